@@ -1,0 +1,167 @@
+"""Files that are whole or absent: written under a temporary name, flushed, renamed; checked by SHA-256."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+MANIFEST = "manifest.json"
+TEMPORARY = ".writing-"
+"""Prefix of names that are not yet whole; `sweep` removes what a killed process left."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, and onto the disk before returning."""
+    temporary = path.with_name(TEMPORARY + path.name)
+    with _explaining_no_room(path, len(data), temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_through(temporary, data)
+        temporary.replace(path)
+        _flush_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    write_bytes(path, tensor_bytes(tensors))
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The safetensors form of named tensors; the same tensors give the same bytes."""
+    from safetensors.torch import save
+
+    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return data
+
+
+def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Write a folder with its manifest whole or not at all: one rename puts it in place."""
+    temporary = path.with_name(TEMPORARY + path.name)
+    with _explaining_no_room(path, sum(map(len, contents.values())), temporary):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+        for name, data in {**contents, MANIFEST: json.dumps(manifest, indent=2).encode()}.items():
+            _write_through(temporary / name, data)
+        _flush_folder(temporary)
+        temporary.replace(path)
+        _flush_folder(path.parent)
+
+
+def write_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Record the SHA-256 of these files of a folder."""
+    write_json(folder / MANIFEST, {name: _sha256(folder / name) for name in names})
+
+
+def verify(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Refuse a folder whose files are not, byte for byte, those that its manifest records.
+
+    Without `names` every file of the manifest is checked, and there must be a manifest.
+    """
+    if names is not None and not (folder / MANIFEST).exists():
+        return
+    recorded = read_json(folder / MANIFEST)
+    for name in recorded if names is None else names:
+        if Path(name).name != name:
+            raise ValueError(f"{folder / MANIFEST} names {name!r}: only files of its own folder may be named")
+        if name not in recorded or not (folder / name).is_file():
+            raise ValueError(f"{folder / name} is missing or not in {MANIFEST}: use another copy of the folder")
+        if _sha256(folder / name) != recorded[name]:
+            raise ValueError(
+                f"{folder / name} was changed or damaged: its SHA-256 is not the one in {MANIFEST}; "
+                "use another copy of the folder"
+            )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or one line that says what is wrong with it."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist: give a folder that chordmixer wrote") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as JSON ({_first_line(error)}): use another copy") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds {type(value).__name__}, not an object: use another copy")
+    return value
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Named tensors from a safetensors file; nothing else is ever loaded, so no file can run code."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a safetensors file ({_first_line(error)}): chordmixer loads no other format; "
+            "use another copy"
+        ) from None
+    return tensors
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process had not finished writing."""
+    for stray in [*folder.glob(TEMPORARY + "*"), *folder.glob("*/" + TEMPORARY + "*")]:
+        shutil.rmtree(stray) if stray.is_dir() else stray.unlink(missing_ok=True)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def _explaining_no_room(path: Path, needed: int, temporary: Path) -> Iterator[None]:
+    """Turn a full disk into one line, and leave nothing half written."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+        if error.errno not in _NO_ROOM:
+            raise ValueError(f"{path} cannot be written: {_first_line(error)}; choose another folder") from error
+        free = shutil.disk_usage(path.parent).free
+        raise ValueError(
+            f"{path} needs {needed:,} bytes and {free:,} are free: make room or choose another disk, then resume; "
+            "the last checkpoint is whole"
+        ) from error

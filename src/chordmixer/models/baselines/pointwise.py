@@ -1,0 +1,33 @@
+"""The same blocks without Rotate: no token ever meets another. What mixing has to beat."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from chordmixer import ops
+from chordmixer.models.chordmixer import Block, ChordMixerConfig
+from chordmixer.packed import Packed
+
+
+class Pointwise(nn.Module):
+    """Every token through all MLPs of a ChordMixer network of the same config, alone.
+
+    >>> import torch
+    >>> encoder = Pointwise(ChordMixerConfig(max_length=100, track_size=4, hidden=16))
+    >>> encoder(Packed.from_list([torch.randn(7, encoder.width)])).values.shape
+    torch.Size([7, 32])
+    """
+
+    def __init__(self, config: ChordMixerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.width = config.width
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+
+    def forward(self, x: Packed) -> Packed:
+        values = x.values
+        for block in self.blocks:
+            z = ops.normalise(values, x.offsets, block.prenorm.state())
+            values = values + ops.mix(z, block.mlp())
+            values = ops.normalise(values, x.offsets, block.norm.state())
+        return x.with_values(values)

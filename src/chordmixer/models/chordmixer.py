@@ -1,0 +1,187 @@
+"""ChordMixer: Rotate and Mix, log2 N times (Khalitov et al., ICLR 2023, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from chordmixer import ops
+from chordmixer.models.norms import Norm
+from chordmixer.packed import Packed
+
+
+@dataclass(frozen=True)
+class ChordMixerConfig:
+    """Users give the longest length and a track size; the rest follows. The defaults are the paper's."""
+
+    max_length: int = 1_500_000
+    """N_max, the longest sequence that the network is built for."""
+    track_size: int = 16
+    """S, channels of a track."""
+    hidden: int = 128
+    """H, width of the hidden layer of each block's MLP."""
+    dropout: float = 0.0
+    """Share of the numbers between Rotate and Mix that are set to zero in training."""
+    order: Literal["paper", "released"] = "paper"
+    """Rotate before Mix, as in the paper, or after it, as in the authors' released code."""
+    prenorm: Literal["layer", "batch", "group"] | None = None
+    """Normalisation of what enters Rotate and Mix; the residual stays as it is."""
+    norm: Literal["layer", "batch", "group"] | None = None
+    """Normalisation of the sum with the residual."""
+    init: Literal["xavier", "identity"] = "xavier"
+    """`identity`: the second linear map of each block starts at zero, so each block starts as its residual."""
+    reversible: bool = False
+    """Recompute activations from the outputs: training memory does not grow with depth."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_length", 1), ("track_size", 1), ("hidden", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} is too small: give {least} or more")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} is not a share: give 0 or more, and less than 1")
+        if self.reversible and self.norm:
+            raise ValueError(
+                f"norm={self.norm!r} after the residual cannot be undone: a reversible network takes prenorm only; "
+                "set norm=None or reversible=False"
+            )
+
+    @property
+    def depth(self) -> int:
+        """Blocks of the network."""
+        return depth(self.max_length)
+
+    @property
+    def tracks(self) -> int:
+        """M = ceil(log2 N_max) + 1."""
+        return (self.max_length - 1).bit_length() + 1
+
+    @property
+    def width(self) -> int:
+        """C, channels of a token."""
+        return self.tracks * self.track_size
+
+
+def depth(length: int) -> int:
+    """Blocks that a sequence of this length passes: ceil(log2 N), at least one.
+
+    >>> [depth(n) for n in (1, 2, 3, 4, 5, 1024, 1025)]
+    [1, 1, 2, 2, 3, 10, 11]
+    """
+    return max(1, (length - 1).bit_length())
+
+
+class Block(nn.Module):
+    """One hop: every token meets those 1, 2, 4, ... positions away (Rotate), then thinks for itself (Mix)."""
+
+    def __init__(self, config: ChordMixerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.fc1 = nn.Linear(config.width, config.hidden)
+        self.fc2 = nn.Linear(config.hidden, config.width)
+        self.prenorm = Norm(config.prenorm, config.width, groups=config.track_size)
+        self.norm = Norm(config.norm, config.width, groups=config.track_size)
+        for linear in (self.fc1, self.fc2):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+        if config.init == "identity":
+            nn.init.zeros_(self.fc2.weight)
+
+    def mlp(self) -> ops.Mlp:
+        return ops.Mlp(self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "T C"],
+        offsets: Int[Tensor, "B+1"],
+        residual: Float[Tensor, "T C"] | None = None,
+        out: Float[Tensor, "T C"] | None = None,
+    ) -> Float[Tensor, "T C"]:
+        """Equations 1 to 3 and the residual connection; the arithmetic stands in `ops/reference.py`."""
+        return ops.block(
+            x,
+            offsets,
+            self.config.track_size,
+            self.mlp(),
+            order=self.config.order,
+            prenorm=self.prenorm.state(),
+            norm=self.norm.state(),
+            dropout=self.config.dropout if self.training else 0.0,
+            residual=residual,
+            out=out,
+        )
+
+
+class ChordMixer(nn.Module):
+    """The backbone: packed sequences in, packed sequences of the same shape and order out.
+
+    >>> encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=4, hidden=16))
+    >>> x = Packed.from_list([torch.randn(n, encoder.width) for n in (40, 1, 1000)])
+    >>> [tuple(y.shape) for y in encoder(x).to_list()]
+    [(40, 44), (1, 44), (1000, 44)]
+    """
+
+    def __init__(self, config: ChordMixerConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or ChordMixerConfig()
+        self.width = self.config.width
+        self.blocks = nn.ModuleList(Block(self.config) for _ in range(self.config.depth))
+
+    def forward(self, x: Packed) -> Packed:
+        """Deep sequences first, so that block i works on a prefix of the tokens and shallow ones leave early."""
+        _check(x, self.config)
+        order = sorted(range(len(x)), key=lambda b: -depth(x.lengths[b]))
+        ordered = x.select(order)
+        exits = [_staying(ordered, i) for i in range(depth(max(x.lengths)))]
+        if self.config.reversible:
+            from chordmixer.models.reversible import through  # it knows Block; Block need not know it
+
+            values = through(self.blocks, ordered, exits)
+        elif torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
+            values = self._through(ordered, exits)
+        else:
+            values = self._through_two_buffers(ordered, exits)
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return ordered.with_values(values).select(back)
+
+    def _through(self, x: Packed, exits: list[tuple[int, int]]) -> Float[Tensor, "T C"]:
+        values, left = x.values, []
+        for block, (tokens, sequences) in zip(self.blocks, exits, strict=False):
+            left.append(values[tokens:])
+            values = block(values[:tokens], x.offsets[: sequences + 1])
+        return torch.cat([values, *reversed(left)])
+
+    def _through_two_buffers(self, x: Packed, exits: list[tuple[int, int]]) -> Float[Tensor, "T C"]:
+        """Without gradients two buffers take turns: fresh memory would cost more time than the arithmetic."""
+        values = x.values
+        buffers = [torch.empty_like(values) for _ in exits[:2]]
+        for i, (block, (tokens, sequences)) in enumerate(zip(self.blocks, exits, strict=False)):
+            values = block(values[:tokens], x.offsets[: sequences + 1], out=buffers[i % 2][:tokens])
+        last = buffers[(len(exits) - 1) % 2]
+        for i in range(len(exits) - 2, -1, -2):  # the sequences that left from the other buffer
+            left = slice(exits[i + 1][0], exits[i][0])
+            last[left] = buffers[i % 2][left]
+        return last
+
+
+def _staying(x: Packed, block: int) -> tuple[int, int]:
+    """Tokens and sequences of the prefix that passes this block."""
+    staying = [n for n in x.lengths if depth(n) > block]
+    return sum(staying), len(staying)
+
+
+def _check(x: Packed, config: ChordMixerConfig) -> None:
+    if x.values.shape[1:] != (config.width,):
+        raise ValueError(
+            f"tokens of shape {tuple(x.values.shape[1:])} do not fit an encoder of width {config.width}: "
+            f"embed them to {config.tracks} tracks x {config.track_size} channels first"
+        )
+    longest = max(x.lengths)
+    if longest > config.max_length:
+        raise ValueError(
+            f"sequence {x.lengths.index(longest)} of the batch has {longest:,} tokens, above this network's "
+            f"max_length={config.max_length:,}: build it with max_length={longest} or more"
+        )

@@ -1,0 +1,80 @@
+"""What a token looks like before the encoder: a learned vector an id, or a linear map of real channels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chordmixer.packed import Packed
+
+
+class TokenEmbedding(nn.Module):
+    """Ids 0 to `size - 1`, a vector each.
+
+    >>> TokenEmbedding(size=5, width=8)(Packed.from_list([torch.tensor([0, 4, 2])])).values.shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(size, width)  # normal(0, 1), as the authors'
+
+    def forward(self, x: Packed) -> Packed:
+        ids, size = x.values, self.table.num_embeddings
+        if ids.ndim != 1 or ids.is_floating_point():
+            raise ValueError(
+                f"values of type {ids.dtype} and shape {tuple(ids.shape)} are not token ids: give whole numbers "
+                "of shape (T,), or build the model with embedding='real'"
+            )
+        if _on_host(ids):
+            low, high = (int(v) for v in ids.aminmax())
+            if low < 0 or high >= size:
+                bad = low if low < 0 else high
+                where = _sequence_of(x, ids == bad)
+                raise ValueError(
+                    f"token id {bad} in sequence {where} is outside this model's vocabulary of {size}: ids run "
+                    f"from 0 to {size - 1}; encode with the model's own tokenizer"
+                )
+        return x.with_values(self.table(ids))
+
+
+class RealEmbedding(nn.Module):
+    """Real numbers, `size` channels a token.
+
+    >>> RealEmbedding(size=2, width=8)(Packed.from_list([torch.randn(3, 2)])).values.shape
+    torch.Size([3, 8])
+    """
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, width)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Packed) -> Packed:
+        values, size = x.values, self.linear.in_features
+        if values.shape[1:] != (size,) or not values.is_floating_point():
+            raise ValueError(
+                f"values of type {values.dtype} and shape {tuple(values.shape)} do not fit this model: it takes "
+                f"{size} real channels a token; give a float tensor of shape (T, {size})"
+            )
+        if _on_host(values) and not bool(torch.isfinite(values.sum())):
+            where = _sequence_of(x, ~torch.isfinite(values).all(dim=1))
+            raise ValueError(
+                f"sequence {where} holds a NaN or infinite number: every input must be finite; "
+                "clean or leave out that record"
+            )
+        return x.with_values(self.linear(values))
+
+
+def _on_host(values: Tensor) -> bool:
+    """Values are checked where that costs no wait for a device; loaders check before they send."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _sequence_of(x: Packed, bad: Tensor) -> int:
+    first = int(bad.nonzero()[0, 0])
+    return int(torch.searchsorted(x.offsets, first, right=True)) - 1
+
+
+EMBEDDINGS = {"tokens": TokenEmbedding, "real": RealEmbedding}

@@ -1,0 +1,173 @@
+"""`Packed`: sequences of any lengths, end to end in one tensor. The noun that flows through everything.
+
+The one legend of shape letters, used in every signature of the package:
+
+    T  tokens of a batch, all sequences together
+    B  sequences of a batch
+    N  length of one sequence
+    C  channels of a token, C = M * S
+    M  tracks: groups of channels that are rotated together
+    S  track size: channels of one track
+    H  hidden width of the Mix step's MLP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The tokens of B sequences end to end, and where each sequence starts.
+
+    >>> x = Packed.from_list([torch.zeros(3, 8), torch.ones(5, 8)])
+    >>> x.values.shape, x.offsets.tolist(), x.lengths
+    (torch.Size([8, 8]), [0, 3, 8], (3, 5))
+    """
+
+    values: Shaped[Tensor, "T"] | Shaped[Tensor, "T C"]
+    """All tokens: ids or numbers of shape (T,), or channels of shape (T, C)."""
+    offsets: Int[Tensor, "B+1"]
+    """Sequence b is `values[offsets[b]:offsets[b + 1]]`; on the device of `values`."""
+    lengths: tuple[int, ...] = ()
+    """The lengths again, on the host, so that planning never waits for a device."""
+
+    def __post_init__(self) -> None:
+        if not self.lengths:
+            object.__setattr__(self, "lengths", tuple(self.offsets.diff().tolist()))
+        _check(self.values, self.offsets, self.lengths)
+
+    @staticmethod
+    def from_lengths(values: Tensor, lengths: Iterable[int]) -> Packed:
+        """Tokens that already lie end to end.
+
+        >>> Packed.from_lengths(torch.arange(5), [2, 3]).to_list()
+        [tensor([0, 1]), tensor([2, 3, 4])]
+        """
+        lengths = tuple(int(n) for n in lengths)
+        offsets = torch.tensor([0, *accumulate(lengths)])
+        return Packed(values, offsets.to(values.device, non_blocking=True), lengths)
+
+    @staticmethod
+    def from_list(sequences: Sequence[Tensor]) -> Packed:
+        """One tensor a sequence, each of shape (N,) or (N, C).
+
+        >>> Packed.from_list([torch.tensor([7]), torch.tensor([8, 9])]).values
+        tensor([7, 8, 9])
+        """
+        if not sequences:
+            raise ValueError(_NO_SEQUENCE)
+        return Packed.from_lengths(torch.cat(list(sequences)), [len(s) for s in sequences])
+
+    @staticmethod
+    def from_padded(padded: Shaped[Tensor, "B N *C"], lengths: Iterable[int] | Tensor) -> Packed:
+        """The first `lengths[b]` tokens of each row; what stands behind them is not read.
+
+        >>> Packed.from_padded(torch.tensor([[1, 2, 0], [3, 0, 0]]), [2, 1]).values
+        tensor([1, 2, 3])
+        """
+        lengths = tuple(int(n) for n in lengths)
+        if len(lengths) != len(padded) or max(lengths) > padded.shape[1]:
+            raise ValueError(
+                f"padded tensor of shape {tuple(padded.shape)} does not hold {len(lengths)} sequences of up to "
+                f"{max(lengths)} tokens: give one length a row, none above the number of columns"
+            )
+        real = torch.arange(padded.shape[1]) < torch.tensor(lengths)[:, None]
+        return Packed.from_lengths(padded[real.to(padded.device)], lengths)
+
+    @staticmethod
+    def from_nested(nested: Tensor) -> Packed:
+        """A `torch.nested` tensor of jagged layout; no copy.
+
+        >>> nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+        >>> Packed.from_nested(nested).lengths
+        (2, 3)
+        """
+        if nested.layout != torch.jagged:
+            raise ValueError(
+                f"nested tensor of layout {nested.layout} cannot be packed: the layout must be torch.jagged; "
+                "make it with torch.nested.nested_tensor(..., layout=torch.jagged)"
+            )
+        return Packed(nested.values(), nested.offsets())
+
+    def to_list(self) -> list[Tensor]:
+        """One tensor a sequence: views, no copy."""
+        return list(self.values.split(self.lengths))
+
+    def to_padded(self, fill: float = 0) -> Shaped[Tensor, "B N *C"]:
+        """Rows as long as the longest sequence, filled up behind their ends.
+
+        >>> Packed.from_list([torch.tensor([1, 2]), torch.tensor([3])]).to_padded()
+        tensor([[1, 2],
+                [3, 0]])
+        """
+        return torch.nn.utils.rnn.pad_sequence(self.to_list(), batch_first=True, padding_value=fill)
+
+    def to_nested(self) -> Tensor:
+        """A `torch.nested` tensor of jagged layout; no copy."""
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Packed:
+        """On another device, or with values of another type; copies from pinned memory do not block."""
+        values = self.values.to(device=device, dtype=dtype, non_blocking=True)
+        return Packed(values, self.offsets.to(values.device, non_blocking=True), self.lengths)
+
+    def pin_memory(self) -> Packed:
+        return Packed(self.values.pin_memory(), self.offsets.pin_memory(), self.lengths)
+
+    def with_values(self, values: Tensor) -> Packed:
+        """The same sequences with other values, token by token."""
+        return Packed(values, self.offsets, self.lengths)
+
+    def select(self, indices: Sequence[int]) -> Packed:
+        """The sequences at `indices`, in that order.
+
+        >>> Packed.from_list([torch.tensor([1, 2]), torch.tensor([3])]).select([1, 0]).values
+        tensor([3, 1, 2])
+        """
+        if list(indices) == list(range(len(self))):
+            return self
+        lengths = [self.lengths[i] for i in indices]
+        starts = self.offsets[torch.tensor(indices, device=self.offsets.device)]
+        chosen = Packed.from_lengths(torch.arange(sum(lengths), device=self.values.device), lengths)
+        step = (starts - chosen.offsets[:-1]).repeat_interleave(
+            chosen.offsets.diff(), output_size=len(chosen.values)
+        )
+        return chosen.with_values(self.values.index_select(0, chosen.values + step))
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def tokens(self) -> int:
+        return len(self.values)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+_NO_SEQUENCE = "a batch of 0 sequences cannot be packed: it needs at least one; skip empty batches"
+
+
+def _check(values: Tensor, offsets: Tensor, lengths: tuple[int, ...]) -> None:
+    if not lengths:
+        raise ValueError(_NO_SEQUENCE)
+    if min(lengths) < 1:
+        where = next(b for b, n in enumerate(lengths) if n < 1)
+        raise ValueError(
+            f"sequence {where} of the batch has length {lengths[where]}: every sequence needs at least one token; "
+            "leave empty records out"
+        )
+    if len(offsets) != len(lengths) + 1 or sum(lengths) != len(values):
+        raise ValueError(
+            f"{len(lengths)} lengths that add up to {sum(lengths)} do not fit {len(values)} tokens and "
+            f"{len(offsets)} offsets: lengths must add up to the tokens, with one offset more than sequences; "
+            "build with Packed.from_list or Packed.from_lengths"
+        )

@@ -1,0 +1,35 @@
+"""What is asked: records, target, loss, metric. A task by name: a literal dictionary, imported when asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol
+
+from chordmixer.data.records import Records
+from chordmixer.tasks.targets import Target
+
+TASKS = {"adding": "chordmixer.tasks.adding:Adding"}
+
+
+class Task(Protocol):
+    """What the training loop needs to know of a task."""
+
+    embedding: str
+    """`tokens` or `real`."""
+    inputs: int
+    """Vocabulary size, or channels."""
+    max_length: int
+    """The longest sequence of any split."""
+    target: Target
+
+    def records(self, split: str) -> Records:
+        """The records of `training`, `validation` or `test`."""
+        ...
+
+
+def task_class(name: str) -> Any:
+    """The class of a task, which holds its config's class as `Config`."""
+    if name not in TASKS:
+        raise ValueError(f"task {name!r} is not known: choose one of {', '.join(TASKS)}")
+    module, cls = TASKS[name].split(":")
+    return getattr(import_module(module), cls)

@@ -1,0 +1,131 @@
+"""The Adding problem with variable lengths (paper, section 4.1): find two marked numbers, give their sum.
+
+Sequences are made when they are read, from (seed, index) alone, so that a base length of 128,000 needs no
+100 GB file and is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from chordmixer.data import draws
+from chordmixer.data.records import Record
+from chordmixer.tasks.targets import Regression
+
+LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}
+"""The paper's longest sequence for each of its base lengths."""
+
+
+@dataclass(frozen=True)
+class AddingConfig:
+    """The paper's numbers; sizes of zero mean the paper's for that base length."""
+
+    base_length: int = 200
+    """Lambda: lengths are lambda times a log-normal number, with median 1.65 lambda."""
+    min_length: int = 32
+    """Shorter draws are drawn again."""
+    max_length: int = 0
+    """Longer draws are drawn again; 0: the paper's, or 32 lambda where the paper has none."""
+    training: int = 0
+    """Training sequences; 0: 50,000, and 10,000 from base length 100,000 on."""
+    validation: int = 0
+    """Validation sequences; 0: a tenth of the paper's training size."""
+    test: int = 0
+    """Test sequences; 0: a tenth of the paper's training size."""
+    seed: int = 0
+    """Another seed, another data set."""
+
+    def __post_init__(self) -> None:
+        if self.base_length < 1:
+            raise ValueError(f"base_length={self.base_length} is too small: give 1 or more")
+        if not 2 <= self.min_length <= self.longest:
+            raise ValueError(
+                f"lengths from {self.min_length} to {self.longest} are not a range of at least 2 tokens: "
+                "give min_length of 2 or more, and max_length above it"
+            )
+        typical = 1.65 * self.base_length
+        if not self.min_length / 8 < typical < self.longest * 8:
+            raise ValueError(
+                f"base_length={self.base_length} puts the median length at {typical:.0f}, far from the range "
+                f"{self.min_length} to {self.longest}: draws would never end; move the base length or the range"
+            )
+
+    @property
+    def longest(self) -> int:
+        return self.max_length or LONGEST.get(self.base_length, 32 * self.base_length)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        paper = 50_000 if self.base_length < 100_000 else 10_000
+        return {
+            "training": self.training or paper,
+            "validation": self.validation or paper // 10,
+            "test": self.test or paper // 10,
+        }
+
+
+class Adding:
+    """The task: real inputs of two channels, one number out, right within 0.04."""
+
+    Config = AddingConfig
+    embedding = "real"
+    inputs = 2
+    target = Regression(tolerance=0.04)
+
+    def __init__(self, config: AddingConfig) -> None:
+        self.config = config
+        self.max_length = config.longest
+
+    def records(self, split: str) -> AddingRecords:
+        return AddingRecords(self.config, split)
+
+
+class AddingRecords:
+    """The sequences of one split.
+
+    >>> record = AddingRecords(AddingConfig(base_length=200), "test")[0]
+    >>> record.values.shape[1], float(record.values[:, 1].sum())
+    (2, 2.0)
+    """
+
+    def __init__(self, config: AddingConfig, split: str) -> None:
+        self.split = split
+        key = draws.key(config.seed, "adding", split)
+        lengths = _lengths(config, config.sizes[split], key)
+        index = torch.arange(len(lengths)) * 4
+        first = draws.below(key, index, lengths)
+        second = draws.below(key, index + 1, lengths - 1)
+        self.lengths: list[int] = lengths.tolist()
+        self.marks = torch.stack([first, second + (second >= first)], dim=1)
+        self.keys: list[int] = draws.bits(key, index + 2).tolist()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Record:
+        """a ~ U(-1, 1) in channel 0, marks in channel 1; y = 0.5 + (a1 + a2) / 4."""
+        values = torch.zeros(self.lengths[index], 2)
+        values[:, 0] = draws.uniform(self.keys[index], torch.arange(len(values)))
+        values[self.marks[index], 1] = 1.0
+        return Record(values, 0.5 + values[self.marks[index], 0].sum() / 4)
+
+    def name(self, index: int) -> str:
+        return f"{self.split}-{index}"
+
+
+def _lengths(config: AddingConfig, count: int, key: int) -> Int[Tensor, "n"]:
+    """N = round(lambda * LogNormal(0.5, 0.7)), drawn again outside the range."""
+    lengths = torch.zeros(count, dtype=torch.int64)
+    attempt = 0
+    while len(missing := (lengths == 0).nonzero().squeeze(1)):
+        counter = -(missing * 1_000 + attempt) - 2  # below zero, away from the other draws
+        stretch = draws.normal(key, counter).mul_(0.7).add_(0.5).exp_()
+        drawn = (config.base_length * stretch).round_().long()
+        inside = (drawn >= config.min_length) & (drawn <= config.longest)
+        lengths[missing] = torch.where(inside, drawn, 0)
+        attempt += 1
+    return lengths
