@@ -69,8 +69,9 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
-    """Record the SHA-256 of these files of a folder."""
-    write_json(folder / MANIFEST, {name: _sha256(folder / name) for name in names})
+    """Record the SHA-256 of these files of a folder, beside what its manifest records already."""
+    before = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
+    write_json(folder / MANIFEST, before | {name: _sha256(folder / name) for name in names})
 
 
 def verify(folder: Path, names: Iterable[str] | None = None) -> None:

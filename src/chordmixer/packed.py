@@ -94,7 +94,7 @@ class Packed:
                 f"nested tensor of layout {nested.layout} cannot be packed: the layout must be torch.jagged; "
                 "make it with torch.nested.nested_tensor(..., layout=torch.jagged)"
             )
-        return Packed(nested.values(), nested.offsets())
+        return Packed(nested.values(), nested.offsets())  # type: ignore[attr-defined]
 
     def to_list(self) -> list[Tensor]:
         """One tensor a sequence: views, no copy."""
@@ -136,9 +136,7 @@ class Packed:
         lengths = [self.lengths[i] for i in indices]
         starts = self.offsets[torch.tensor(indices, device=self.offsets.device)]
         chosen = Packed.from_lengths(torch.arange(sum(lengths), device=self.values.device), lengths)
-        step = (starts - chosen.offsets[:-1]).repeat_interleave(
-            chosen.offsets.diff(), output_size=len(chosen.values)
-        )
+        step = (starts - chosen.offsets[:-1]).repeat_interleave(chosen.offsets.diff(), output_size=len(chosen.values))
         return chosen.with_values(self.values.index_select(0, chosen.values + step))
 
     @property

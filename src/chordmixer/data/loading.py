@@ -38,7 +38,7 @@ class Loader:
 
     def __init__(self, records: Records, sampler: TokenSampler, workers: int = 0, pin: bool = False) -> None:
         self.sampler = sampler
-        self.batches = DataLoader(
+        self.batches: DataLoader[Batch] = DataLoader(
             _Collated(records),  # type: ignore[arg-type]
             sampler=sampler,
             batch_size=None,

@@ -20,7 +20,8 @@ class Record(NamedTuple):
 class Records(Protocol):
     """Sequences by index; all lengths are known before any sequence is read."""
 
-    lengths: Sequence[int]
+    @property
+    def lengths(self) -> Sequence[int]: ...
 
     def __getitem__(self, index: int) -> Record: ...
 

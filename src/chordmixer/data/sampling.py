@@ -36,7 +36,7 @@ class TokenSampler:
         if longest > tokens:
             raise ValueError(
                 f"a budget of {tokens:,} tokens a batch cannot hold record {list(lengths).index(longest)} of "
-                f"{longest:,} tokens: no sequence is ever cut; set tokens_per_batch to {longest} or more"
+                f"{longest:,} tokens: no sequence is ever cut; set training.batch_tokens={longest} or more"
             )
         if len(lengths) < ranks:
             raise ValueError(f"{len(lengths)} records cannot be shared by {ranks} ranks: use fewer ranks")

@@ -35,7 +35,8 @@ def stratified(labels: Sequence[Hashable], fractions: Sequence[float], seed: int
 
 def _cuts(count: int, fractions: Sequence[float]) -> list[tuple[int, int]]:
     """Consecutive ranges in the given proportions, none empty."""
-    ends, total = [], 0.0
+    ends: list[int] = []
+    total = 0.0
     for done, fraction in enumerate(fractions, start=1):
         total += fraction
         least = (ends[-1] if ends else 0) + 1

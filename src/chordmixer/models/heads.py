@@ -66,9 +66,7 @@ class ClassTokenHead(LastHead):
 
     def prepare(self, x: Packed) -> Packed:
         own = torch.arange(len(x), device=x.device)
-        at = torch.arange(x.tokens, device=x.device) + own.repeat_interleave(
-            x.offsets.diff(), output_size=x.tokens
-        )
+        at = torch.arange(x.tokens, device=x.device) + own.repeat_interleave(x.offsets.diff(), output_size=x.tokens)
         values = x.values.new_empty(x.tokens + len(x), x.values.shape[1])
         values = values.index_copy(0, at, x.values)
         values = values.index_copy(0, x.offsets[1:] + own, self.token.to(values.dtype).expand(len(x), -1))

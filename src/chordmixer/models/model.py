@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +44,7 @@ class ModelConfig:
     """The encoder's own settings; `max_length` counts the user's tokens."""
 
 
-class Model(nn.Module, PyTorchModelHubMixin):
+class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license="mit"):
     """Embedding, encoder, head: `model(packed)` is (B, outputs) for pooled heads, a `Packed` for per-token ones.
 
     >>> network = ChordMixerConfig(max_length=100, track_size=4, hidden=16)
@@ -60,9 +59,10 @@ class Model(nn.Module, PyTorchModelHubMixin):
         head = HEADS[config.head]
         room = replace(config.network, max_length=config.network.max_length + head.extra)
         self.encoder = encoders.build(config.encoder, room)
-        self.embedding = EMBEDDINGS[config.embedding](config.inputs, self.encoder.width)
-        self.final_norm = Norm(config.final_norm, self.encoder.width)
-        self.head = head(self.encoder.width, config.outputs)
+        width = int(self.encoder.width)  # type: ignore[arg-type]  # every encoder has one
+        self.embedding = EMBEDDINGS[config.embedding](config.inputs, width)
+        self.final_norm = Norm(config.final_norm, width)
+        self.head = head(width, config.outputs)
 
     def encode(self, x: Packed) -> Packed:
         """The encoder's tokens, before the head."""
@@ -76,20 +76,18 @@ class Model(nn.Module, PyTorchModelHubMixin):
     def _save_pretrained(self, save_directory: Path) -> None:
         """The hub mixin's hook: weights as safetensors, the config beside them, each written whole or not at all."""
         files.write_tensors(save_directory / "model.safetensors", self.state_dict())
-        config = {"format": FORMAT, "model": to_dict(self.config)}
-        files.write_text(save_directory / "config.json", json.dumps(config, indent=2) + "\n")
+        files.write_json(save_directory / "config.json", {"format": FORMAT, "model": to_dict(self.config)})
+        files.write_manifest(save_directory, ["config.json", "model.safetensors"])
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, map_location: str = "cpu", **hub: Any) -> Model:
-        """The hub mixin's hook: a folder on disk, or a repository of the Hugging Face hub."""
-        folder = Path(model_id)
-        if not folder.is_dir():
-            folder = _download(model_id, hub)
+    def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:  # type: ignore[override]
+        """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub."""
+        folder = Path(source) if Path(source).is_dir() else _download(str(source), hub)
         config = read_config(folder)
         model = cls(from_dict(ModelConfig, config["model"], f"{folder / 'config.json'}: model"))
         files.verify(folder, ["model.safetensors"])
         model.load_state_dict(files.read_tensors(folder / "model.safetensors"))
-        return model.to(torch.device(map_location)).eval()
+        return model.to(torch.device(device)).eval()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -103,20 +101,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _download(model_id: str, hub: dict[str, Any]) -> Path:
+def _download(repository: str, hub: dict[str, Any]) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    keep = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+    wanted = ["config.json", "model.safetensors", files.MANIFEST]
     try:
-        found = snapshot_download(
-            model_id,
-            allow_patterns=["config.json", "model.safetensors", "manifest.json"],
-            **{k: hub[k] for k in keep if k in hub},
-        )
-    except (HFValidationError, RepositoryNotFoundError, OSError) as error:
+        return Path(snapshot_download(repository, allow_patterns=wanted, **hub))
+    except (ValueError, OSError) as error:  # the hub's own errors are of these kinds
         raise ValueError(
-            f"{model_id} is neither a folder nor a repository that can be reached: give a run folder or "
-            "a Hugging Face repository id"
+            f"{repository} is neither a folder nor a repository that can be reached: give a run folder or a "
+            "Hugging Face repository id"
         ) from error
-    return Path(found)

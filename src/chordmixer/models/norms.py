@@ -36,8 +36,15 @@ class Norm(nn.Module):
         if self.kind is None:
             return None
         if self.kind == "batch":
-            running = {"mean": self.mean, "variance": self.variance, "momentum": self.momentum}
-            return ops.Norm("batch", self.weight, self.bias, training=self.training, **running)
+            return ops.Norm(
+                "batch",
+                self.weight,
+                self.bias,
+                mean=self.mean,
+                variance=self.variance,
+                training=self.training,
+                momentum=self.momentum,
+            )
         return ops.Norm(self.kind, self.weight, self.bias, groups=self.groups)
 
     def extra_repr(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chordmixer.models.norms import Norm
 from chordmixer.packed import Packed
 
 Exits = list[tuple[int, int]]
@@ -24,7 +25,7 @@ def through(blocks: nn.ModuleList, x: Packed, exits: Exits) -> Tensor:
     """All blocks over sequences ordered by depth; gradients through recomputation."""
     active = blocks[: len(exits)]
     weights = tuple(p for p in active.parameters() if p.requires_grad)
-    return _Reversible.apply(active, x.offsets, exits, x.values, *weights)  # type: ignore[no-any-return]
+    return _Reversible.apply(active, x.offsets, exits, x.values, *weights)
 
 
 def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: Exits, streams: list[Tensor]) -> list[Tensor]:
@@ -51,7 +52,7 @@ class _Reversible(torch.autograd.Function):
         return torch.add(*streams).div_(2)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def, override]
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
         if ctx.streams is None:
             raise RuntimeError("a reversible network's backward pass consumes its outputs: call backward once")
         offsets, streams, ctx.streams = ctx.offsets, ctx.streams, None
@@ -78,16 +79,16 @@ class _Reversible(torch.autograd.Function):
 def _repeat(block: nn.Module, state: Tensor, device: torch.device) -> Iterator[None]:
     """The second time through a block: the same dropout mask, and no second update of running statistics."""
     now = _random_state(device)
-    momenta = [(m, m.momentum) for m in block.modules() if hasattr(m, "momentum")]
+    norms = [(m, m.momentum) for m in block.modules() if isinstance(m, Norm)]
     _set_random_state(state, device)
-    for module, _ in momenta:
-        module.momentum = 0.0
+    for norm, _ in norms:
+        norm.momentum = 0.0
     try:
         yield
     finally:
         _set_random_state(now, device)
-        for module, momentum in momenta:
-            module.momentum = momentum
+        for norm, momentum in norms:
+            norm.momentum = momentum
 
 
 def _random_state(device: torch.device) -> Tensor:

@@ -145,9 +145,7 @@ def _tiles(values: Tensor) -> Iterator[tuple[int, int]]:
 # --- Norms ----------------------------------------------------------------------------------------------
 
 
-def normalise(
-    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm | None
-) -> Float[Tensor, "T C"]:
+def normalise(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm | None) -> Float[Tensor, "T C"]:
     """Layer norm over a token's channels, batch norm over all tokens, group norm over a sequence's tokens."""
     if norm is None:
         return values
@@ -223,9 +221,7 @@ class _Normaliser:
             self.mean = norm.mean.expand(len(offsets) - 1, -1)
             self.rstd = torch.rsqrt(norm.variance + norm.eps).expand(len(offsets) - 1, -1)
 
-    def __call__(
-        self, tile: Float[Tensor, "t C"], rotation: _Rotation, lo: int, hi: int
-    ) -> Float[Tensor, "t C"]:
+    def __call__(self, tile: Float[Tensor, "t C"], rotation: _Rotation, lo: int, hi: int) -> Float[Tensor, "t C"]:
         if self.norm.kind == "layer":
             source = rotation.sources(lo, hi)
             normal = tile.unflatten(1, (source.shape[1], -1)) - self.mean[source]
@@ -315,7 +311,11 @@ def _block_in_tiles(
 
 
 def _add_mixed(
-    z: Float[Tensor, "t C"], mlp: Mlp, residual: Float[Tensor, "t C"], hidden: Float[Tensor, "t H"], out: Tensor
+    z: Float[Tensor, "t C"],
+    mlp: Mlp,
+    residual: Float[Tensor, "t C"],
+    hidden: Float[Tensor, "t H"],
+    out: Tensor,
 ) -> None:
     """`out = residual + mix(z)` without fresh memory, which costs a CPU more than the arithmetic."""
     if torch.is_autocast_enabled(z.device.type):
@@ -338,7 +338,7 @@ def segment_mean(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> F
             [10.]])
     """
     values = values if values.dtype == torch.float64 else values.float()
-    return _SegmentSum.apply(values, offsets) / offsets.diff()[:, None]  # type: ignore[no-any-return]
+    return _SegmentSum.apply(values, offsets) / offsets.diff()[:, None]
 
 
 class _SegmentSum(torch.autograd.Function):
@@ -362,6 +362,6 @@ class _SegmentSum(torch.autograd.Function):
         return torch.segment_reduce(partial, "sum", offsets=ends, axis=0)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         (offsets,) = ctx.saved_tensors
         return gradient.repeat_interleave(offsets.diff(), 0, output_size=ctx.tokens), None

@@ -25,8 +25,8 @@ class Target(Protocol):
         """One loss a sequence; a batch's loss is their mean."""
         ...
 
-    def guessing(self, targets: ndarray) -> float:
-        """The mean loss of the best constant answer: a model below it has learnt something."""
+    def constant(self, targets: ndarray) -> ndarray:
+        """The outputs of the best constant answer to these targets: what a model has to beat."""
         ...
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]: ...
@@ -47,8 +47,8 @@ class Regression:
     def losses(self, outputs: Float[Tensor, "B 1"], targets: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         return (outputs.float().squeeze(1) - targets).square()
 
-    def guessing(self, targets: ndarray) -> float:
-        return float(np.var(targets))
+    def constant(self, targets: ndarray) -> ndarray:
+        return np.array([targets.mean()], dtype=np.float32)
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         distance = np.abs(outputs[:, 0] - targets)
@@ -80,11 +80,10 @@ class Classification:
     def losses(self, outputs: Float[Tensor, "B K"], targets: Shaped[Tensor, "B"]) -> Float[Tensor, "B"]:
         return F.cross_entropy(outputs.float(), targets, weight=self.weights.to(outputs.device), reduction="none")
 
-    def guessing(self, targets: ndarray) -> float:
-        """Of the weighted classes' own frequencies as the answer to everything."""
+    def constant(self, targets: ndarray) -> ndarray:
+        """The weighted classes' own shares, as scores."""
         weighted = np.bincount(targets, weights=self.weights.numpy()[targets], minlength=self.outputs)
-        share = np.clip(weighted / weighted.sum(), 1e-12, None)
-        return float(-(weighted * np.log(share)).sum() / len(targets))
+        return np.log(np.clip(weighted / weighted.sum(), 1e-12, None)).astype(np.float32)
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         """Accuracy, and ROC-AUC from the scores (mean over classes, each against the rest)."""
@@ -92,7 +91,10 @@ class Classification:
         scores /= scores.sum(axis=1, keepdims=True)
         classes = range(1, 2) if self.outputs == 2 else range(self.outputs)
         areas = [_roc_auc(scores[:, k], targets == k) for k in classes]
-        return {"accuracy": float((outputs.argmax(axis=1) == targets).mean()), "roc_auc": float(np.mean(areas))}
+        return {
+            "accuracy": float((outputs.argmax(axis=1) == targets).mean()),
+            "roc_auc": float(np.mean(areas)),
+        }
 
 
 def _roc_auc(scores: ndarray, positive: ndarray) -> float:

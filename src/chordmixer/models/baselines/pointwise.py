@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from chordmixer import ops
 from chordmixer.models.chordmixer import Block, ChordMixerConfig
 from chordmixer.packed import Packed
+
+
+class PointwiseBlock(Block):
+    def forward(self, x: Tensor, offsets: Tensor) -> Tensor:  # type: ignore[override]
+        z = ops.normalise(x, offsets, self.prenorm.state())
+        return ops.normalise(x + ops.mix(z, self.mlp()), offsets, self.norm.state())
 
 
 class Pointwise(nn.Module):
@@ -22,12 +28,10 @@ class Pointwise(nn.Module):
         super().__init__()
         self.config = config
         self.width = config.width
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(PointwiseBlock(config) for _ in range(config.depth))
 
     def forward(self, x: Packed) -> Packed:
         values = x.values
         for block in self.blocks:
-            z = ops.normalise(values, x.offsets, block.prenorm.state())
-            values = values + ops.mix(z, block.mlp())
-            values = ops.normalise(values, x.offsets, block.norm.state())
+            values = block(values, x.offsets)
         return x.with_values(values)

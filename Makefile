@@ -1,0 +1,40 @@
+# `make demo` and `make test` do all the set-up that they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-gpu check format bench clean
+
+demo: $(READY)
+	$(BIN)/chordmixer demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-gpu:
+	PYTHONPATH=src python3 -m pytest -m gpu tests/gpu
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/cpu.py
+
+clean:
+	rm -rf $(VENV) runs
+
+# torch first and alone, so that nothing else chooses its build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "chordmixer needs Python 3.11 or newer: run make with PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $(READY)

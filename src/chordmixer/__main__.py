@@ -1,0 +1,5 @@
+"""`python -m chordmixer` is the command line."""
+
+from chordmixer.cli import main
+
+main()

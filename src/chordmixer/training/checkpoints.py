@@ -1,0 +1,116 @@
+"""The state of a run on disk: whole, checked, and enough to go on with the same numbers.
+
+A checkpoint is a folder of safetensors and JSON with a SHA-256 manifest, put in place by one rename; the one
+before it is kept. Data order and dropout are functions of (seed, epoch, step), so there is no random state to save.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from chordmixer import files
+from chordmixer.config import from_dict
+
+KEEP = 2
+
+
+@dataclass
+class State:
+    """Where a run is."""
+
+    step: int = 0
+    """Optimiser steps taken."""
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch already used."""
+    loss_sum: float = 0.0
+    """Over this epoch's training sequences so far."""
+    sequences: int = 0
+    best_loss: float = float("inf")
+    """Lowest validation loss."""
+    best_step: int = 0
+    waited: int = 0
+    """Evaluations since then that count for the patience."""
+    finished: bool = False
+    best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+
+def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> Path:
+    """Write `checkpoints/step-N` and drop all but the newest."""
+    numbers = {k: v for k, v in asdict(state).items() if k != "best_weights"}
+    path = folder / "checkpoints" / f"step-{state.step:09d}{'-finished' if state.finished else ''}"
+    if path.exists():  # saved at this step before
+        return path
+    files.write_folder(
+        path,
+        {
+            "model.safetensors": files.tensor_bytes(model.state_dict()),
+            "best.safetensors": files.tensor_bytes(state.best_weights),
+            "optimizer.safetensors": files.tensor_bytes(_flat(optimizer)),
+            "state.json": json.dumps(numbers, indent=2).encode(),
+        },
+    )
+    for old in found(folder)[KEEP:]:
+        shutil.rmtree(old)
+    return path
+
+
+def found(folder: Path) -> list[Path]:
+    """Checkpoints of a run, newest first."""
+    return sorted((folder / "checkpoints").glob("step-*"), reverse=True)
+
+
+def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, and why newer ones were refused; those are renamed out of the way."""
+    refused: list[str] = []
+    for path in found(folder):
+        try:
+            files.verify(path)
+            from_dict(State, _numbers(path), str(path / "state.json"))
+            for name in ("model", "best", "optimizer"):
+                files.read_tensors(path / f"{name}.safetensors")
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            for bad in found(folder)[: len(refused)]:
+                bad.rename(bad.with_name(f"refused-{time.time_ns()}-{bad.name}"))
+            return path, refused
+    if refused:
+        raise ValueError(f"no checkpoint of {folder} is whole ({refused[0]}): train again into another folder")
+    return None, []
+
+
+def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
+    """Put a checkpoint's weights and optimiser state in place."""
+    state = from_dict(State, _numbers(path), str(path / "state.json"))
+    state.best_weights = files.read_tensors(path / "best.safetensors")
+    model.load_state_dict(files.read_tensors(path / "model.safetensors"))
+    _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))
+    return state
+
+
+def _numbers(path: Path) -> dict[str, Any]:
+    return files.read_json(path / "state.json")
+
+
+def _flat(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Optimiser state as named tensors; parameters that were never used have none."""
+    state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": torch.as_tensor(value) for i, slots in state.items() for name, value in slots.items()}
+
+
+def _restore(optimizer: Optimizer, flat: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in flat.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,185 @@
+"""How good a model is: overall and by length, each number with a bootstrap interval, beside guessing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from numpy import ndarray
+from torch import nn
+
+from chordmixer import files
+from chordmixer.data import Loader, Record, Records, TokenSampler
+from chordmixer.models import Model
+from chordmixer.tasks.targets import Target
+from chordmixer.training.experiment import Experiment, TrainingConfig
+
+PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
+"""Of length: each bin holds what is longer than the one before and not longer than its own (the paper's figures)."""
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number and its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LengthBin:
+    """Records between two length percentiles."""
+
+    percentile: int
+    shortest: int
+    longest: int
+    records: int
+    scores: dict[str, Score]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All scores of a model on one split."""
+
+    task: str
+    split: str
+    encoder: str
+    headline: str
+    records: int
+    loss: float
+    scores: dict[str, Score]
+    guessing: dict[str, float]
+    """The same metrics of the best constant answer, chosen on this split itself."""
+    by_length: list[LengthBin]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A row a record, in the records' order."""
+
+    names: list[str]
+    lengths: ndarray
+    targets: ndarray
+    outputs: ndarray
+
+    def loss(self, target: Target) -> float:
+        return float(target.losses(torch.from_numpy(self.outputs), torch.from_numpy(self.targets)).mean())
+
+    def constant(self, target: Target) -> Predictions:
+        """The best constant answer to the same records."""
+        answer = target.constant(self.targets)
+        return Predictions(self.names, self.lengths, self.targets, np.tile(answer, (len(self.names), 1)))
+
+    def parquet(self) -> bytes:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = {"id": self.names, "length": self.lengths, "target": self.targets}
+        columns |= {f"output_{k}": column for k, column in enumerate(self.outputs.T)}
+        buffer = io.BytesIO()
+        pq.write_table(pa.table(columns), buffer, write_page_checksum=True)
+        return buffer.getvalue()
+
+
+def evaluate(run: Path | str, split: str = "test") -> Evaluation:
+    """Score a trained run on a split of its own task; writes the scores and predictions into the run folder."""
+    folder = Path(run)
+    experiment = Experiment.load(folder)
+    model = Model.from_pretrained(str(folder))
+    device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
+    task = experiment.build_task()
+    predictions = predict_records(model.to(device), task.records(split), experiment.training, device)
+    evaluation = summarise(predictions, task.target, experiment, split)
+    save_evaluation(folder, evaluation, predictions)
+    return evaluation
+
+
+def predict_records(model: nn.Module, records: Records, config: TrainingConfig, device: torch.device) -> Predictions:
+    """The model's outputs for all records; with several ranks each takes its share and all get the whole."""
+    rank, ranks = 0, 1
+    if torch.distributed.is_initialized():
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    mine = range(rank, len(records.lengths), ranks)
+    lengths = [records.lengths[i] for i in mine]
+    sampler = TokenSampler(lengths, config.tokens_for(records.lengths), 4 * config.batch_sequences, shuffle=False)
+    rows = []
+    model.eval()
+    with torch.inference_mode():
+        for batch in Loader(_Share(records, mine), sampler, pin=device.type == "cuda").epoch():
+            outputs = model(batch.inputs.to(device)).float().cpu().numpy()
+            rows += list(zip([mine[i] for i in batch.indices], batch.targets.numpy(), outputs, strict=True))
+    rows = sorted(gather_object(rows) if ranks > 1 else rows, key=lambda row: row[0])
+    indices, targets, outputs = zip(*rows, strict=True)
+    return Predictions(
+        [records.name(i) for i in indices],
+        np.array([records.lengths[i] for i in indices]),
+        np.array(targets),
+        np.stack(outputs),
+    )
+
+
+class _Share:
+    """The records of one rank, counted from zero."""
+
+    def __init__(self, records: Records, indices: Sequence[int]) -> None:
+        self.records, self.indices = records, indices
+        self.lengths = [records.lengths[i] for i in indices]
+
+    def __getitem__(self, index: int) -> Record:
+        return self.records[self.indices[index]]
+
+    def name(self, index: int) -> str:
+        return self.records.name(self.indices[index])
+
+
+def summarise(predictions: Predictions, target: Target, experiment: Experiment, split: str) -> Evaluation:
+    """Scores of all records and of each length bin."""
+    everything = np.ones(len(predictions.names), dtype=bool)
+    constant = predictions.constant(target)
+    return Evaluation(
+        task=experiment.task,
+        split=split,
+        encoder=experiment.model.encoder,
+        headline=target.headline,
+        records=len(predictions.names),
+        loss=predictions.loss(target),
+        scores=_scores(predictions, target, everything),
+        guessing=target.metrics(constant.outputs, constant.targets),
+        by_length=[
+            LengthBin(p, int(own.min()), int(own.max()), len(own), _scores(predictions, target, inside))
+            for p, inside in _length_bins(predictions.lengths)
+            if len(own := predictions.lengths[inside])
+        ],
+    )
+
+
+def save_evaluation(folder: Path, evaluation: Evaluation, predictions: Predictions) -> None:
+    """Write scores and predictions, and their SHA-256 into the manifest."""
+    scores = f"evaluation-{evaluation.split}.json"
+    rows = "predictions.parquet" if evaluation.split == "test" else f"predictions-{evaluation.split}.parquet"
+    files.write_json(folder / scores, asdict(evaluation))
+    files.write_bytes(folder / rows, predictions.parquet())
+    files.write_manifest(folder, [scores, rows])
+
+
+def _length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
+    edges = [0, *np.percentile(lengths, PERCENTILES, method="higher")]
+    return [(p, (lengths > edges[i]) & (lengths <= edges[i + 1])) for i, p in enumerate(PERCENTILES)]
+
+
+def _scores(predictions: Predictions, target: Target, inside: ndarray) -> dict[str, Score]:
+    """Each metric with the 2.5th and 97.5th percentile over resamples of the records."""
+    outputs, targets = predictions.outputs[inside], predictions.targets[inside]
+    draw = np.random.default_rng(0).integers(len(targets), size=(RESAMPLES, len(targets)))
+    samples = [target.metrics(outputs[rows], targets[rows]) for rows in draw]
+    return {
+        name: Score(value, *np.nanpercentile([s[name] for s in samples], [2.5, 97.5]).tolist())
+        for name, value in target.metrics(outputs, targets).items()
+    }

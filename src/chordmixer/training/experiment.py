@@ -1,0 +1,108 @@
+"""An experiment is data: which task, which model, how to train. A run folder can be rerun from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from chordmixer import files
+from chordmixer.config import from_dict, to_dict
+from chordmixer.models.model import FORMAT, ModelConfig, read_config
+from chordmixer.tasks import Task, task_class
+from chordmixer.version import __version__
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train; nothing here changes what the trained model computes."""
+
+    epochs: int = 10
+    """Passes over the training set."""
+    batch_sequences: int = 64
+    """Most sequences in a batch of one rank."""
+    batch_tokens: int = 0
+    """Most tokens in a batch of one rank; 0: twice `batch_sequences` average ones, or the longest."""
+    accumulate: int = 1
+    """Batches whose gradients are added up before a step."""
+    rate: float = 1e-3
+    """Highest learning rate."""
+    warmup: float = 0.05
+    """Share of the run in which the rate rises; it then falls along a cosine to zero."""
+    weight_decay: float = 0.01
+    """AdamW's."""
+    clip: float = 1.0
+    """Gradients of a larger norm are scaled down to it."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the matrix products; weights and optimiser are always float32."""
+    patience: int = 0
+    """Stop after this many evaluations without a better validation loss, once something was learnt; 0: never."""
+    evaluate_every: int = 0
+    """Steps between evaluations on the validation set; 0: once an epoch."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0: by `checkpoint_minutes` alone."""
+    checkpoint_minutes: float = 5.0
+    """Most minutes of work that a crash may cost."""
+    seed: int = 0
+    """Of the first weights, the order of the data and the dropout."""
+    workers: int = 0
+    """Processes that build batches; 0: this one does."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; `auto`: a GPU if there is one."""
+    tensorboard: bool = False
+    """Also write TensorBoard files (needs the `tensorboard` extra)."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_sequences", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 or more")
+        for name in ("rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup={self.warmup} is not a share of the run: give 0 or more, and less than 1")
+
+    def tokens_for(self, lengths: Sequence[int]) -> int:
+        """The token budget of a batch for data of these lengths."""
+        return self.batch_tokens or max(*lengths, 2 * self.batch_sequences * sum(lengths) // len(lengths))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a run depends on."""
+
+    task: str
+    """A name in `chordmixer.tasks.TASKS`."""
+    data: Any
+    """The task's own config."""
+    model: ModelConfig
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def build_task(self) -> Task:
+        task: Task = task_class(self.task)(self.data)
+        return task
+
+    def save(self, folder: Path) -> None:
+        """Write config.json, which is also what `Model.from_pretrained` reads."""
+        files.write_json(folder / "config.json", {"format": FORMAT, "version": __version__, **to_dict(self)})
+
+    @staticmethod
+    def load(folder: Path) -> Experiment:
+        """The experiment of a run folder."""
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder: give the --out folder of a training run")
+        path, config = folder / "config.json", read_config(folder)
+        for key in ("task", "data", "training"):
+            if key not in config:
+                raise ValueError(f"{path} has no {key!r}: it is a model, not a training run; give a run folder")
+        return Experiment(
+            config["task"],
+            _part(task_class(config["task"]).Config, config, "data", path),
+            _part(ModelConfig, config, "model", path),
+            _part(TrainingConfig, config, "training", path),
+        )
+
+
+def _part(cls: type, config: Mapping[str, Any], key: str, path: Path) -> Any:
+    return from_dict(cls, config[key], f"{path}: {key}")

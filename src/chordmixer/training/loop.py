@@ -1,0 +1,271 @@
+"""The training loop, from top to bottom: open the folder, epochs, steps, validation, checkpoints, the test set."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.utils import broadcast_object_list
+from rich.console import Console
+
+from chordmixer import files
+from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
+from chordmixer.data.sampling import Step
+from chordmixer.models import Model
+from chordmixer.training import checkpoints
+from chordmixer.training.checkpoints import State
+from chordmixer.training.evaluation import Evaluation, predict_records, save_evaluation, summarise
+from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.interrupts import Interrupted, Interrupts
+from chordmixer.training.progress import Display, Journal
+
+LEARNT = 0.95
+"""Patience begins once the validation loss is below this share of the best constant answer's."""
+
+
+def train(
+    experiment: Experiment, out: Path | str, *, resume: bool = False, console: Console | None = None
+) -> Evaluation:
+    """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set."""
+    return Run(experiment, Path(out), resume, console or Console()).train()
+
+
+class Run:
+    """One training run and all that it holds."""
+
+    def __init__(self, experiment: Experiment, out: Path, resume: bool, console: Console) -> None:
+        self.experiment, self.config, self.out = experiment, experiment.training, out
+        self.accelerator = _accelerator(self.config)
+        self.main = self.accelerator.is_main_process
+        self.display = Display(console, quiet=not self.main)
+        self.task = experiment.build_task()
+        self.training, self.validation = self.task.records("training"), self.task.records("validation")
+        _check_lengths(self.training, experiment.model.network.max_length)
+        self.loader = _loader(self.training, self.config, self.accelerator)
+        if self.main:
+            _open_folder(experiment, out, resume)
+        torch.manual_seed(self.config.seed)
+        self.model = Model(experiment.model)
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=self.config.rate, weight_decay=self.config.weight_decay
+        )
+        self.wrapped, self.optimizer = self.accelerator.prepare(self.model, optimizer)
+        self.journal = Journal(out, self.config.tensorboard) if self.main else None
+        self.state = self._restore()
+
+    def train(self) -> Evaluation:
+        if not self.state.finished:
+            self.saved = time.monotonic()
+            self._describe()
+            with Interrupts() as self.interrupts, self.display:
+                while self.state.epoch < self.config.epochs and not self._out_of_patience():
+                    self._epoch()
+            self.state.finished = True
+            self._save()
+        return self._finish()
+
+    def _epoch(self) -> None:
+        state, sampler = self.state, self.loader.sampler
+        batches = self.loader.epoch(state.epoch, state.batch)
+        whole = len(sampler.steps)
+        for group in _groups(sampler.steps[state.batch :], self.config.accumulate):
+            share = (state.batch + len(group) / 2) / whole
+            self._step([next(batches) for _ in group], sum(len(b) for step in group for b in step), share)
+            if self.config.evaluate_every and state.step % self.config.evaluate_every == 0:
+                self._validate()
+            self._save_if_due()
+            if self._out_of_patience():
+                return
+        self.display.say(
+            f"epoch {state.epoch + 1} of {self.config.epochs}: training loss {state.loss_sum / state.sequences:.5f}"
+        )
+        state.epoch, state.batch, state.loss_sum, state.sequences = state.epoch + 1, 0, 0.0, 0
+        self._validate()
+
+    def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
+        """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks."""
+        state, done = self.state, (self.state.epoch + share) / self.config.epochs
+        rate = self.config.rate * _schedule(done, self.config.warmup)
+        self.wrapped.train()
+        loss = 0.0
+        for number, batch in enumerate(batches):
+            torch.manual_seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
+            loss += self._backward(batch.to(self.accelerator.device), sequences, last=batch is batches[-1])
+        norm = float(self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip))
+        own = [i for batch in batches for i in batch.indices]
+        if not math.isfinite(norm):
+            self._refuse_step(loss, rate, own)
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+        state.step, state.batch = state.step + 1, state.batch + len(batches)
+        state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(own)
+        self.display.update(done, state.epoch, state.step, loss / len(own), sum(b.inputs.tokens for b in batches))
+        if self.journal and state.step % 10 == 0:
+            self.journal.write(state.step, "training", loss=loss / len(own), rate=rate, norm=norm)
+
+    def _backward(self, batch: Batch, sequences: int, last: bool) -> float:
+        """Add a batch's gradients; ranks are averaged, so each scales its sum to a mean over all sequences."""
+        with self.accelerator.no_sync(self.wrapped) if not last else nullcontext():
+            losses = self.task.target.losses(self.wrapped(batch.inputs), batch.targets)
+            self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
+        return float(losses.detach().sum())
+
+    def _refuse_step(self, loss: float, rate: float, own: list[int]) -> None:
+        """Stop before the optimiser's step, with the weights of the step before on disk."""
+        if self.main:
+            checkpoints.save(self.out, self.state, self.model, self.optimizer)
+        names = [self.training.name(i) for i in own]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise ValueError(
+            f"loss {loss / len(own)} or its gradient is not finite at step {self.state.step + 1}, records {shown}: "
+            f"weights stay as after step {self.state.step}; look at these records or lower the rate of {rate:.2g}"
+        )
+
+    def _validate(self) -> None:
+        """Score the validation set; keep the best weights; count patience only once something was learnt."""
+        state, target = self.state, self.task.target
+        predictions = predict_records(self.wrapped, self.validation, self.config, self.accelerator.device)
+        loss, metrics = predictions.loss(target), target.metrics(predictions.outputs, predictions.targets)
+        learnt = state.best_loss < LEARNT * predictions.constant(target).loss(target)
+        if loss < state.best_loss:
+            state.best_loss, state.best_step, state.waited = loss, state.step, 0
+            state.best_weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+        elif learnt:
+            state.waited += 1
+        if self.journal:
+            self.journal.write(state.step, "validation", loss=loss, epoch=state.epoch, **metrics)
+        headline = target.headline
+        self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.state.waited
+
+    def _save_if_due(self) -> None:
+        due = self.config.checkpoint_every and self.state.step % self.config.checkpoint_every == 0
+        late = time.monotonic() - self.saved > 60 * self.config.checkpoint_minutes
+        caught = self._caught_on_any_rank()
+        if due or late or caught:
+            self._save()
+        if caught:
+            self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {self.out}")
+            raise Interrupted(caught)
+
+    def _save(self) -> None:
+        if self.main:
+            checkpoints.save(self.out, self.state, self.model, self.optimizer)
+        self.saved = time.monotonic()
+
+    def _caught_on_any_rank(self) -> int:
+        if self.accelerator.num_processes == 1:
+            return self.interrupts.caught
+        caught = torch.tensor(self.interrupts.caught, device=self.accelerator.device)
+        return int(self.accelerator.gather(caught[None]).max())
+
+    def _restore(self) -> State:
+        """The newest checkpoint that is whole, the same on every rank."""
+        found, refused = checkpoints.newest_good(self.out) if self.main else (None, [])
+        (found,) = broadcast_object_list([found])
+        for reason in refused:
+            self.display.say(f"refused: {reason}")
+        state = checkpoints.load(found, self.model, self.optimizer) if found else State()
+        if found:
+            self.display.say(f"going on from {found}")
+        if self.journal:
+            self.journal.forget_after(state.step)
+        return state
+
+    def _describe(self) -> None:
+        lengths, sampler = self.training.lengths, self.loader.sampler
+        weights = sum(p.numel() for p in self.model.parameters())
+        self.display.say(
+            f"{self.experiment.task}: {len(lengths):,} training sequences of {min(lengths):,} to {max(lengths):,} "
+            f"tokens; {self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
+            f"{f' x {sampler.ranks}' if sampler.ranks > 1 else ''}; {len(sampler):,} batches an epoch"
+        )
+        self.display.start = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
+
+    def _finish(self) -> Evaluation:
+        """The best weights as the run's model, its scores on the test set, and a manifest of it all."""
+        if self.journal:
+            self.journal.close()
+        self.model.load_state_dict(self.state.best_weights)
+        predictions = predict_records(self.wrapped, self.task.records("test"), self.config, self.accelerator.device)
+        evaluation = summarise(predictions, self.task.target, self.experiment, "test")
+        if self.main:
+            files.write_tensors(self.out / "model.safetensors", self.state.best_weights)
+            files.write_manifest(self.out, ["config.json", "model.safetensors"])
+            save_evaluation(self.out, evaluation, predictions)
+        self.accelerator.wait_for_everyone()
+        return evaluation
+
+
+def _accelerator(config: TrainingConfig) -> Accelerator:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+    return Accelerator(
+        cpu=config.device == "cpu",
+        mixed_precision="bf16" if config.precision == "bf16" else "no",
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+
+
+def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
+    """A new run starts in a new folder; an old one must be the same experiment."""
+    if not (out / "config.json").exists():
+        if out.exists() and any(out.iterdir()):
+            raise ValueError(f"{out} is not empty and holds no run: give a new folder")
+        out.mkdir(parents=True, exist_ok=True)
+        experiment.save(out)
+        return
+    if not resume:
+        raise ValueError(f"{out} already holds a run: give a new folder, or add --resume to go on with it")
+    if Experiment.load(out) != experiment:
+        raise ValueError(
+            f"{out} was started with other settings: resume with the same ones, or with "
+            f"chordmixer train --resume {out} alone"
+        )
+    files.sweep(out)
+
+
+def _check_lengths(records: Records, max_length: int) -> None:
+    longest = max(range(len(records.lengths)), key=records.lengths.__getitem__)
+    if records.lengths[longest] > max_length:
+        raise ValueError(
+            f"record {records.name(longest)} has {records.lengths[longest]:,} tokens, above the network's "
+            f"max_length={max_length:,}: set model.network.max_length={records.lengths[longest]} or more"
+        )
+
+
+def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator) -> Loader:
+    sampler = TokenSampler(
+        training.lengths,
+        config.tokens_for(training.lengths),
+        config.batch_sequences,
+        seed=config.seed,
+        rank=accelerator.process_index,
+        ranks=accelerator.num_processes,
+    )
+    return Loader(training, sampler, config.workers, pin=accelerator.device.type == "cuda")
+
+
+def _groups(steps: Sequence[Step], size: int) -> Iterator[Sequence[Step]]:
+    return (steps[i : i + size] for i in range(0, len(steps), size))
+
+
+def _schedule(done: float, warmup: float) -> float:
+    """Up in a line, down along a cosine; `done` is the share of the run.
+
+    >>> [round(_schedule(d, 0.1), 2) for d in (0.05, 0.1, 0.55, 1.0)]
+    [0.5, 1.0, 0.5, 0.0]
+    """
+    if done < warmup:
+        return done / warmup
+    return 0.5 + 0.5 * math.cos(math.pi * (done - warmup) / (1 - warmup))

@@ -1,0 +1,116 @@
+"""What a user sees while a run goes on, and what stays of it: a bar or plain lines, metrics.jsonl, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from chordmixer import files
+
+EVERY_SECONDS = 10.0
+"""Between plain lines where there is no terminal."""
+
+
+class Journal:
+    """metrics.jsonl: a line an event, appended at once; optionally TensorBoard beside it."""
+
+    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.board: Any = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ValueError(
+                    "tensorboard=true needs the tensorboard package: pip install 'chordmixer[tensorboard]'"
+                ) from None
+            self.board = SummaryWriter(str(folder / "tensorboard"))
+
+    def forget_after(self, step: int) -> None:
+        """Drop what a killed process wrote after the checkpoint that the run goes on from."""
+        if self.path.exists():
+            kept = [line for line in self.path.read_text().splitlines(True) if _step(line) <= step]
+            files.write_text(self.path, "".join(kept))
+
+    def write(self, step: int, split: str, **numbers: float) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+        if self.board:
+            for name, value in numbers.items():
+                self.board.add_scalar(f"{split}/{name}", value, step)
+
+    def close(self) -> None:
+        if self.board:
+            self.board.close()
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"]) if line.endswith("\n") else float("inf")
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+class Display:
+    """A progress bar on a terminal, a line every ten seconds elsewhere, nothing on ranks other than the first."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.start = 0.0
+        self.tokens = 0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f} %"),
+            console=console,
+        )
+        self.line = self.bar.add_task("starting", total=1.0)
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal and not self.quiet:
+            self.bar.start()
+        self.began = self.spoke = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def update(self, done: float, epoch: int, step: int, loss: float, tokens: int) -> None:
+        """`done` is the share of the run behind us."""
+        if self.quiet:
+            return
+        self.tokens += tokens
+        elapsed = max(time.monotonic() - self.began, 1e-9)
+        left = elapsed / max(done - self.start, 1e-9) * (1 - done)
+        text = (
+            f"epoch {epoch + 1}  step {step}  loss {loss:.4f}  {_short(self.tokens / elapsed)} tokens/s  "
+            f"{_clock(left)} left"
+        )
+        if self.console.is_terminal:
+            self.bar.update(self.line, completed=done, description=text)
+        elif time.monotonic() - self.spoke > EVERY_SECONDS:
+            self.spoke = time.monotonic()
+            self.say(f"{done:4.0%}  {text}")
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _short(number: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.0f}"
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{whole % 60:02d}s"

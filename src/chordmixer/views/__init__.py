@@ -1,0 +1,1 @@
+"""Looks at results: tables and plots. Never trains."""
