@@ -44,7 +44,7 @@ class ModelConfig:
     """The encoder's own settings; `max_length` counts the user's tokens."""
 
 
-class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license="mit"):
+class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license="mit"):  # type: ignore[call-arg]
     """Embedding, encoder, head: `model(packed)` is (B, outputs) for pooled heads, a `Packed` for per-token ones.
 
     >>> network = ChordMixerConfig(max_length=100, track_size=4, hidden=16)
@@ -80,7 +80,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         files.write_manifest(save_directory, ["config.json", "model.safetensors"])
 
     @classmethod
-    def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:  # type: ignore[override]
+    def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:
         """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub."""
         folder = Path(source) if Path(source).is_dir() else _download(str(source), hub)
         config = read_config(folder)

@@ -7,7 +7,7 @@ tokens that stay in the cache.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +15,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+
+SLICED = 2048
+"""Tokens a sequence from which on a CPU copies slices faster than it gathers by index."""
 
 
 class Norm(NamedTuple):
@@ -62,7 +66,7 @@ def rotate(
 
 @torch.library.custom_op("chordmixer::rotate", mutates_args=())
 def _rotate(values: Tensor, offsets: Tensor, track_size: int, reverse: bool) -> Tensor:
-    rotation = _Rotation(offsets, values.shape[1] // track_size, reverse)
+    rotation = _Rotation(values, offsets, values.shape[1] // track_size, reverse)
     rotated = torch.empty_like(values, memory_format=torch.contiguous_format)
     for lo, hi in _tiles(values):
         rotation.gather(values, lo, hi, out=rotated[lo:hi])
@@ -91,48 +95,56 @@ _rotate.register_autograd(_rotate_backward, setup_context=_rotate_context)
 class _Rotation:
     """Where the tracks of each token come from, worked out for one tile of tokens at a time."""
 
-    def __init__(self, offsets: Int[Tensor, "B+1"], tracks: int, reverse: bool = False) -> None:
+    def __init__(
+        self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], tracks: int, reverse: bool = False
+    ) -> None:
         shifts = [0] + [1 << t for t in range(tracks - 1)]
         lengths = offsets.diff()[:, None]
         steps = torch.tensor(shifts, device=offsets.device) % lengths
-        self.steps = (lengths - steps) % lengths if reverse else steps
-        self.offsets = offsets
+        kind = torch.int32 if len(values) * tracks < 1 << 31 else torch.int64
+        self.steps = ((lengths - steps) % lengths if reverse else steps).to(kind)
+        self.offsets = offsets.to(kind)
         self.bounds = offsets.tolist() if offsets.device.type == "cpu" else []
+
+    def _range(self, stop: int, start: int = 0) -> Int[Tensor, "t"]:
+        return torch.arange(start, stop, dtype=self.offsets.dtype, device=self.offsets.device)
 
     def sequences(self, lo: int, hi: int) -> Int[Tensor, "t"]:
         """The sequence that each token from lo to hi belongs to."""
-        token = torch.arange(lo, hi, device=self.offsets.device)
-        return torch.searchsorted(self.offsets, token, right=True).sub_(1)
+        small = self.offsets.dtype == torch.int32
+        return torch.searchsorted(self.offsets, self._range(hi, lo), right=True, out_int32=small).sub_(1)
 
     def sources(self, lo: int, hi: int) -> Int[Tensor, "t M"]:
         """The token that each track of the tokens from lo to hi reads."""
         sequence = self.sequences(lo, hi)
         end = self.offsets.index_select(0, sequence + 1)
         length = end - self.offsets.index_select(0, sequence)
-        token = torch.arange(lo, hi, device=self.offsets.device)
-        source = self.steps.index_select(0, sequence).add_(token[:, None])
+        source = self.steps.index_select(0, sequence).add_(self._range(hi, lo)[:, None])
         return source.sub_((source >= end[:, None]) * length[:, None])
 
     def rows(self, lo: int, hi: int) -> Int[Tensor, "t*M"]:
         """The same as rows of the (T * M, S) view."""
         tracks = self.steps.shape[1]
-        return self.sources(lo, hi).mul_(tracks).add_(torch.arange(tracks, device=self.steps.device)).flatten()
+        return self.sources(lo, hi).mul_(tracks).add_(self._range(tracks)).flatten()
 
     def gather(self, values: Float[Tensor, "T C"], lo: int, hi: int, out: Float[Tensor, "t C"]) -> Tensor:
-        """The rotated tokens from lo to hi: two slices a track inside one long sequence, an index elsewhere."""
+        """The rotated tokens from lo to hi: two slices a track in long sequences, an index among short ones."""
         tracks = self.steps.shape[1]
-        sequence = bisect_right(self.bounds, lo) - 1
-        if not self.bounds or self.bounds[sequence + 1] < hi:
+        first, last = bisect_right(self.bounds, lo) - 1, bisect_left(self.bounds, hi)
+        if not self.bounds or hi - lo < SLICED * (last - first):
             rows = values.reshape(len(values) * tracks, -1)
             torch.index_select(rows, 0, self.rows(lo, hi), out=out.view(-1, rows.shape[1]))
             return out
-        start, end = self.bounds[sequence : sequence + 2]
         source, target = values.unflatten(1, (tracks, -1)), out.unflatten(1, (tracks, -1))
-        for track, step in enumerate(self.steps[sequence].tolist()):
-            first = lo + step if lo + step < end else lo + step - (end - start)
-            whole = min(hi - lo, end - first)
-            target[:whole, track] = source[first : first + whole, track]
-            target[whole:, track] = source[start : start + hi - lo - whole, track]
+        for start, end, steps in zip(
+            self.bounds[first:last], self.bounds[first + 1 :], self.steps[first:last].tolist(), strict=False
+        ):
+            begin, stop = max(lo, start), min(hi, end)
+            for track, step in enumerate(steps):
+                read = begin + step if begin + step < end else begin + step - (end - start)
+                turn = begin - lo + min(stop - begin, end - read)
+                target[begin - lo : turn, track] = source[read : read + turn - (begin - lo), track]
+                target[turn : stop - lo, track] = source[start : start + stop - lo - turn, track]
         return out
 
 
@@ -192,7 +204,7 @@ def _segment_squares(
 ) -> Float[Tensor, "B C"]:
     """Mean square distance from `mean` by sequence and channel, in tiles."""
     total = torch.zeros(mean.shape, dtype=torch.float64, device=mean.device)
-    rotation = _Rotation(offsets, tracks=1)
+    rotation = _Rotation(values, offsets, tracks=1)
     for lo, hi in _tiles(values):
         sequence = rotation.sequences(lo, hi)
         total.index_add_(0, sequence, (values[lo:hi] - mean[sequence]).square().double())
@@ -286,8 +298,8 @@ def _block_in_tiles(
     out: Float[Tensor, "T C"],
 ) -> Float[Tensor, "T C"]:
     """The same without gradients: never more in memory than input, output and tiles."""
-    rotation = _Rotation(offsets, values.shape[1] // track_size, reverse=order == "released")
-    still = _Rotation(offsets, tracks=1)
+    rotation = _Rotation(values, offsets, values.shape[1] // track_size, reverse=order == "released")
+    still = _Rotation(values, offsets, tracks=1)
     before = None if prenorm is None else _Normaliser(values, offsets, prenorm)
     longest = next(_tiles(values))[1]
     rotated = torch.empty_like(values[:longest])
