@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -21,7 +21,13 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def from_dict(cls: type[T], given: Mapping[str, Any], where: str) -> T:
     """A config from a dictionary that may leave out what has a default; `where` stands in errors."""
-    return cls(**{key: _value(_kinds(cls, key, where)[key], value, f"{where}.{key}") for key, value in given.items()})
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where}={given!r} is not a table of settings: give one")
+    values = {key: _value(_kinds(cls, key, where)[key], value, f"{where}.{key}") for key, value in given.items()}
+    for name in (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING):  # type: ignore[arg-type]
+        if name not in values:
+            raise ValueError(f"{where}.{name} is missing: it has no default; give it")
+    return cls(**values)
 
 
 def override(config: T, given: Mapping[str, Any], where: str = "") -> T:
@@ -54,8 +60,6 @@ def _kinds(cls: type, key: str, where: str) -> dict[str, Any]:
 def _value(kind: Any, value: Any, where: str) -> Any:
     """The value as the field's type, or an error."""
     if is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{where}={value!r} is not a table of settings: give one")
         return from_dict(kind, value, where)
     origin, options = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,17 +74,10 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
     write_json(folder / MANIFEST, before | {name: _sha256(folder / name) for name in names})
 
 
-def verify(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Refuse a folder whose files are not, byte for byte, those that its manifest records.
-
-    Without `names` every file of the manifest is checked, and there must be a manifest.
-    """
-    if names is not None and not (folder / MANIFEST).exists():
-        return
+def verify(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a folder in which these files are not, byte for byte, those that its manifest records."""
     recorded = read_json(folder / MANIFEST)
-    for name in recorded if names is None else names:
-        if Path(name).name != name:
-            raise ValueError(f"{folder / MANIFEST} names {name!r}: only files of its own folder may be named")
+    for name in names:
         if name not in recorded or not (folder / name).is_file():
             raise ValueError(f"{folder / name} is missing or not in {MANIFEST}: use another copy of the folder")
         if _sha256(folder / name) != recorded[name]:
@@ -158,10 +151,11 @@ def _explaining_no_room(path: Path, needed: int, temporary: Path) -> Iterator[No
     try:
         yield
     except OSError as error:
-        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
         if error.errno not in _NO_ROOM:
             raise ValueError(f"{path} cannot be written: {_first_line(error)}; choose another folder") from error
-        free = shutil.disk_usage(path.parent).free
+        free = shutil.disk_usage(next(p for p in path.absolute().parents if p.is_dir())).free
         raise ValueError(
             f"{path} needs {needed:,} bytes and {free:,} are free: make room or choose another disk, then resume; "
             "the last checkpoint is whole"

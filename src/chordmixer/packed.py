@@ -73,6 +73,8 @@ class Packed:
         tensor([1, 2, 3])
         """
         lengths = tuple(int(n) for n in lengths)
+        if not lengths:
+            raise ValueError(_NO_SEQUENCE)
         if len(lengths) != len(padded) or max(lengths) > padded.shape[1]:
             raise ValueError(
                 f"padded tensor of shape {tuple(padded.shape)} does not hold {len(lengths)} sequences of up to "
@@ -131,7 +133,10 @@ class Packed:
         >>> Packed.from_list([torch.tensor([1, 2]), torch.tensor([3])]).select([1, 0]).values
         tensor([3, 1, 2])
         """
-        if list(indices) == list(range(len(self))):
+        indices = [range(len(self))[i] for i in indices]
+        if not indices:
+            raise ValueError(_NO_SEQUENCE)
+        if indices == list(range(len(self))):
             return self
         lengths = [self.lengths[i] for i in indices]
         starts = self.offsets[torch.tensor(indices, device=self.offsets.device)]

@@ -27,8 +27,8 @@ def key(*parts: int | str) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def bits(key: int, counters: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """64 random bits for each counter."""
+def bits(key: int | Int[Tensor, "n"], counters: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """64 random bits for each counter; the keys may differ too."""
     z = (counters + 1).mul_(_GOLDEN).add_(key)
     z ^= _right(z, 30)
     z *= _FIRST
@@ -37,7 +37,7 @@ def bits(key: int, counters: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
     return z.bitwise_xor_(_right(z, 31))
 
 
-def uniform(key: int, counters: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+def uniform(key: int | Int[Tensor, "n"], counters: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
     """Uniform on [-1, 1) in steps of 2^-23: exact in float32.
 
     >>> uniform(key(0), torch.arange(3)).dtype

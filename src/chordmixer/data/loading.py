@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from chordmixer.data.records import Records
+from chordmixer.data.records import MadeRecords, Records
 from chordmixer.data.sampling import TokenSampler
 from chordmixer.packed import Packed
 
@@ -31,19 +31,22 @@ class Batch:
 
 
 class Loader:
-    """Batches in the sampler's order, from this process or from workers that are spawned, never forked.
+    """Batches in the sampler's order, on `device`.
 
-    A fork would copy the locks of torch's threads in whatever state they are.
+    Records that a rule makes are made there. Others are read by this process or by workers, which are spawned and
+    never forked: a fork would copy the locks of torch's threads in whatever state they are.
     """
 
-    def __init__(self, records: Records, sampler: TokenSampler, workers: int = 0, pin: bool = False) -> None:
-        self.sampler = sampler
+    def __init__(
+        self, records: Records, sampler: TokenSampler, workers: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        self.records, self.sampler, self.device = records, sampler, torch.device(device)
         self.batches: DataLoader[Batch] = DataLoader(
             _Collated(records),  # type: ignore[arg-type]
             sampler=sampler,
             batch_size=None,
             num_workers=workers,
-            pin_memory=pin,
+            pin_memory=self.device.type == "cuda",
             multiprocessing_context="spawn" if workers else None,
             persistent_workers=workers > 0,
             prefetch_factor=4 if workers else None,
@@ -51,11 +54,25 @@ class Loader:
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from number `start` on."""
-        self.sampler.set_epoch(epoch, start)
-        return iter(self.batches)
+        self.sampler.set_epoch(epoch, start)  # now, not at the first batch
+        return self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
+        if isinstance(self.records, MadeRecords):
+            for indices in self.sampler:
+                ordered = _longest_first(self.records, indices)
+                yield Batch(*self.records.batch(ordered, self.device), ordered)
+        else:
+            for batch in self.batches:
+                yield batch.to(self.device)
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+
+def _longest_first(records: Records, indices: list[int]) -> list[int]:
+    """The order that the encoder works in, so that it need not sort."""
+    return sorted(indices, key=lambda i: -records.lengths[i])
 
 
 class _Collated:
@@ -65,13 +82,17 @@ class _Collated:
         self.records = records
 
     def __getitem__(self, indices: list[int]) -> Batch:
-        """Longest first, which is the order that the encoder works in."""
-        indices = sorted(indices, key=lambda i: -self.records.lengths[i])
+        indices = _longest_first(self.records, indices)
         chosen = [self.records[i] for i in indices]
         for index, record in zip(indices, chosen, strict=True):
-            if record.values.is_floating_point() and not bool(torch.isfinite(record.values.sum())):
+            if record.values.is_floating_point() and not _finite(record.values):
                 raise ValueError(
                     f"record {self.records.name(index)} holds a NaN or infinite number: every input must be "
                     "finite; clean or leave out that record"
                 )
         return Batch(Packed.from_list([r.values for r in chosen]), torch.stack([r.target for r in chosen]), indices)
+
+
+def _finite(values: Tensor) -> bool:
+    """The sum is quick, but large numbers overflow it too."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from chordmixer.packed import Packed
 
 
 class Record(NamedTuple):
@@ -15,6 +18,15 @@ class Record(NamedTuple):
     """Token ids of shape (N,) or real channels of shape (N, channels)."""
     target: Tensor
     """A scalar: a class index or a real number."""
+
+
+@runtime_checkable
+class MadeRecords(Protocol):
+    """Records that a rule makes: a whole batch at once, on the device that needs it."""
+
+    def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
+        """Inputs and targets of several records."""
+        ...
 
 
 class Records(Protocol):

@@ -134,7 +134,7 @@ class ChordMixer(nn.Module):
         """Deep sequences first, so that block i works on a prefix of the tokens and shallow ones leave early."""
         _check(x, self.config)
         order = sorted(range(len(x)), key=lambda b: -depth(x.lengths[b]))
-        ordered = x.select(order)
+        ordered = x.select(order).to(dtype=ops.activations(x.values))
         exits = [_staying(ordered, i) for i in range(depth(max(x.lengths)))]
         if self.config.reversible:
             from chordmixer.models.reversible import through  # it knows Block; Block need not know it
@@ -157,7 +157,7 @@ class ChordMixer(nn.Module):
     def _through_two_buffers(self, x: Packed, exits: list[tuple[int, int]]) -> Float[Tensor, "T C"]:
         """Without gradients two buffers take turns: fresh memory would cost more time than the arithmetic."""
         values = x.values
-        buffers = [torch.empty_like(values) for _ in exits[:2]]
+        buffers = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in exits[:2]]
         for i, (block, (tokens, sequences)) in enumerate(zip(self.blocks, exits, strict=False)):
             values = block(values[:tokens], x.offsets[: sequences + 1], out=buffers[i % 2][:tokens])
         last = buffers[(len(exits) - 1) % 2]

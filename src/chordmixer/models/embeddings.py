@@ -35,7 +35,7 @@ class TokenEmbedding(nn.Module):
                     f"token id {bad} in sequence {where} is outside this model's vocabulary of {size}: ids run "
                     f"from 0 to {size - 1}; encode with the model's own tokenizer"
                 )
-        return x.with_values(self.table(ids))
+        return x.with_values(self.table(ids if ids.dtype == torch.int32 else ids.long()))
 
 
 class RealEmbedding(nn.Module):
@@ -58,12 +58,13 @@ class RealEmbedding(nn.Module):
                 f"values of type {values.dtype} and shape {tuple(values.shape)} do not fit this model: it takes "
                 f"{size} real channels a token; give a float tensor of shape (T, {size})"
             )
-        if _on_host(values) and not bool(torch.isfinite(values.sum())):
-            where = _sequence_of(x, ~torch.isfinite(values).all(dim=1))
-            raise ValueError(
-                f"sequence {where} holds a NaN or infinite number: every input must be finite; "
-                "clean or leave out that record"
-            )
+        if _on_host(values) and not bool(torch.isfinite(values.sum())):  # quick; large numbers overflow it too
+            bad = ~torch.isfinite(values).all(dim=1)
+            if bool(bad.any()):
+                raise ValueError(
+                    f"sequence {_sequence_of(x, bad)} holds a NaN or infinite number: every input must be finite; "
+                    "clean or leave out that record"
+                )
         return x.with_values(self.linear(values))
 
 

@@ -83,10 +83,18 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
     def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:
         """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub."""
         folder = Path(source) if Path(source).is_dir() else _download(str(source), hub)
+        if (folder / files.MANIFEST).exists():
+            files.verify(folder, ["config.json", "model.safetensors"])
         config = read_config(folder)
         model = cls(from_dict(ModelConfig, config["model"], f"{folder / 'config.json'}: model"))
-        files.verify(folder, ["model.safetensors"])
-        model.load_state_dict(files.read_tensors(folder / "model.safetensors"))
+        weights = files.read_tensors(folder / "model.safetensors")
+        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        if odd := sorted(shapes.items() ^ {name: value.shape for name, value in weights.items()}.items()):
+            raise ValueError(
+                f"{folder / 'model.safetensors'} does not fit its config.json, first at {odd[0][0]}: "
+                "use the two files of one run"
+            )
+        model.load_state_dict(weights)
         return model.to(torch.device(device)).eval()
 
 

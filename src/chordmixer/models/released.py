@@ -36,6 +36,9 @@ def load_released(
     The embedding's kind and the number of outputs are read off the shapes; norms are named as in
     `ChordMixerConfig` (the authors write LN, BN, GN).
     """
+    for name in ("embedding.weight", "decoder.decoder.weight"):
+        if name not in state_dict:
+            raise ValueError(f"released parameters have no {name!r}: give the model's own, whole state dict")
     real = "embedding.bias" in state_dict
     config = ModelConfig(
         inputs=state_dict["embedding.weight"].shape[1 if real else 0],

@@ -1,8 +1,120 @@
 """The one door to the operations on packed tokens: pure functions of tensors.
 
-`reference.py` defines them in plain torch.
+`reference.py` defines them in plain torch; the Triton kernels are guests that compute the same. `backend` chooses:
+`auto` takes Triton for tensors on a GPU where it is installed, `torch` and `triton` insist.
 """
 
-from chordmixer.ops.reference import Mlp, Norm, block, mix, normalise, rotate, segment_mean
+from __future__ import annotations
 
-__all__ = ["Mlp", "Norm", "block", "mix", "normalise", "rotate", "segment_mean"]
+import importlib
+import re
+import warnings
+from functools import cache
+from types import ModuleType
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from chordmixer.ops import reference
+from chordmixer.ops.reference import Mlp, Norm, mix, normalise
+
+__all__ = ["Backend", "Mlp", "Norm", "activations", "block", "mix", "normalise", "rotate", "segment_mean"]
+
+Backend = Literal["auto", "torch", "triton"]
+OLDEST_TRITON = (3, 2)
+
+
+def rotate(
+    values: Float[Tensor, "T C"],
+    offsets: Int[Tensor, "B+1"],
+    track_size: int,
+    reverse: bool = False,
+    backend: Backend = "auto",
+) -> Float[Tensor, "T C"]:
+    """Track t >= 1 of position j takes position (j + 2^(t-1)) mod N of its own sequence; `reverse` undoes it.
+
+    >>> x = torch.arange(4).float()[:, None].expand(4, 3)
+    >>> rotate(x, torch.tensor([0, 4]), track_size=1).T
+    tensor([[0., 1., 2., 3.],
+            [1., 2., 3., 0.],
+            [2., 3., 0., 1.]])
+    """
+    if values.ndim != 2 or values.shape[1] % track_size:
+        raise ValueError(
+            f"values of shape {tuple(values.shape)} do not divide into tracks of {track_size} channels: give a "
+            "(T, C) tensor with C a multiple of track_size"
+        )
+    rotated: Tensor = _module("rows", values, backend).rotate(values, offsets, track_size, reverse)
+    return rotated
+
+
+def segment_mean(
+    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], backend: Backend = "auto"
+) -> Float[Tensor, "B C"]:
+    """The mean of each sequence's tokens, in float32 or better."""
+    means: Tensor = _module("rows", values, backend).segment_mean(values, offsets)
+    return means
+
+
+def block(
+    values: Float[Tensor, "T C"],
+    offsets: Int[Tensor, "B+1"],
+    track_size: int,
+    mlp: Mlp,
+    *,
+    order: str = "paper",
+    prenorm: Norm | None = None,
+    norm: Norm | None = None,
+    dropout: float = 0.0,
+    residual: Float[Tensor, "T C"] | None = None,
+    out: Float[Tensor, "T C"] | None = None,
+    backend: Backend = "auto",
+) -> Float[Tensor, "T C"]:
+    """One ChordMixer block: see `reference.block`."""
+    settings = {
+        "order": order,
+        "prenorm": prenorm,
+        "norm": norm,
+        "dropout": dropout,
+        "residual": residual,
+        "out": out,
+    }
+    mixed: Tensor = _module("block", values, backend).block(values, offsets, track_size, mlp, **settings)
+    return mixed
+
+
+def activations(values: Tensor) -> torch.dtype:
+    """The type that a network's tokens are kept in: under autocast the kernels keep them in its type."""
+    device = values.device.type
+    if torch.is_autocast_enabled(device) and _module("block", values, "auto") is not reference:
+        return torch.get_autocast_dtype(device)
+    return values.dtype
+
+
+def _module(part: str, values: Tensor, backend: Backend) -> ModuleType:
+    """Where these tensors are computed."""
+    if backend == "auto":
+        fits = values.is_cuda and values.dtype != torch.float64 and not torch.compiler.is_compiling()
+        backend = "triton" if fits and _triton_missing() is None else "torch"
+    elif backend == "triton" and (reason := _triton_missing()):
+        raise ValueError(f"backend='triton' but {reason}: install a newer triton, or use backend='torch'")
+    return importlib.import_module(f"chordmixer.ops.triton_{part}") if backend == "triton" else reference
+
+
+@cache
+def _triton_missing() -> str | None:
+    """Why Triton cannot be used, said once; None if it can."""
+    try:
+        import triton
+    except ImportError:
+        reason = "triton is not installed"
+    else:
+        version = tuple(int(n) for n in re.findall(r"\d+", triton.__version__)[:2])
+        reason = f"triton {triton.__version__} is older than {OLDEST_TRITON[0]}.{OLDEST_TRITON[1]}"
+        if version >= OLDEST_TRITON:
+            return None
+    if torch.cuda.is_available():
+        warnings.warn(f"chordmixer: {reason}, so its GPU kernels are off and plain torch is used", stacklevel=3)
+    return reason

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-
 SLICED = 2048
 """Tokens a sequence from which on a CPU copies slices faster than it gathers by index."""
 
@@ -221,10 +220,10 @@ class _Normaliser:
     def __init__(self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm) -> None:
         self.norm = norm
         if norm.kind == "layer":
-            self.mean = torch.empty(len(values), 1, device=values.device)
-            self.rstd = torch.empty_like(self.mean)
+            kind = torch.promote_types(values.dtype, torch.float32)
+            self.mean, self.rstd = (values.new_empty(len(values), 1, dtype=kind) for _ in range(2))
             for lo, hi in _tiles(values):
-                variance, self.mean[lo:hi] = torch.var_mean(values[lo:hi].float(), 1, correction=0, keepdim=True)
+                variance, self.mean[lo:hi] = torch.var_mean(values[lo:hi].to(kind), 1, correction=0, keepdim=True)
                 self.rstd[lo:hi] = torch.rsqrt(variance + norm.eps)
         elif norm.kind == "group":
             self.mean, self.rstd = _group_statistics(values, offsets, norm)
@@ -276,7 +275,7 @@ def block(
     residual = values if residual is None else residual
     learning = (prenorm is not None and prenorm.training) or (norm is not None and norm.training)
     if not (torch.is_grad_enabled() or dropout or learning or torch.compiler.is_compiling()):
-        out = torch.empty_like(residual) if out is None else out
+        out = torch.empty_like(residual, memory_format=torch.contiguous_format) if out is None else out
         return _block_in_tiles(values, offsets, track_size, mlp, order, prenorm, norm, residual, out)
     z = normalise(values, offsets, prenorm)
     if order == "paper":
@@ -302,7 +301,7 @@ def _block_in_tiles(
     still = _Rotation(values, offsets, tracks=1)
     before = None if prenorm is None else _Normaliser(values, offsets, prenorm)
     longest = next(_tiles(values))[1]
-    rotated = torch.empty_like(values[:longest])
+    rotated = torch.empty_like(values[:longest], memory_format=torch.contiguous_format)
     hidden = values.new_empty(longest, len(mlp.fc1_bias))
     if order == "released" and out is not residual:
         out.copy_(residual)

@@ -6,14 +6,16 @@ Sequences are made when they are read, from (seed, index) alone, so that a base 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.data import draws
 from chordmixer.data.records import Record
+from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 
 LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}
@@ -42,6 +44,9 @@ class AddingConfig:
     def __post_init__(self) -> None:
         if self.base_length < 1:
             raise ValueError(f"base_length={self.base_length} is too small: give 1 or more")
+        for name in ("training", "validation", "test"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 0 or more")
         if not 2 <= self.min_length <= self.longest:
             raise ValueError(
                 f"lengths from {self.min_length} to {self.longest} are not a range of at least 2 tokens: "
@@ -101,17 +106,27 @@ class AddingRecords:
         second = draws.below(key, index + 1, lengths - 1)
         self.lengths: list[int] = lengths.tolist()
         self.marks = torch.stack([first, second + (second >= first)], dim=1)
-        self.keys: list[int] = draws.bits(key, index + 2).tolist()
+        self.keys = draws.bits(key, index + 2)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Record:
+        inputs, targets = self.batch([index], torch.device("cpu"))
+        return Record(inputs.values, targets[0])
+
+    def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Float[Tensor, "B"]]:
         """a ~ U(-1, 1) in channel 0, marks in channel 1; y = 0.5 + (a1 + a2) / 4."""
-        values = torch.zeros(self.lengths[index], 2)
-        values[:, 0] = draws.uniform(self.keys[index], torch.arange(len(values)))
-        values[self.marks[index], 1] = 1.0
-        return Record(values, 0.5 + values[self.marks[index], 0].sum() / 4)
+        lengths = [self.lengths[i] for i in indices]
+        chosen = torch.tensor(indices)
+        token = Packed.from_lengths(torch.arange(sum(lengths), device=device), lengths)
+        starts, marks = token.offsets[:-1], self.marks[chosen].to(device, non_blocking=True)
+        own = torch.stack([self.keys[chosen].to(device, non_blocking=True), starts], dim=1)
+        own = own.repeat_interleave(token.offsets.diff(), 0, output_size=token.tokens)
+        numbers = draws.uniform(own[:, 0], token.values - own[:, 1])
+        marked = marks + starts[:, None]
+        values = torch.stack([numbers, torch.zeros_like(numbers).index_fill_(0, marked.flatten(), 1.0)], dim=1)
+        return token.with_values(values), 0.5 + numbers[marked].sum(1) / 4
 
     def name(self, index: int) -> str:
         return f"{self.split}-{index}"

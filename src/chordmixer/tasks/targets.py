@@ -87,14 +87,18 @@ class Classification:
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         """Accuracy, and ROC-AUC from the scores (mean over classes, each against the rest)."""
-        scores = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
         classes = range(1, 2) if self.outputs == 2 else range(self.outputs)
-        areas = [_roc_auc(scores[:, k], targets == k) for k in classes]
+        areas = [_roc_auc(_log_odds(outputs, k), targets == k) for k in classes]
         return {
             "accuracy": float((outputs.argmax(axis=1) == targets).mean()),
             "roc_auc": float(np.mean(areas)),
         }
+
+
+def _log_odds(outputs: ndarray, k: int) -> ndarray:
+    """Of class k against the rest: ranks like its probability, without rounding to 0 or 1."""
+    rest = np.delete(outputs.astype(np.float64), k, axis=1)
+    return outputs[:, k] - np.logaddexp.reduce(rest, axis=1)
 
 
 def _roc_auc(scores: ndarray, positive: ndarray) -> float:

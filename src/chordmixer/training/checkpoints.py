@@ -21,6 +21,7 @@ from chordmixer import files
 from chordmixer.config import from_dict
 
 KEEP = 2
+FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json")
 
 
 @dataclass
@@ -41,6 +42,8 @@ class State:
     waited: int = 0
     """Evaluations since then that count for the patience."""
     finished: bool = False
+    lines: int = 0
+    """Of metrics.jsonl at this point."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
 
@@ -74,10 +77,10 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
     refused: list[str] = []
     for path in found(folder):
         try:
-            files.verify(path)
+            files.verify(path, FILES)
             from_dict(State, _numbers(path), str(path / "state.json"))
-            for name in ("model", "best", "optimizer"):
-                files.read_tensors(path / f"{name}.safetensors")
+            for name in FILES[:3]:
+                files.read_tensors(path / name)
         except ValueError as error:
             refused.append(str(error))
         else:
@@ -93,8 +96,12 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     """Put a checkpoint's weights and optimiser state in place."""
     state = from_dict(State, _numbers(path), str(path / "state.json"))
     state.best_weights = files.read_tensors(path / "best.safetensors")
-    model.load_state_dict(files.read_tensors(path / "model.safetensors"))
-    _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))
+    try:
+        model.load_state_dict(files.read_tensors(path / "model.safetensors"))
+        _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))
+    except (RuntimeError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"{path} is of another network ({reason}): train again into another folder") from None
     return state
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import nn
 
 from chordmixer import files
-from chordmixer.data import Loader, Record, Records, TokenSampler
+from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
 from chordmixer.tasks.targets import Target
 from chordmixer.training.experiment import Experiment, TrainingConfig
@@ -106,15 +106,13 @@ def predict_records(model: nn.Module, records: Records, config: TrainingConfig, 
     rank, ranks = 0, 1
     if torch.distributed.is_initialized():
         rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    mine = range(rank, len(records.lengths), ranks)
-    lengths = [records.lengths[i] for i in mine]
-    sampler = TokenSampler(lengths, config.tokens_for(records.lengths), 4 * config.batch_sequences, shuffle=False)
+    sampler = _Share(records.lengths, config.tokens_for(records.lengths), 4 * config.batch_sequences, rank, ranks)
     rows = []
     model.eval()
     with torch.inference_mode():
-        for batch in Loader(_Share(records, mine), sampler, pin=device.type == "cuda").epoch():
-            outputs = model(batch.inputs.to(device)).float().cpu().numpy()
-            rows += list(zip([mine[i] for i in batch.indices], batch.targets.numpy(), outputs, strict=True))
+        for batch in Loader(records, sampler, device=device).epoch():
+            outputs = model(batch.inputs).float().cpu().numpy()
+            rows += list(zip(batch.indices, batch.targets.cpu().numpy(), outputs, strict=True))
     rows = sorted(gather_object(rows) if ranks > 1 else rows, key=lambda row: row[0])
     indices, targets, outputs = zip(*rows, strict=True)
     return Predictions(
@@ -125,18 +123,15 @@ def predict_records(model: nn.Module, records: Records, config: TrainingConfig, 
     )
 
 
-class _Share:
-    """The records of one rank, counted from zero."""
+class _Share(TokenSampler):
+    """Every `ranks`-th record from `rank` on, in order: together all records, each once."""
 
-    def __init__(self, records: Records, indices: Sequence[int]) -> None:
-        self.records, self.indices = records, indices
-        self.lengths = [records.lengths[i] for i in indices]
+    def __init__(self, lengths: Sequence[int], tokens: int, sequences: int, rank: int, ranks: int) -> None:
+        self.records = range(rank, len(lengths), ranks)
+        super().__init__([lengths[i] for i in self.records], tokens, sequences, shuffle=False)
 
-    def __getitem__(self, index: int) -> Record:
-        return self.records[self.indices[index]]
-
-    def name(self, index: int) -> str:
-        return self.records.name(self.indices[index])
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([self.records[i] for i in batch] for batch in super().__iter__())
 
 
 def summarise(predictions: Predictions, target: Target, experiment: Experiment, split: str) -> Evaluation:

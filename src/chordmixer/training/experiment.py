@@ -80,7 +80,20 @@ class Experiment:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def build_task(self) -> Task:
+        """The task, once it is sure that the model answers it."""
         task: Task = task_class(self.task)(self.data)
+        wanted = {"embedding": task.embedding, "inputs": task.inputs, "outputs": task.target.outputs}
+        for key, value in wanted.items():
+            if getattr(self.model, key) != value:
+                raise ValueError(
+                    f"model.{key}={getattr(self.model, key)!r} does not fit the task {self.task}, which needs "
+                    f"{value!r}: set model.{key}={value}"
+                )
+        if self.model.head == "tokens":
+            raise ValueError(
+                f"model.head='tokens' answers for every token, and {self.task} asks once a sequence: "
+                "set model.head=average"
+            )
         return task
 
     def save(self, folder: Path) -> None:

@@ -7,11 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
+from jaxtyping import Float
 from rich.console import Console
+from torch import Tensor
 
 from chordmixer import files
 from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
@@ -26,6 +30,8 @@ from chordmixer.training.progress import Display, Journal
 
 LEARNT = 0.95
 """Patience begins once the validation loss is below this share of the best constant answer's."""
+STEPS_UNREAD = 25
+"""Steps that a GPU may be behind before the loop reads their losses."""
 
 
 def train(
@@ -33,6 +39,21 @@ def train(
 ) -> Evaluation:
     """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set."""
     return Run(experiment, Path(out), resume, console or Console()).train()
+
+
+class Taken(NamedTuple):
+    """A step whose result may still be on its way from the device."""
+
+    step: int
+    """Steps taken before it."""
+    batch: int
+    """Batches of the epoch used before it."""
+    done: float
+    rate: float
+    records: list[int]
+    tokens: int
+    result: Float[Tensor, "2"]
+    """The sum of its losses, and the norm of its gradient."""
 
 
 class Run:
@@ -44,17 +65,20 @@ class Run:
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
         self.task = experiment.build_task()
-        self.training, self.validation = self.task.records("training"), self.task.records("validation")
-        _check_lengths(self.training, experiment.model.network.max_length)
+        self.training, self.validation, self.test = map(self.task.records, ("training", "validation", "test"))
+        for records in (self.training, self.validation, self.test):
+            _check_lengths(records, experiment.model.network.max_length, self.config)
         self.loader = _loader(self.training, self.config, self.accelerator)
-        if self.main:
-            _open_folder(experiment, out, resume)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.config.rate, weight_decay=self.config.weight_decay
+        if self.main:
+            _open_folder(experiment, out, resume)
+        self.adam = torch.optim.AdamW(
+            self.model.parameters(), lr=self.config.rate, weight_decay=self.config.weight_decay, fused=True
         )
-        self.wrapped, self.optimizer = self.accelerator.prepare(self.model, optimizer)
+        self.wrapped, self.optimizer = self.accelerator.prepare(self.model, self.adam)
+        self.bad = torch.zeros((), device=self.accelerator.device)
+        self.unread: list[Taken] = []
         self.journal = Journal(out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
 
@@ -81,6 +105,7 @@ class Run:
             self._save_if_due()
             if self._out_of_patience():
                 return
+        self._settle()
         self.display.say(
             f"epoch {state.epoch + 1} of {self.config.epochs}: training loss {state.loss_sum / state.sequences:.5f}"
         )
@@ -88,52 +113,82 @@ class Run:
         self._validate()
 
     def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
-        """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks."""
+        """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks.
+
+        Nothing here waits for the device: a norm that is not finite makes the optimiser leave this and all later
+        steps out, and `_settle` finds out which was the first.
+        """
         state, done = self.state, (self.state.epoch + share) / self.config.epochs
         rate = self.config.rate * _schedule(done, self.config.warmup)
         self.wrapped.train()
-        loss = 0.0
+        losses = []
         for number, batch in enumerate(batches):
             torch.manual_seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
-            loss += self._backward(batch.to(self.accelerator.device), sequences, last=batch is batches[-1])
-        norm = float(self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip))
-        own = [i for batch in batches for i in batch.indices]
-        if not math.isfinite(norm):
-            self._refuse_step(loss, rate, own)
+            losses.append(self._backward(batch, sequences, last=batch is batches[-1]))
+        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip)
+        result = torch.stack([torch.stack(losses).sum(), norm])
+        self.bad = torch.maximum(self.bad, (~torch.isfinite(result)).any().float())
+        self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing where this is one
         for settings in self.optimizer.param_groups:
             settings["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
+        own = [i for batch in batches for i in batch.indices]
+        tokens = sum(batch.inputs.tokens for batch in batches)
+        self.unread.append(Taken(state.step, state.batch, done, rate, own, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
-        state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(own)
-        self.display.update(done, state.epoch, state.step, loss / len(own), sum(b.inputs.tokens for b in batches))
-        if self.journal and state.step % 10 == 0:
-            self.journal.write(state.step, "training", loss=loss / len(own), rate=rate, norm=norm)
+        if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
+            self._settle()
 
-    def _backward(self, batch: Batch, sequences: int, last: bool) -> float:
+    def _backward(self, batch: Batch, sequences: int, last: bool) -> Tensor:
         """Add a batch's gradients; ranks are averaged, so each scales its sum to a mean over all sequences."""
         with self.accelerator.no_sync(self.wrapped) if not last else nullcontext():
             losses = self.task.target.losses(self.wrapped(batch.inputs), batch.targets)
             self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
-        return float(losses.detach().sum())
+        return losses.detach().sum()
 
-    def _refuse_step(self, loss: float, rate: float, own: list[int]) -> None:
-        """Stop before the optimiser's step, with the weights of the step before on disk."""
-        if self.main:
-            checkpoints.save(self.out, self.state, self.model, self.optimizer)
-        names = [self.training.name(i) for i in own]
+    def _settle(self) -> None:
+        """Read what the last steps gave: the one place where the loop waits for the device."""
+        state, unread, self.unread = self.state, self.unread, []
+        if not unread:
+            return
+        for taken, (loss, norm) in zip(unread, torch.stack([t.result for t in unread]).tolist(), strict=True):
+            if not math.isfinite(loss + norm):
+                self._refuse_step(taken, loss)
+            mean = loss / len(taken.records)
+            state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(taken.records)
+            self.display.update(taken.done, state.epoch, taken.step + 1, mean, taken.tokens)
+            if self.journal and (taken.step + 1) % 10 == 0:
+                self.journal.write(taken.step + 1, "training", loss=mean, rate=taken.rate, norm=norm)
+
+    def _refuse_step(self, taken: Taken, loss: float) -> None:
+        """Stop with the weights of the step before on disk: the optimiser has left this step and later ones out."""
+        self.state.step, self.state.batch = taken.step, taken.batch
+        self._save()
+        names = [self.training.name(i) for i in taken.records]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         raise ValueError(
-            f"loss {loss / len(own)} or its gradient is not finite at step {self.state.step + 1}, records {shown}: "
-            f"weights stay as after step {self.state.step}; look at these records or lower the rate of {rate:.2g}"
+            f"loss {loss / len(names)} or its gradient is not finite at step {taken.step + 1}, records {shown}: "
+            f"weights stay as after step {taken.step}; look at these records or lower the rate of {taken.rate:.2g}"
         )
 
     def _validate(self) -> None:
         """Score the validation set; keep the best weights; count patience only once something was learnt."""
+        self._settle()
         state, target = self.state, self.task.target
         predictions = predict_records(self.wrapped, self.validation, self.config, self.accelerator.device)
         loss, metrics = predictions.loss(target), target.metrics(predictions.outputs, predictions.targets)
+        if not math.isfinite(loss):
+            wrong = [
+                n
+                for n, o in zip(predictions.names, predictions.outputs, strict=True)
+                if not all(map(math.isfinite, o))
+            ]
+            raise ValueError(
+                f"validation loss {loss} at step {state.step} is not finite, records {', '.join(wrong[:8])}: "
+                f"look at these records or lower the rate of {self.config.rate:.2g}"
+            )
         learnt = state.best_loss < LEARNT * predictions.constant(target).loss(target)
         if loss < state.best_loss:
             state.best_loss, state.best_step, state.waited = loss, state.step, 0
@@ -159,7 +214,9 @@ class Run:
             raise Interrupted(caught)
 
     def _save(self) -> None:
-        if self.main:
+        self._settle()
+        if self.journal:
+            self.state.lines = self.journal.lines
             checkpoints.save(self.out, self.state, self.model, self.optimizer)
         self.saved = time.monotonic()
 
@@ -179,7 +236,7 @@ class Run:
         if found:
             self.display.say(f"going on from {found}")
         if self.journal:
-            self.journal.forget_after(state.step)
+            self.journal.keep(state.lines)
         return state
 
     def _describe(self) -> None:
@@ -197,11 +254,11 @@ class Run:
         if self.journal:
             self.journal.close()
         self.model.load_state_dict(self.state.best_weights)
-        predictions = predict_records(self.wrapped, self.task.records("test"), self.config, self.accelerator.device)
+        predictions = predict_records(self.wrapped, self.test, self.config, self.accelerator.device)
         evaluation = summarise(predictions, self.task.target, self.experiment, "test")
         if self.main:
             files.write_tensors(self.out / "model.safetensors", self.state.best_weights)
-            files.write_manifest(self.out, ["config.json", "model.safetensors"])
+            files.write_manifest(self.out, ["config.json", "model.safetensors", "metrics.jsonl"])
             save_evaluation(self.out, evaluation, predictions)
         self.accelerator.wait_for_everyone()
         return evaluation
@@ -210,6 +267,8 @@ class Run:
 def _accelerator(config: TrainingConfig) -> Accelerator:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+    if not torch.distributed.is_initialized():  # an earlier run of this process may have had other settings
+        AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(
         cpu=config.device == "cpu",
         mixed_precision="bf16" if config.precision == "bf16" else "no",
@@ -219,10 +278,14 @@ def _accelerator(config: TrainingConfig) -> Accelerator:
 
 def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
     """A new run starts in a new folder; an old one must be the same experiment."""
-    if not (out / "config.json").exists():
-        if out.exists() and any(out.iterdir()):
-            raise ValueError(f"{out} is not empty and holds no run: give a new folder")
+    try:
         out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
+    files.sweep(out)
+    if not (out / "config.json").exists():
+        if any(out.iterdir()):
+            raise ValueError(f"{out} is not empty and holds no run: give a new folder")
         experiment.save(out)
         return
     if not resume:
@@ -232,16 +295,17 @@ def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
             f"{out} was started with other settings: resume with the same ones, or with "
             f"chordmixer train --resume {out} alone"
         )
-    files.sweep(out)
 
 
-def _check_lengths(records: Records, max_length: int) -> None:
-    longest = max(range(len(records.lengths)), key=records.lengths.__getitem__)
-    if records.lengths[longest] > max_length:
-        raise ValueError(
-            f"record {records.name(longest)} has {records.lengths[longest]:,} tokens, above the network's "
-            f"max_length={max_length:,}: set model.network.max_length={records.lengths[longest]} or more"
-        )
+def _check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:
+    where, length = max(enumerate(records.lengths), key=lambda record: record[1])
+    limits = {"model.network.max_length": max_length, "training.batch_tokens": config.tokens_for(records.lengths)}
+    for setting, limit in limits.items():
+        if length > limit:
+            raise ValueError(
+                f"record {records.name(where)} has {length:,} tokens, above {setting}={limit:,}: no sequence is "
+                f"ever cut; set {setting}={length} or more"
+            )
 
 
 def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator) -> Loader:
@@ -253,7 +317,7 @@ def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator)
         rank=accelerator.process_index,
         ranks=accelerator.num_processes,
     )
-    return Loader(training, sampler, config.workers, pin=accelerator.device.type == "cuda")
+    return Loader(training, sampler, config.workers, accelerator.device)
 
 
 def _groups(steps: Sequence[Step], size: int) -> Iterator[Sequence[Step]]:

@@ -22,6 +22,7 @@ class Journal:
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
+        self.lines = 0
         self.board: Any = None
         if tensorboard:
             try:
@@ -32,15 +33,17 @@ class Journal:
                 ) from None
             self.board = SummaryWriter(str(folder / "tensorboard"))
 
-    def forget_after(self, step: int) -> None:
+    def keep(self, lines: int) -> None:
         """Drop what a killed process wrote after the checkpoint that the run goes on from."""
-        if self.path.exists():
-            kept = [line for line in self.path.read_text().splitlines(True) if _step(line) <= step]
-            files.write_text(self.path, "".join(kept))
+        written = self.path.read_bytes().splitlines(True) if self.path.exists() else []
+        self.lines = min(lines, len(written))
+        if len(written) > lines:
+            files.write_bytes(self.path, b"".join(written[:lines]))
 
     def write(self, step: int, split: str, **numbers: float) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+        self.lines += 1
         if self.board:
             for name, value in numbers.items():
                 self.board.add_scalar(f"{split}/{name}", value, step)
@@ -48,13 +51,6 @@ class Journal:
     def close(self) -> None:
         if self.board:
             self.board.close()
-
-
-def _step(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"]) if line.endswith("\n") else float("inf")
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
 
 
 class Display:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chordmixer import ops
@@ -10,8 +11,10 @@ from chordmixer.packed import Packed
 
 
 class PointwiseBlock(Block):
+    """A block whose tokens stay where they are."""
+
     def forward(self, x: Tensor, offsets: Tensor) -> Tensor:  # type: ignore[override]
-        z = ops.normalise(x, offsets, self.prenorm.state())
+        z = F.dropout(ops.normalise(x, offsets, self.prenorm.state()), self.config.dropout, self.training)
         return ops.normalise(x + ops.mix(z, self.mlp()), offsets, self.norm.state())
 
 

@@ -1,0 +1,120 @@
+"""The compiled kernels on a GPU, against the definition in float64. Run with `make test-gpu`."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+import torch
+
+from chordmixer import ChordMixer, ChordMixerConfig, Packed
+from chordmixer.ops import Mlp, Norm, block, reference, rotate, segment_mean
+
+pytestmark = pytest.mark.gpu
+MIXED = (1, 2, 3, 17, 5000, 400, 399, 64, 128)
+
+
+def distance(made: torch.Tensor, wanted: torch.Tensor) -> float:
+    apart = (made.double() - wanted.double()).norm() / wanted.double().norm()
+    return float(apart.detach().nan_to_num(float("inf")))
+
+
+def compare(
+    lengths: tuple[int, ...], track_size: int, tracks: int, hidden: int, kind: torch.dtype, order: str, prenorm: bool
+) -> float:
+    """The largest relative error of output and gradients; memory that nothing has written holds NaN."""
+    torch.manual_seed(0)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    tokens, width = sum(lengths), track_size * tracks
+    offsets = torch.tensor([0, *accumulate(lengths)], device="cuda")
+    weights = [torch.randn(hidden, width) / width**0.5, torch.randn(hidden)]
+    weights += [torch.randn(width, hidden) / hidden**0.5, torch.randn(width)]
+    weights += [1 + 0.3 * torch.randn(width), torch.randn(width)] if prenorm else []
+    x, gradient = torch.randn(2, tokens, width, device="cuda").to(kind)
+    answers = []
+    for backend, compute in (("triton", None), ("torch", torch.float64)):
+        inputs = [x.to(compute or kind), *(w.to("cuda", compute or torch.float32) for w in weights)]
+        inputs = [value.detach().clone().requires_grad_() for value in inputs]
+        norm = Norm("layer", *inputs[5:]) if prenorm else None
+        out = block(inputs[0], offsets, track_size, Mlp(*inputs[1:5]), order=order, prenorm=norm, backend=backend)
+        answers.append([out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))])
+    return max(distance(made, wanted) for made, wanted in zip(*answers, strict=True))
+
+
+@pytest.mark.parametrize("prenorm", [False, True], ids=["plain", "layer-norm"])
+@pytest.mark.parametrize("order", ["paper", "released"])
+@pytest.mark.parametrize(
+    ("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 1e-2)], ids=str
+)
+def test_every_gradient(kind: torch.dtype, tolerance: float, order: str, prenorm: bool) -> None:
+    assert compare(MIXED, 16, 14, 128, kind, order, prenorm) < tolerance
+
+
+@pytest.mark.parametrize(
+    ("track_size", "hidden"),
+    [(4, 96), (8, 88), (10, 128), (12, 128), (16, 196), (20, 96), (24, 320), (28, 420), (32, 350), (16, 750)],
+)
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
+def test_any_track_and_hidden_size(kind: torch.dtype, tolerance: float, track_size: int, hidden: int) -> None:
+    assert compare((1, 300, 2, 45), track_size, 10, hidden, kind, "paper", False) < tolerance
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
+def test_lengths_from_one_to_300_000(kind: torch.dtype, tolerance: float) -> None:
+    assert compare((300_000, 1, 70_000, 2, 999, 31), 16, 20, 128, kind, "paper", False) < tolerance
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    """The far end of a long tensor: addresses must not wrap at 32 bits."""
+    length, width = 7_000_000, 400
+    x = torch.zeros(length, width, device="cuda", dtype=torch.bfloat16)
+    x[-1000:] = torch.randn(1000, width, device="cuda")
+    weights = [torch.randn(128, width) / 20, torch.randn(128), torch.randn(width, 128) / 11, torch.randn(width)]
+    mlp = Mlp(*(w.cuda() for w in weights))
+    with torch.no_grad():
+        far = block(x, torch.tensor([0, length - 1000, length], device="cuda"), 16, mlp)[-1000:]
+        near = block(x[-1000:].clone(), torch.tensor([0, 1000], device="cuda"), 16, mlp)
+    assert torch.equal(far, near)
+
+
+def test_rotation_and_pooling() -> None:
+    x = torch.randn(sum(MIXED), 48, device="cuda")
+    offsets = torch.tensor([0, *accumulate(MIXED)], device="cuda")
+    for reverse in (False, True):
+        assert torch.equal(rotate(x, offsets, 4, reverse), reference.rotate(x, offsets, 4, reverse))
+    assert distance(segment_mean(x, offsets), reference.segment_mean(x.double(), offsets)) < 1e-6
+
+
+@pytest.mark.parametrize("reversible", [False, True])
+def test_a_sequence_is_the_same_alone_and_in_a_batch(reversible: bool) -> None:
+    torch.manual_seed(0)
+    config = ChordMixerConfig(max_length=5000, track_size=16, hidden=64, prenorm="layer", reversible=reversible)
+    encoder = ChordMixer(config).cuda().eval()
+    sequences = [torch.randn(n, encoder.width, device="cuda") for n in MIXED]
+    with torch.no_grad():
+        together = encoder(Packed.from_list(sequences)).to_list()
+        for sequence, made in zip(sequences, together, strict=True):
+            torch.testing.assert_close(made, encoder(Packed.from_list([sequence])).values, rtol=1e-5, atol=1e-5)
+
+
+def test_reversible_gradients_through_the_kernels() -> None:
+    torch.manual_seed(0)
+    config = ChordMixerConfig(max_length=3000, track_size=16, hidden=64, dropout=0.1, reversible=True)
+    encoder = ChordMixer(config).cuda()
+    x = torch.randn(3400, encoder.width, device="cuda", requires_grad=True)
+    direction, weight = torch.randn(2, 3400, encoder.width, device="cuda")
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(1)
+        return (encoder(Packed.from_lengths(values, [3000, 400])).values.double() * weight).sum()
+
+    (gradient,) = torch.autograd.grad(loss(x), x)
+    with torch.no_grad():
+        slope = (loss(x + 1e-3 * direction) - loss(x - 1e-3 * direction)) / 2e-3
+    torch.testing.assert_close((gradient.double() * direction).sum(), slope, rtol=2e-3, atol=1.0)
+
+
+def test_torch_compile() -> None:
+    encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64)).cuda()
+    x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in (1000, 17)])
+    torch.testing.assert_close(torch.compile(encoder)(x).values, encoder(x).values, rtol=1e-4, atol=1e-4)

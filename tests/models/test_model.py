@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chordmixer import ChordMixerConfig, Model, ModelConfig, Packed, files
+from chordmixer.models.encoders import ENCODERS
+from chordmixer.models.heads import HEADS
+
+Make = Callable[..., Any]
+NETWORK = ChordMixerConfig(max_length=64, track_size=2, hidden=8)
+CONFIG = ModelConfig(inputs=5, outputs=3, network=NETWORK)
+LENGTHS = [7, 64, 1, 2]
+
+
+def ids(lengths: list[int]) -> Packed:
+    return Packed.from_lengths(torch.randint(5, (sum(lengths),)), lengths)
+
+
+def outputs(model: Model, x: Packed) -> torch.Tensor:
+    answers = model(x)
+    return answers.values if isinstance(answers, Packed) else answers
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("head", HEADS)
+def test_shapes(head: Any, encoder: str) -> None:
+    answers = Model(replace(CONFIG, head=head, encoder=encoder))(ids(LENGTHS))
+    if head == "tokens":
+        assert isinstance(answers, Packed) and answers.lengths == tuple(LENGTHS)
+        assert answers.values.shape == (74, 3)
+    else:
+        assert answers.shape == (4, 3)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("final_norm", [None, "layer"])
+@pytest.mark.parametrize("reversible", [False, True])
+def test_alone_and_in_a_batch(head: Any, final_norm: Any, reversible: bool, scrambled: Make) -> None:
+    config = replace(CONFIG, head=head, final_norm=final_norm, network=replace(NETWORK, reversible=reversible))
+    model, x = scrambled(Model(config)), ids(LENGTHS)
+    with torch.no_grad():
+        alone = torch.cat([outputs(model, Packed.from_list([s])) for s in x.to_list()])
+        torch.testing.assert_close(outputs(model, x), alone, rtol=1e-5, atol=1e-5)
+
+
+def test_the_longest_sequence_has_room_for_a_class_token() -> None:
+    model = Model(replace(CONFIG, head="class_token"))
+    assert model(ids([64])).shape == (1, 3)
+    with pytest.raises(ValueError, match="max_length=65"):
+        model(ids([65]))
+
+
+def test_final_norm_is_the_last_thing_before_the_head() -> None:
+    x, model = ids(LENGTHS), Model(replace(CONFIG, final_norm="layer"))
+    model.load_state_dict(Model(CONFIG).state_dict(), strict=False)
+    raw = model.encoder(model.embedding(x)).values
+    torch.testing.assert_close(model.encode(x).values, torch.nn.functional.layer_norm(raw, (model.encoder.width,)))
+
+
+def test_real_inputs() -> None:
+    model = Model(replace(CONFIG, inputs=2, embedding="real"))
+    values = torch.randn(9, 2)
+    assert model(Packed.from_lengths(values, [4, 5])).shape == (2, 3)
+    values[6] = float("nan")
+    with pytest.raises(ValueError, match="sequence 1 holds a NaN or infinite number"):
+        model(Packed.from_lengths(values, [4, 5]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (torch.tensor([0, -1]), "token id -1 in sequence 1 is outside this model's vocabulary of 5"),
+        (torch.tensor([5, 0]), "token id 5 in sequence 1 is outside this model's vocabulary of 5"),
+        (
+            torch.zeros(65, dtype=torch.int64),
+            "sequence 1 of the batch has 65 tokens, above this network's max_length=64",
+        ),
+    ],
+    ids=["negative", "too-large", "too-long"],
+)
+def test_errors_name_the_sequence(bad: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Model(CONFIG)(Packed.from_list([torch.tensor([1, 2, 3]), bad]))
+
+
+class TestPretrained:
+    @pytest.fixture
+    def saved(self, tmp_path: Path, scrambled: Make) -> tuple[Model, Path]:
+        network = replace(NETWORK, order="released", prenorm="batch", norm="group")
+        model = scrambled(Model(replace(CONFIG, head="class_token", final_norm="layer", network=network)))
+        model.save_pretrained(tmp_path / "saved")
+        return model, tmp_path / "saved"
+
+    def test_round_trip(self, saved: tuple[Model, Path]) -> None:
+        model, folder = saved
+        assert {"config.json", "model.safetensors", "manifest.json"} <= {p.name for p in folder.iterdir()}
+        files.verify(folder, ["config.json", "model.safetensors"])
+        back = Model.from_pretrained(folder)
+        assert back.config == model.config and not back.training
+        x = ids(LENGTHS)
+        with torch.no_grad():
+            assert torch.equal(back(x), model(x))
+        assert all(torch.equal(back.state_dict()[k], v) for k, v in model.state_dict().items())
+
+    @pytest.mark.parametrize("at", [0, 20, -1], ids=["size", "header", "weight"])
+    def test_a_flipped_bit_is_refused(self, saved: tuple[Model, Path], at: int) -> None:
+        path = saved[1] / "model.safetensors"
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"model\.safetensors was changed or damaged") as caught:
+            Model.from_pretrained(saved[1])
+        assert "\n" not in str(caught.value)
+
+    def test_a_changed_config_is_refused(self, saved: tuple[Model, Path]) -> None:
+        """It would put the weights into another function, silently."""
+        path = saved[1] / "config.json"
+        path.write_text(path.read_text().replace('"order": "released"', '"order": "paper"'))
+        with pytest.raises(ValueError, match=r"config\.json was changed or damaged"):
+            Model.from_pretrained(saved[1])
+
+    def test_a_pickle_is_refused_and_does_not_run(self, saved: tuple[Model, Path], tmp_path: Path) -> None:
+        folder, touched = saved[1], tmp_path / "touched"
+
+        class Evil:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return os.mkdir, (str(touched),)
+
+        (folder / "model.safetensors").write_bytes(pickle.dumps(Evil()))
+        files.write_manifest(folder, ["model.safetensors"])
+        with pytest.raises(ValueError, match=r"model\.safetensors is not a safetensors file"):
+            Model.from_pretrained(folder)
+        assert not touched.exists()
+        pickle.loads((folder / "model.safetensors").read_bytes())
+        assert touched.exists(), "the trap was no trap"
+
+    def edit(self, folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        change(config)
+        files.write_json(folder / "config.json", config)
+        files.write_manifest(folder, ["config.json"])
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda c: c.update(format=2), r"config\.json has format 2: this version of chordmixer reads format 1"),
+            (lambda c: c.pop("format"), r"config\.json has format None"),
+            (lambda c: c.pop("model"), r"config\.json has"),
+            (lambda c: c.update(model=[]), r"config\.json: model.*not a table of settings"),
+            (lambda c: c["model"].pop("inputs"), r"config\.json: model.*inputs"),
+            (
+                lambda c: c["model"].update(inputz=3),
+                r"config\.json: model\.inputz is not a setting: did you mean inputs",
+            ),
+            (lambda c: c["model"].update(head="tail"), r"config\.json: model\.head='tail' is not a choice"),
+            (lambda c: c["model"]["network"].update(hidden="8"), r"model\.network\.hidden='8' is not of type int"),
+            (lambda c: c["model"]["network"].update(hidden=9), r"model\.safetensors"),
+            (lambda c: c["model"].update(head="average"), r"model\.safetensors"),
+        ],
+        ids=[
+            "other-format",
+            "no-format",
+            "no-model",
+            "model-list",
+            "missing",
+            "unknown",
+            "choice",
+            "type",
+            "other-shape",
+            "other-names",
+        ],
+    )
+    def test_another_config_is_refused(
+        self, saved: tuple[Model, Path], change: Callable[[dict[str, Any]], Any], message: str
+    ) -> None:
+        self.edit(saved[1], change)
+        with pytest.raises(ValueError, match=message) as caught:
+            Model.from_pretrained(saved[1])
+        assert "\n" not in str(caught.value)
+
+    def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="nothing is neither a folder nor a repository that can be reached"):
+            Model.from_pretrained(tmp_path / "nothing", local_files_only=True)
+
+    def test_an_empty_folder_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"config\.json does not exist"):
+            Model.from_pretrained(tmp_path)

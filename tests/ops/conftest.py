@@ -1,0 +1,84 @@
+"""Blocks to try kernels on: the same inputs for the definition and for a kernel, and how far their answers differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import pytest
+import torch
+from torch import Tensor
+
+from chordmixer.ops import Mlp, Norm
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
+
+
+@pytest.fixture
+def gradients() -> Callable[..., dict[str, Tensor]]:
+    """The output of a block function and its gradient with respect to every input, by name."""
+
+    def measure(
+        function: Callable[..., Tensor], lengths: Sequence[int], track_size: int, tracks: int, hidden: int,
+        prenorm: str | None = None, apart: bool = False, kind: torch.dtype = torch.float32,
+        device: str = "cpu", compute: torch.dtype | None = None, **settings: object,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(*size: int) -> Tensor:
+            return torch.randn(*size, generator=generator)
+
+        tokens, width = sum(lengths), track_size * tracks
+        inputs = {"x": draw(tokens, width), "residual": draw(tokens, width)}
+        inputs |= {"w1": draw(hidden, width) / width**0.5, "b1": draw(hidden)}
+        inputs |= {"w2": draw(width, hidden) / hidden**0.5, "b2": draw(width)}
+        inputs |= {"weight": 1 + 0.3 * draw(width), "bias": draw(width)}
+        gradient = draw(tokens, width).to(kind)
+        for name, value in inputs.items():
+            value = value.to(kind) if name in ("x", "residual") else value
+            inputs[name] = value.to(device, compute or value.dtype).requires_grad_()
+        made = function(
+            inputs["x"],
+            torch.tensor([0, *accumulate(lengths)], device=device),
+            track_size,
+            Mlp(*(inputs[name] for name in ("w1", "b1", "w2", "b2"))),
+            prenorm=prenorm and Norm(prenorm, inputs["weight"], inputs["bias"], groups=track_size),
+            residual=inputs["residual"] if apart else None,
+            **settings,
+        )
+        used = [n for n in inputs if (apart or n != "residual") and (prenorm or n not in ("weight", "bias"))]
+        found = torch.autograd.grad(made, [inputs[n] for n in used], gradient.to(device, made.dtype))
+        return {"out": made.detach(), **dict(zip(used, found, strict=True))}
+
+    return measure
+
+
+@pytest.fixture
+def distance() -> Callable[[dict[str, Tensor], dict[str, Tensor]], float]:
+    """The largest relative distance between two sets of tensors, NaN counted as infinite."""
+
+    def measure(made: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+        assert made.keys() == wanted.keys()
+        apart = [(made[n].double() - wanted[n].double()).norm() / wanted[n].double().norm() for n in wanted]
+        return float(torch.stack(apart).nan_to_num(float("inf")).max())
+
+    return measure
+
+
+@pytest.fixture
+def unwritten_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nothing has written yet holds NaN."""
+    empty, empty_like, new_empty = torch.empty, torch.empty_like, Tensor.new_empty
+
+    def filled(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def poisoned(*arguments: object, **settings: object) -> Tensor:
+            tensor = make(*arguments, **settings)
+            return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor.fill_(-1)
+
+        return poisoned
+
+    monkeypatch.setattr(torch, "empty", filled(empty))
+    monkeypatch.setattr(torch, "empty_like", filled(empty_like))
+    monkeypatch.setattr(Tensor, "new_empty", filled(new_empty))

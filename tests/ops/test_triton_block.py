@@ -1,0 +1,92 @@
+"""The fused block in Triton's interpreter: forward and every gradient against the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from chordmixer.ops import Mlp, reference
+
+triton_block = pytest.importorskip("chordmixer.ops.triton_block", reason="Triton is not installed")
+pytestmark = [
+    pytest.mark.usefixtures("unwritten_is_nan"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU tests/gpu runs the compiled kernels"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),  # the interpreter's random numbers
+]
+MIXED = (1, 2, 3, 17, 40, 150)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["own-residual", "other-residual"])
+@pytest.mark.parametrize("prenorm", [None, "layer", "group"])
+@pytest.mark.parametrize("order", ["paper", "released"])
+def test_equals_the_definition(
+    gradients: Callable, distance: Callable, order: str, prenorm: str, apart: bool
+) -> None:
+    made, wanted = (
+        gradients(block, MIXED, 4, 5, 20, prenorm=prenorm, apart=apart, order=order)
+        for block in (triton_block.block, reference.block)
+    )
+    assert distance(made, wanted) < 2e-6
+
+
+@pytest.mark.parametrize(
+    ("track_size", "hidden"),
+    [(4, 16), (8, 88), (10, 96), (12, 20), (16, 128), (20, 196), (24, 320), (28, 420), (32, 350), (8, 750)],
+)
+def test_any_track_and_hidden_size(gradients: Callable, distance: Callable, track_size: int, hidden: int) -> None:
+    made, wanted = (
+        gradients(block, (1, 30, 2), track_size, 3, hidden) for block in (triton_block.block, reference.block)
+    )
+    assert distance(made, wanted) < 2e-6
+
+
+def test_sixteen_bits(gradients: Callable, distance: Callable) -> None:
+    """The interpreter cannot multiply bf16 matrices; tests/gpu has those."""
+    kind = torch.float16
+    made = gradients(triton_block.block, MIXED, 8, 4, 32, kind=kind)
+    wanted = gradients(reference.block, MIXED, 8, 4, 32, kind=kind, compute=torch.float64)
+    assert made["out"].dtype == made["x"].dtype == kind
+    assert made["w1"].dtype == torch.float32
+    assert distance(made, wanted) < 1e-2
+
+
+@pytest.mark.parametrize("order", ["paper", "released"])
+def test_dropout_repeats_its_mask_backward(order: str) -> None:
+    """With dropout the block is still linear in what it drops: its gradient must match a finite difference."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 12)
+    mlp = Mlp(torch.randn(16, 12) / 4, torch.randn(16), torch.randn(12, 16) / 4, torch.randn(12))
+    offsets, direction, weight = torch.tensor([0, 3, 50]), torch.randn(50, 12), torch.randn(50, 12)
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(7)  # the seed of the mask is drawn from torch's generator
+        return (triton_block.block(values, offsets, 4, mlp, order=order, dropout=0.4) * weight).sum()
+
+    (gradient,) = torch.autograd.grad(loss(x.requires_grad_()), x)
+    with torch.no_grad():
+        slope = (loss(x + 1e-2 * direction).double() - loss(x - 1e-2 * direction).double()) / 2e-2
+    torch.testing.assert_close(slope.float(), (gradient * direction).sum(), rtol=2e-2, atol=2e-2)
+
+
+def test_dropout_drops_its_share() -> None:
+    x = torch.ones(400, 16)
+    mlp = Mlp(torch.eye(16), torch.full((16,), 8.0), torch.eye(16), torch.zeros(16))  # gelu(8 + z) is 8 + z
+    with torch.no_grad():
+        z = triton_block.block(x, torch.tensor([0, 400]), 4, mlp, dropout=0.25) - 9
+    kept = z > 0.5
+    torch.testing.assert_close(z[kept], torch.full_like(z[kept], 1 / 0.75), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(z[~kept], torch.zeros_like(z[~kept]), rtol=0, atol=1e-4)
+    assert abs(kept.float().mean() - 0.75) < 0.02
+
+
+def test_writes_into_out_and_over_the_residual() -> None:
+    x, residual = torch.randn(70, 12), torch.randn(70, 12)
+    mlp = Mlp(torch.randn(16, 12), torch.randn(16), torch.randn(12, 16), torch.randn(12))
+    offsets = torch.tensor([0, 70])
+    with torch.no_grad():
+        wanted = reference.block(x, offsets, 4, mlp, residual=residual)
+        made = triton_block.block(x, offsets, 4, mlp, residual=residual, out=residual)
+    assert made.data_ptr() == residual.data_ptr()
+    torch.testing.assert_close(residual, wanted, rtol=1e-5, atol=1e-5)

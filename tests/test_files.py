@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from chordmixer import files
+
+
+def failing(error: BaseException) -> Any:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a manifest."""
+    files.write_folder(tmp_path / "whole", {"a.txt": b"first", "b.bin": bytes(range(256))})
+    return tmp_path / "whole"
+
+
+def flip(path: Path, at: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_writes_make_folders_and_leave_no_temporary(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "x.txt"
+    files.write_text(path, "grün")
+    assert path.read_text(encoding="utf-8") == "grün"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None], "b": {"c": "d"}}
+    files.write_json(tmp_path / "x.json", value)
+    assert files.read_json(tmp_path / "x.json") == value
+
+
+def test_tensors_round_trip(tmp_path: Path) -> None:
+    tensors = {"w": torch.randn(3, 4).T, "n": torch.arange(5), "b": torch.randn(2).bfloat16().requires_grad_()}
+    files.write_tensors(tmp_path / "x.safetensors", tensors)
+    back = files.read_tensors(tmp_path / "x.safetensors")
+    assert back.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype and torch.equal(back[name], tensor.detach())
+
+
+def test_same_tensors_same_bytes() -> None:
+    a, b = torch.randn(3), torch.randn(2)
+    assert files.tensor_bytes({"a": a, "b": b}) == files.tensor_bytes({"b": b.clone(), "a": a.clone()})
+
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "no such luck")], ids=["killed", "broken"])
+def test_the_old_file_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+) -> None:
+    path = tmp_path / "x.txt"
+    files.write_text(path, "old")
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, ValueError)):
+        patch.setattr(step, failing(error))
+        files.write_text(path, "new")
+    assert path.read_text() == "old"
+    files.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, what: str) -> None:
+    monkeypatch.setattr(os, "fsync", failing(OSError(number, os.strerror(number))))
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1234))
+    with pytest.raises(ValueError, match=r"/x needs 5,000 bytes and 1,234 are free: make room") as caught:
+        if what == "file":
+            files.write_bytes(tmp_path / "x", b"." * 5000)
+        else:
+            files.write_folder(tmp_path / "x", {"a": b"." * 2000, "b": b"." * 3000})
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_before_the_folder_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "mkdir", failing(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(ValueError, match=r"new/x needs 1 bytes and [\d,]+ are free"):
+        files.write_bytes(tmp_path / "new" / "x", b".")
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file, not a folder")
+    with pytest.raises(ValueError, match=r"run/config.json cannot be written: .*; choose another folder"):
+        files.write_text(tmp_path / "run" / "config.json", "{}")
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", failing(KeyboardInterrupt()))
+        files.write_folder(tmp_path / "x", {"a": b"1"})
+    assert not (tmp_path / "x").exists()
+    files.write_folder(tmp_path / "x", {"a": b"2"})
+    assert {p.name for p in tmp_path.iterdir()} == {"x"}
+    assert {p.name for p in (tmp_path / "x").iterdir()} == {"a", files.MANIFEST}
+    files.verify(tmp_path / "x", ["a"])
+
+
+def test_sweep_removes_strays_and_nothing_else(folder: Path) -> None:
+    kept = sorted(p for p in folder.rglob("*"))
+    (folder / ".writing-file").write_text("half")
+    (folder / ".writing-folder" / "deep").mkdir(parents=True)
+    (folder.parent / ".writing-above").write_text("half")
+    files.sweep(folder.parent)
+    assert sorted(folder.rglob("*")) == kept and list(folder.parent.iterdir()) == [folder]
+
+
+def test_manifest_grows(folder: Path) -> None:
+    files.write_text(folder / "c.txt", "third")
+    files.write_manifest(folder, ["c.txt"])
+    assert files.read_json(folder / files.MANIFEST).keys() == {"a.txt", "b.bin", "c.txt"}
+    files.verify(folder, ["a.txt", "b.bin", "c.txt"])
+
+
+@pytest.mark.parametrize("at", [0, 100, 255])
+def test_a_flipped_bit_is_refused(folder: Path, at: int) -> None:
+    flip(folder / "b.bin", at)
+    with pytest.raises(ValueError, match=r"b\.bin was changed or damaged: its SHA-256 is not the one in manifest"):
+        files.verify(folder, ["a.txt", "b.bin"])
+    files.verify(folder, ["a.txt"])
+
+
+def test_missing_files_are_refused(folder: Path) -> None:
+    (folder / "a.txt").unlink()
+    with pytest.raises(ValueError, match=r"a\.txt is missing or not in manifest\.json"):
+        files.verify(folder, ["a.txt"])
+    with pytest.raises(ValueError, match=r"c\.txt is missing or not in manifest\.json"):
+        files.verify(folder, ["c.txt"])
+
+
+def test_a_checked_folder_needs_a_manifest(folder: Path) -> None:
+    (folder / files.MANIFEST).unlink()
+    with pytest.raises(ValueError, match=r"manifest\.json does not exist"):
+        files.verify(folder, ["a.txt"])
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "sub/../../secret", ".."])
+def test_a_manifest_cannot_make_us_read_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Its names are looked up, never opened."""
+    opened: list[Path] = []
+    monkeypatch.setattr(files, "_sha256", lambda path: opened.append(path) or "0" * 64)
+    files.write_json(folder / files.MANIFEST, {name: "1" * 64, "a.txt": "0" * 64})
+    files.verify(folder, ["a.txt"])
+    assert opened == [folder / "a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "cannot be read as JSON"),
+        (b"{", "cannot be read as JSON"),
+        (b"\xff\xfe\x00", "cannot be read as JSON"),
+        (b'{"a":' * 200_000, "cannot be read as JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "cannot be read as JSON"),
+        (b"[1, 2]", "holds list, not an object"),
+        (b"null", "holds NoneType, not an object"),
+    ],
+    ids=["empty", "cut", "binary", "deep", "huge-number", "list", "null"],
+)
+def test_bad_json_is_one_line(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"x\.json {message}.*: use another copy") as caught:
+        files.read_json(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_absent_json(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.json does not exist: give a folder that chordmixer wrote"):
+        files.read_json(tmp_path / "x.json")
+    with pytest.raises(ValueError, match="cannot be read as JSON"):
+        files.read_json(tmp_path)
+
+
+def header(size: int, **tensors: Any) -> bytes:
+    text = json.dumps(tensors).encode()
+    return (size or len(text)).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"garbage",
+        bytes(i * 37 % 251 for i in range(4096)),
+        b"\x80\x04\x95cposix\nsystem\n.",
+        header(1 << 40),
+        header(0, w={"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}),
+        header(0, w={"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}) + b"\0" * 15,
+        header(0, w={"dtype": "F32", "shape": [2], "data_offsets": [0, 16]}) + b"\0" * 16,
+        header(0, w={"dtype": "OBJECT", "shape": [1], "data_offsets": [0, 8]}) + b"\0" * 8,
+    ],
+    ids=["empty", "short", "noise", "pickle", "1-TB-header", "1-TB-tensor", "cut", "shape", "type"],
+)
+def test_bad_tensors_are_one_line(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"x\.safetensors is not a safetensors file \(.+\): chordmixer loads no"):
+        files.read_tensors(path)
+
+
+def test_absent_tensors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.safetensors is not a safetensors file"):
+        files.read_tensors(tmp_path / "x.safetensors")

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordmixer import Packed
+
+lengths_of_batches = st.lists(st.integers(1, 12), min_size=1, max_size=8)
+
+
+def sequences(lengths: list[int]) -> list[torch.Tensor]:
+    """Numbers that are all different, so that a misplaced one shows."""
+    return list(torch.arange(3.0 * sum(lengths)).view(-1, 3).split(lengths))
+
+
+def assert_same(packed: Packed, expected: list[torch.Tensor]) -> None:
+    assert packed.lengths == tuple(len(s) for s in expected)
+    assert packed.offsets.tolist() == [0, *torch.tensor(packed.lengths).cumsum(0).tolist()]
+    assert len(packed) == len(expected) and packed.tokens == sum(packed.lengths)
+    for ours, theirs in zip(packed.to_list(), expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@given(lengths_of_batches)
+def test_list_round_trip(lengths: list[int]) -> None:
+    assert_same(Packed.from_list(sequences(lengths)), sequences(lengths))
+
+
+@given(lengths_of_batches, st.integers(0, 3))
+def test_padded_round_trip(lengths: list[int], spare_columns: int) -> None:
+    padded = Packed.from_list(sequences(lengths)).to_padded(fill=-7.0)
+    assert padded.shape == (len(lengths), max(lengths), 3)
+    behind = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+    assert (padded[behind] == -7.0).all() and (padded[~behind] != -7.0).all()
+    wider = torch.nn.functional.pad(padded, (0, 0, 0, spare_columns), value=float("nan"))
+    assert_same(Packed.from_padded(wider, torch.tensor(lengths)), sequences(lengths))
+
+
+@given(lengths_of_batches)
+def test_nested_round_trip(lengths: list[int]) -> None:
+    packed = Packed.from_list(sequences(lengths))
+    nested = packed.to_nested()
+    for row, sequence in zip(nested.unbind(), sequences(lengths), strict=True):
+        assert torch.equal(row, sequence)
+    back = Packed.from_nested(nested)
+    assert_same(back, sequences(lengths))
+    assert back.values.data_ptr() == packed.values.data_ptr()
+
+
+@given(lengths_of_batches, st.data())
+def test_select_is_indexing(lengths: list[int], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=10))
+    packed = Packed.from_list(sequences(lengths))
+    assert_same(packed.select(chosen), [packed.to_list()[i] for i in chosen])
+
+
+@pytest.mark.parametrize("chosen", [[-1], [-2], [0, -3]])
+def test_select_counts_from_the_end(chosen: list[int]) -> None:
+    packed = Packed.from_list(sequences([2, 1, 3]))
+    assert_same(packed.select(chosen), [packed.to_list()[i] for i in chosen])
+
+
+def test_select_of_all_copies_nothing() -> None:
+    packed = Packed.from_list(sequences([2, 3]))
+    assert packed.select(range(2)) is packed
+
+
+def test_ids_stay_ids() -> None:
+    packed = Packed.from_list([torch.tensor([1, 2]), torch.tensor([3])])
+    assert packed.values.dtype == torch.int64 and packed.values.shape == (3,)
+    assert packed.select([1, 0]).values.tolist() == [3, 1, 2]
+
+
+def test_list_is_views() -> None:
+    packed = Packed.from_list(sequences([2, 3]))
+    packed.to_list()[1][0] = 0.0
+    assert (packed.values[2] == 0.0).all()
+
+
+def test_with_values() -> None:
+    packed = Packed.from_list(sequences([2, 3]))
+    other = packed.with_values(torch.zeros(5, 9))
+    assert other.lengths == (2, 3) and other.offsets is packed.offsets
+    with pytest.raises(ValueError, match=r"2 lengths that add up to 5 do not fit 4 tokens and 3 offsets"):
+        packed.with_values(torch.zeros(4, 9))
+
+
+def test_to_another_type() -> None:
+    packed = Packed.from_list(sequences([2, 3])).to(dtype=torch.float64)
+    assert packed.values.dtype == torch.float64 and packed.offsets.dtype == torch.int64
+    assert_same(packed, [s.double() for s in sequences([2, 3])])
+
+
+def test_to_another_device_takes_the_offsets_along() -> None:
+    moved = Packed.from_list(sequences([2, 3])).to("meta")
+    assert moved.device.type == moved.offsets.device.type == "meta"
+    assert moved.lengths == (2, 3)
+
+
+def test_pin_memory_pins_both_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
+    packed = Packed.from_list(sequences([2, 3]))
+    copy = packed.pin_memory()
+    assert pinned[0] is packed.values and pinned[1] is packed.offsets
+    assert_same(copy, packed.to_list())
+
+
+def test_lengths_are_read_off_the_offsets() -> None:
+    assert Packed(torch.zeros(5), torch.tensor([0, 2, 5])).lengths == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Packed.from_list([]), "a batch of 0 sequences cannot be packed: it needs at least one"),
+        (lambda: Packed.from_lengths(torch.zeros(0), []), "a batch of 0 sequences"),
+        (lambda: Packed.from_padded(torch.zeros(0, 3), []), "a batch of 0 sequences"),
+        (lambda: Packed.from_list([torch.zeros(2)]).select([]), "a batch of 0 sequences"),
+        (
+            lambda: Packed.from_list([torch.zeros(2), torch.zeros(0)]),
+            "sequence 1 of the batch has length 0: every sequence needs at least one token; leave empty records out",
+        ),
+        (lambda: Packed.from_lengths(torch.zeros(1), [3, -2]), "sequence 1 of the batch has length -2"),
+        (lambda: Packed.from_lengths(torch.zeros(4), [2, 3]), r"2 lengths that add up to 5 do not fit 4 tokens"),
+        (lambda: Packed(torch.zeros(5), torch.tensor([0, 5]), (2, 3)), "do not fit 5 tokens and 2 offsets"),
+        (
+            lambda: Packed.from_padded(torch.zeros(2, 3), [3]),
+            r"padded tensor of shape \(2, 3\) does not hold 1 sequences of up to 3 tokens: give one length a row",
+        ),
+        (lambda: Packed.from_padded(torch.zeros(2, 3), [1, 4]), r"does not hold 2 sequences of up to 4 tokens"),
+    ],
+    ids=[
+        "empty-list",
+        "empty-lengths",
+        "empty-padded",
+        "empty-select",
+        "length-0",
+        "length-negative",
+        "too-few-tokens",
+        "too-few-offsets",
+        "rows",
+        "columns",
+    ],
+)
+def test_errors(build: Callable[[], Packed], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_only_jagged_nested_tensors() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(ValueError, match=r"layout torch.strided cannot be packed: the layout must be torch.jagged"):
+        Packed.from_nested(nested)
