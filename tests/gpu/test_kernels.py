@@ -54,9 +54,9 @@ def test_every_gradient(kind: torch.dtype, tolerance: float, order: str, prenorm
     ("track_size", "hidden"),
     [(4, 96), (8, 88), (10, 128), (12, 128), (16, 196), (20, 96), (24, 320), (28, 420), (32, 350), (16, 750)],
 )
-@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
-def test_any_track_and_hidden_size(kind: torch.dtype, tolerance: float, track_size: int, hidden: int) -> None:
-    assert compare((1, 300, 2, 45), track_size, 10, hidden, kind, "paper", False) < tolerance
+def test_any_track_and_hidden_size(track_size: int, hidden: int) -> None:
+    """In bf16; float32 at these sizes runs in the interpreter, and takes long to compile."""
+    assert compare((1, 300, 2, 45), track_size, 10, hidden, torch.bfloat16, "paper", False) < 1e-2
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)

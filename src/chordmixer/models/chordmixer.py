@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -133,9 +134,12 @@ class ChordMixer(nn.Module):
     def forward(self, x: Packed) -> Packed:
         """Deep sequences first, so that block i works on a prefix of the tokens and shallow ones leave early."""
         _check(x, self.config)
-        order = sorted(range(len(x)), key=lambda b: -depth(x.lengths[b]))
+        depths = [depth(n) for n in x.lengths]
+        order = sorted(range(len(x)), key=lambda b: -depths[b])
         ordered = x.select(order).to(dtype=ops.activations(x.values))
-        exits = [_staying(ordered, i) for i in range(depth(max(x.lengths)))]
+        ends = list(accumulate(ordered.lengths))
+        staying = [sum(d > i for d in depths) for i in range(max(depths))]
+        exits = [(ends[sequences - 1], sequences) for sequences in staying]
         if self.config.reversible:
             from chordmixer.models.reversible import through  # it knows Block; Block need not know it
 
@@ -165,12 +169,6 @@ class ChordMixer(nn.Module):
             left = slice(exits[i + 1][0], exits[i][0])
             last[left] = buffers[i % 2][left]
         return last
-
-
-def _staying(x: Packed, block: int) -> tuple[int, int]:
-    """Tokens and sequences of the prefix that passes this block."""
-    staying = [n for n in x.lengths if depth(n) > block]
-    return sum(staying), len(staying)
 
 
 def _check(x: Packed, config: ChordMixerConfig) -> None:

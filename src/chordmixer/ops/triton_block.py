@@ -209,7 +209,7 @@ def _backward_kernel(
 def _weights_kernel(
     p_units, p_tokens, p_places, p_mean, p_rstd, p_out, p_sum, tokens, share, stride, seed, dropout,
     C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, DROP: tl.constexpr,
-    SUM: tl.constexpr, BC: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
+    SECOND: tl.constexpr, BC: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Program (c, h, s): hidden units h times rotated channels c, summed over the tokens of share s."""
     first_channel, i_share = tl.program_id(0) * BC, tl.program_id(2)
@@ -236,14 +236,16 @@ def _weights_kernel(
         o_unit = o_token[:, None].to(tl.int64) * H + o_hidden[None, :]
         b_units = tl.load(p_units + o_unit, mask=m_token[:, None] & m_hidden[None, :], other=0.0)
         b_product = tl.dot(tl.trans(b_units), b_tokens, b_product, input_precision=PRECISION)
-        if SUM:
+        if SECOND:
             b_sum += tl.sum(b_tokens.to(tl.float32), axis=0)
     o_share = i_share.to(tl.int64) * stride
-    o_out = o_share + o_hidden[:, None] * C + o_channel[None, :]
-    tl.store(p_out + o_out, b_product, mask=m_hidden[:, None] & m_channel[None, :])
-    if SUM:  # noqa: SIM102  the first is known when compiling, the second is not
+    m_out = m_hidden[:, None] & m_channel[None, :]
+    if SECOND:  # W2 is (C, H)
+        tl.store(p_out + o_share + o_channel[None, :] * H + o_hidden[:, None], b_product, mask=m_out)
         if tl.program_id(1) == 0:
             tl.store(p_sum + o_share + o_channel, b_sum, mask=m_channel)
+    else:  # W1 is (H, C)
+        tl.store(p_out + o_share + o_hidden[:, None] * C + o_channel[None, :], b_product, mask=m_out)
 
 
 # --- Launch, gradient, public function ----------------------------------------------------------------------
@@ -252,45 +254,57 @@ def _weights_kernel(
 class Plan(NamedTuple):
     """What a block's kernels are compiled for."""
 
+    channels: int
     track_size: int
+    hidden: int
     released: bool
-    dropout: float
-    seed: int
+    norm: bool
+    drop: bool
+    full: bool
+    """Whether the tokens are float32."""
     precision: str
 
-    def switches(self, x: Tensor, hidden: int, norm: bool) -> dict[str, Any]:
-        """Compile-time arguments of the kernels that pass through the whole block."""
-        drop = self.dropout > 0
-        return {
-            "C": x.shape[1],
-            "S": self.track_size,
-            "H": hidden,
-            "IN": 0 if self.released else 1,
-            "OUT": -1 if self.released else 0,
-            "NORM": norm,
-            "DROP_IN": drop and not self.released,
-            "DROP_OUT": drop and self.released,
-            "PRECISION": self.precision,
-            "EXACT": x.element_size() == 4,
-        }
 
-
-def shape(kernel: str, element_size: int, hidden: int) -> dict[str, int]:
-    """Tile sizes, warps, stages and registers: the best found on an H200 in bf16 at H = 128, smaller for more."""
-    wide = triton.next_power_of_2(max(16, hidden))
-    if element_size == 4:  # true float32 has no matrix units to feed
-        tile = max(16, 32 * 128 // max(wide, 128))
-        sizes = {
-            "forward": {"BK": 32, "BN": 32, "BT": tile},
-            "backward": {"BK": 32, "BN": 32, "BO": 32, "BT": tile},
-            "weights": {"BC": 32, "BT": 32},
-        }[kernel]
-        wide = min(wide, 128) if kernel == "weights" else wide
-        return {**sizes, "BH": wide, "num_warps": 4, "num_stages": 1}
-    tile = max(16, 64 * 128 // max(wide, 128))
+@cache
+def _switches(plan: Plan) -> dict[str, Any]:
+    """Compile-time arguments of the kernels that pass through the whole block."""
     return {
-        "forward": {"BK": 32, "BN": 64, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 3, "maxnreg": 128},
-        "backward": {"BK": 64, "BN": 64, "BO": 64, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 3},
+        "C": plan.channels,
+        "S": plan.track_size,
+        "H": plan.hidden,
+        "IN": 0 if plan.released else 1,
+        "OUT": -1 if plan.released else 0,
+        "NORM": plan.norm,
+        "DROP_IN": plan.drop and not plan.released,
+        "DROP_OUT": plan.drop and plan.released,
+        "PRECISION": plan.precision,
+        "EXACT": plan.full,
+    }
+
+
+@cache
+def _shape(kernel: str, plan: Plan) -> dict[str, int]:
+    """Tile sizes, warps, stages and registers: the best found on an H200 in bf16 at H = 128, smaller for more."""
+    wide = triton.next_power_of_2(max(16, plan.hidden))
+    tile = max(16, (32 if plan.full else 64) * 128 // max(wide, 128))
+    track = plan.track_size if plan.norm and plan.track_size in (16, 32, 64) else 0  # one row's statistics a chunk
+    if plan.full:  # true float32 has no matrix units to feed
+        return {
+            "forward": {"BK": 32, "BN": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1},
+            "backward": {"BK": 32, "BN": 32, "BO": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1},
+            "weights": {"BC": 32, "BT": 32, "BH": min(wide, 128), "num_warps": 4, "num_stages": 1},
+        }[kernel]
+    return {
+        "forward": {
+            "BK": track or 32,
+            "BN": 64,
+            "BT": tile,
+            "BH": wide,
+            "num_warps": 4,
+            "num_stages": 3,
+            "maxnreg": 128,
+        },
+        "backward": {"BK": track or 64, "BN": 64, "BO": 64, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 3},
         "weights": {"BC": 128, "BT": 64, "BH": min(wide, 128), "num_warps": 4, "num_stages": 4},
     }[kernel]
 
@@ -300,69 +314,64 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, x: Tensor, residual: Tensor | None, offsets: Tensor,
+        ctx: Any, plan: Plan, chance: tuple[int, float], x: Tensor, residual: Tensor | None, offsets: Tensor,
         w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, mean: Tensor | None, rstd: Tensor | None, out: Tensor | None,
     ) -> Tensor:  # fmt: skip
         w1, w2 = w1.to(x.dtype).contiguous(), w2.to(x.dtype).contiguous()
         out = torch.empty_like(x) if out is None else out
-        ctx.plan, ctx.apart = plan, residual is not None
+        ctx.plan, ctx.chance, ctx.apart = plan, chance, residual is not None
         ctx.save_for_backward(x, offsets, w1, b1, w2, mean, rstd)
-        sizes = shape("forward", x.element_size(), len(b1))
-        _forward_kernel[(triton.cdiv(len(x), sizes["BT"]),)](
+        shape = _shape("forward", plan)
+        _forward_kernel[(triton.cdiv(len(x), shape["BT"]),)](
             x, x if residual is None else residual, out, w1, b1, w2, b2, x if mean is None else mean,
-            x if rstd is None else rstd, offsets, *x.shape, *bisected(offsets), plan.seed, plan.dropout,
-            **plan.switches(x, len(b1), mean is not None), **sizes,
+            x if rstd is None else rstd, offsets, *x.shape, *bisected(offsets), *chance, **_switches(plan), **shape,
         )  # fmt: skip
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         x, offsets, w1, b1, w2, mean, rstd = ctx.saved_tensors
-        gradient, plan, normed = gradient.contiguous(), ctx.plan, mean is not None
-        statistics = (mean, rstd) if normed else (x, x)
-        hidden, dhidden = (x.new_empty(len(x), len(b1)) for _ in range(2))
+        gradient, plan = gradient.contiguous(), ctx.plan
+        statistics = (mean, rstd) if plan.norm else (x, x)
+        hidden, dhidden = x.new_empty(2, len(x), len(b1))
         places = torch.empty(len(x), 2, dtype=torch.int32, device=x.device)
         dx = torch.empty_like(x)
-        sizes = shape("backward", x.element_size(), len(b1))
-        db1 = torch.empty(triton.cdiv(len(x), sizes["BT"]), len(b1), device=x.device)
+        shape = _shape("backward", plan)
+        db1 = torch.empty(triton.cdiv(len(x), shape["BT"]), len(b1), device=x.device)
         _backward_kernel[(len(db1),)](
             x, gradient, dx, hidden, dhidden, places, w1, b1, w2, db1, *statistics, offsets,
-            *x.shape, *bisected(offsets), plan.seed, plan.dropout,
-            **plan.switches(x, len(b1), normed), RESIDUAL=not (ctx.apart or normed), **sizes,
+            *x.shape, *bisected(offsets), *ctx.chance,
+            **_switches(plan), RESIDUAL=not (ctx.apart or plan.norm), **shape,
         )  # fmt: skip
-        if normed:
+        if plan.norm:
             dx = layer_norm_backward(x, mean, rstd, dx, None if ctx.apart else gradient)
-        released, drop = plan.released, plan.dropout > 0
-        dw1, _ = _products(
-            plan, dhidden, x, places, statistics, TURN=0 if released else 1, NORM=normed, DROP=drop and not released
-        )
-        dw2, db2 = _products(
-            plan, hidden, gradient, places, (x, x), TURN=-1 if released else 0, DROP=drop and released, SUM=True
-        )
-        return None, dx, gradient if ctx.apart else None, None, dw1, db1.sum(0), dw2.t(), db2, None, None, None
+        dw1, dw2, db2 = _weights(plan, ctx.chance, x, gradient, hidden, dhidden, places, statistics)
+        return None, None, dx, gradient if ctx.apart else None, None, dw1, db1.sum(0), dw2, db2, None, None, None
 
 
-def _products(
-    plan: Plan, units: Tensor, tokens: Tensor, places: Tensor, statistics: tuple[Tensor, Tensor], *,
-    TURN: int, DROP: bool, NORM: bool = False, SUM: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """units^T times rotated tokens, and the tokens' sum.
-
-    Each share of the tokens has a sum of its own, then all shares are added: the same numbers every time.
-    """
-    (length, channels), hidden = tokens.shape, units.shape[1]
-    sizes = shape("weights", tokens.element_size(), hidden)
-    blocks = triton.cdiv(channels, sizes["BC"]), triton.cdiv(hidden, sizes["BH"])
-    shares = max(1, min(4 * _processors(tokens.device) // (blocks[0] * blocks[1]), length // (4 * sizes["BT"])))
-    share = triton.cdiv(triton.cdiv(length, shares), sizes["BT"]) * sizes["BT"]
-    sums = torch.empty(triton.cdiv(length, share), (hidden + 1) * channels, device=tokens.device)
+def _weights(
+    plan: Plan, chance: tuple[int, float], x: Tensor, gradient: Tensor,
+    hidden: Tensor, dhidden: Tensor, places: Tensor, statistics: tuple[Tensor, Tensor],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
+    shape, switches = _shape("weights", plan), _switches(plan)
+    size, common = plan.hidden * plan.channels, {k: switches[k] for k in ("C", "S", "H", "PRECISION")}
+    blocks = triton.cdiv(plan.channels, shape["BC"]), triton.cdiv(plan.hidden, shape["BH"])
+    shares = max(1, min(4 * _processors(x.device) // (blocks[0] * blocks[1]), len(x) // (4 * shape["BT"])))
+    share = triton.cdiv(triton.cdiv(len(x), shares), shape["BT"]) * shape["BT"]
+    sums = torch.empty(triton.cdiv(len(x), share), 2 * size + plan.channels, device=x.device)
+    dw1, dw2, db2 = sums[0].split((size, size, plan.channels))
+    numbers = (len(x), share, sums.shape[1], *chance)
     _weights_kernel[(*blocks, len(sums))](
-        units, tokens, places, *statistics, sums, sums[0, hidden * channels :],
-        length, share, sums.shape[1], plan.seed, plan.dropout, C=channels, S=plan.track_size, H=hidden,
-        TURN=TURN, NORM=NORM, DROP=DROP, SUM=SUM, PRECISION=plan.precision, **sizes,
+        dhidden, x, places, *statistics, dw1, db2, *numbers, **common, **shape,
+        TURN=switches["IN"], NORM=plan.norm, DROP=switches["DROP_IN"], SECOND=False,
     )  # fmt: skip
-    product, total = sums.sum(0).split((hidden * channels, channels))
-    return product.view(hidden, channels), total
+    _weights_kernel[(*blocks, len(sums))](
+        hidden, gradient, places, *statistics, dw2, db2, *numbers, **common, **shape,
+        TURN=switches["OUT"], NORM=False, DROP=switches["DROP_OUT"], SECOND=True,
+    )  # fmt: skip
+    dw1, dw2, db2 = sums.sum(0).split((size, size, plan.channels))
+    return dw1.view(plan.hidden, plan.channels), dw2.view(plan.channels, plan.hidden), db2
 
 
 @cache
@@ -393,7 +402,17 @@ def block(
         residual = values if residual is None else residual
         values = reference.normalise(values, offsets, prenorm)
     seed = int(torch.randint(1 << 31, ())) if dropout else 0
-    tf32 = torch.get_float32_matmul_precision() != "highest"
-    plan = Plan(track_size, order == "released", dropout, seed, "tf32" if tf32 else "ieee")
-    mixed = _Block.apply(plan, values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out)
+    plan = Plan(
+        values.shape[1],
+        track_size,
+        len(b1),
+        released=order == "released",
+        norm=mean is not None,
+        drop=dropout > 0,
+        full=values.dtype == torch.float32,
+        precision="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+    )
+    mixed = _Block.apply(
+        plan, (seed, dropout), values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out
+    )
     return reference.normalise(mixed, offsets, norm)

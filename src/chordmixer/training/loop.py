@@ -97,6 +97,7 @@ class Run:
         state, sampler = self.state, self.loader.sampler
         batches = self.loader.epoch(state.epoch, state.batch)
         whole = len(sampler.steps)
+        self.wrapped.train()
         for group in _groups(sampler.steps[state.batch :], self.config.accumulate):
             share = (state.batch + len(group) / 2) / whole
             self._step([next(batches) for _ in group], sum(len(b) for step in group for b in step), share)
@@ -120,7 +121,6 @@ class Run:
         """
         state, done = self.state, (self.state.epoch + share) / self.config.epochs
         rate = self.config.rate * _schedule(done, self.config.warmup)
-        self.wrapped.train()
         losses = []
         for number, batch in enumerate(batches):
             torch.manual_seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
@@ -197,6 +197,7 @@ class Run:
             state.waited += 1
         if self.journal:
             self.journal.write(state.step, "validation", loss=loss, epoch=state.epoch, **metrics)
+        self.wrapped.train()
         headline = target.headline
         self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
 

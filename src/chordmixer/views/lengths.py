@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 from rich.table import Table
@@ -44,7 +45,7 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
     first = evaluations[0]
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     places = range(len(first.by_length))
-    for colour, evaluation in zip(COLOURS, evaluations, strict=False):
+    for colour, evaluation in zip(cycle(COLOURS), evaluations, strict=False):
         scores = [row.scores[first.headline] for row in evaluation.by_length]
         values = [s.value for s in scores]
         spread = [[max(0.0, s.value - s.low) for s in scores], [max(0.0, s.high - s.value) for s in scores]]
