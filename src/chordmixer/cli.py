@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -83,11 +84,14 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
     from chordmixer.recipes import demo as recipe
     from chordmixer.training import train as run
 
+    encoders = ("chordmixer", "pointwise")
+    if out.is_file() or (out.exists() and {path.name for path in out.iterdir()} - {*encoders, "lengths-test.png"}):
+        raise ValueError(f"{out} holds more than an earlier demo: give a new folder")
     shutil.rmtree(out, ignore_errors=True)
-    evaluations = [run(recipe(encoder), out / encoder) for encoder in ("chordmixer", "pointwise")]
+    evaluations = [run(recipe(encoder), out / encoder) for encoder in encoders]
     _show(evaluations, out)
     print(
-        f"\nWithout rotation no token sees another, so the second model cannot add.\n"
+        f"\nWithout rotation no token sees another: the second model fits one typical length and fails elsewhere.\n"
         f"Next:  chordmixer train adding --base-length 200 --out RUN     the paper's own task\n"
         f"       chordmixer evaluate {out / 'chordmixer'}               these scores again\n"
         f"       README.md, 'Your own sequences', for your data from Python"
@@ -149,6 +153,8 @@ def _show(evaluations: list[Evaluation], folder: Path) -> None:
 
     from chordmixer.views import lengths
 
+    if os.environ.get("RANK", "0") != "0":
+        return
     Console().print(lengths.table(evaluations))
     print(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
 
@@ -156,7 +162,19 @@ def _show(evaluations: list[Evaluation], folder: Path) -> None:
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False) or 0)
     except ValueError as error:
-        print(f"chordmixer: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _stop(error, 2)
+    except KeyboardInterrupt as error:
+        _stop(error, 130)
+    except Exception as error:
+        if type(error).__name__ == "Abort":  # the parser's word for Ctrl-C
+            _stop(error, 130)
+        if not hasattr(error, "format_message"):  # the parser's own errors have it, ours and torch's do not
+            raise
+        _stop(error.format_message(), 2)
+
+
+def _stop(reason: object, code: int) -> None:
+    print(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", file=sys.stderr)
+    raise SystemExit(code) from None

@@ -38,6 +38,12 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add to a file; what a kill tears is the end of its last line."""
+    with _explaining_no_room(path, len(text)), path.open("a") as file:
+        file.write(text)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
@@ -146,13 +152,14 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _explaining_no_room(path: Path, needed: int, temporary: Path) -> Iterator[None]:
+def _explaining_no_room(path: Path, needed: int, temporary: Path | None = None) -> Iterator[None]:
     """Turn a full disk into one line, and leave nothing half written."""
     try:
         yield
     except OSError as error:
-        with suppress(OSError):
-            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
+        if temporary:
+            with suppress(OSError):
+                shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
         if error.errno not in _NO_ROOM:
             raise ValueError(f"{path} cannot be written: {_first_line(error)}; choose another folder") from error
         free = shutil.disk_usage(next(p for p in path.absolute().parents if p.is_dir())).free

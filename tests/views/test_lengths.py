@@ -37,16 +37,16 @@ def test_a_row_a_bin_then_all_and_the_constant_answer(several: list[Evaluation],
     rows = [
         [cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")
     ]
-    cells = ["90.0% (85.0% to 95.0%)", "20.0% (15.0% to 25.0%)"][:models]
+    cells = ["90.0 (85.0-95.0)", "20.0 (15.0-25.0)"][:models]
     assert rows == [
         ["10", "30 to 99", "5", *cells],
         ["50", "100 to 1,999", "20", *cells],
         ["100", "2,000 to 9,000", "25", *cells],
         ["all", "", "50", *cells],
-        ["best constant answer", "", "50", *["12.5%"] * models],
+        ["one answer for all", "", "50", *["12.5"] * models],
     ]
     assert [str(column.header) for column in grid.columns][3:] == ["chordmixer", "pointwise"][:models]
-    assert "adding, test set: accuracy by length (95 % interval)" in text
+    assert "adding, test set: accuracy in % by length (95 % interval)" in text
 
 
 @pytest.mark.parametrize("models", [1, 2])

@@ -109,7 +109,8 @@ def predict_records(model: nn.Module, records: Records, config: TrainingConfig, 
     sampler = _Share(records.lengths, config.tokens_for(records.lengths), 4 * config.batch_sequences, rank, ranks)
     rows = []
     model.eval()
-    with torch.inference_mode():
+    half = config.precision == "bf16"
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
             outputs = model(batch.inputs).float().cpu().numpy()
             rows += list(zip(batch.indices, batch.targets.cpu().numpy(), outputs, strict=True))

@@ -106,6 +106,8 @@ class Experiment:
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder: give the --out folder of a training run")
         path, config = folder / "config.json", read_config(folder)
+        if unknown := set(config) - {"format", "version", "task", "data", "model", "training"}:
+            raise ValueError(f"{path}: {min(unknown)} is not a setting: remove it, or use another copy")
         for key in ("task", "data", "training"):
             if key not in config:
                 raise ValueError(f"{path} has no {key!r}: it is a model, not a training run; give a run folder")

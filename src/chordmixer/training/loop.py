@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 from jaxtyping import Float
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, distributed
 
 from chordmixer import files
 from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
@@ -89,8 +90,9 @@ class Run:
             with Interrupts() as self.interrupts, self.display:
                 while self.state.epoch < self.config.epochs and not self._out_of_patience():
                     self._epoch()
-            self.state.finished = True
-            self._save()
+                self.state.finished = True
+                self._save()
+                self._leave_if_asked()
         return self._finish()
 
     def _epoch(self) -> None:
@@ -207,10 +209,13 @@ class Run:
     def _save_if_due(self) -> None:
         due = self.config.checkpoint_every and self.state.step % self.config.checkpoint_every == 0
         late = time.monotonic() - self.saved > 60 * self.config.checkpoint_minutes
-        caught = self._caught_on_any_rank()
-        if due or late or caught:
+        if due or late:
             self._save()
-        if caught:
+        self._leave_if_asked()
+
+    def _leave_if_asked(self) -> None:
+        if caught := self._caught_on_any_rank():
+            self._save()
             self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {self.out}")
             raise Interrupted(caught)
 
@@ -268,13 +273,28 @@ class Run:
 def _accelerator(config: TrainingConfig) -> Accelerator:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
-    if not torch.distributed.is_initialized():  # an earlier run of this process may have had other settings
+    if not distributed.is_initialized():  # an earlier run of this process may have had other settings
         AcceleratorState._reset_state(reset_partial_state=True)
+        _meet_ranks(config)
     return Accelerator(
         cpu=config.device == "cpu",
         mixed_precision="bf16" if config.precision == "bf16" else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
+
+
+def _meet_ranks(config: TrainingConfig) -> None:
+    """Meet the other ranks of this machine under a name of this life's own.
+
+    torchrun keeps one store for all restarts, in which the addresses of dead processes stand (pytorch issue 135712).
+    """
+    ranks, here = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
+    if ranks == "1" or ranks != here or "TORCHELASTIC_RESTART_COUNT" not in os.environ:
+        return
+    store, rank, size = next(distributed.rendezvous("env://"))
+    store = distributed.PrefixStore(f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    backend = "nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
 def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
@@ -283,8 +303,8 @@ def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
-    files.sweep(out)
     if not (out / "config.json").exists():
+        files.sweep(out)
         if any(out.iterdir()):
             raise ValueError(f"{out} is not empty and holds no run: give a new folder")
         experiment.save(out)
@@ -296,6 +316,7 @@ def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
             f"{out} was started with other settings: resume with the same ones, or with "
             f"chordmixer train --resume {out} alone"
         )
+    files.sweep(out)
 
 
 def _check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:

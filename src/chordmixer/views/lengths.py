@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
 from rich.table import Table
 
+from chordmixer import files
 from chordmixer.training import Evaluation
 from chordmixer.training.evaluation import Score
 
@@ -18,7 +20,7 @@ COLOURS = ("#1f5fbf", "#c4501b", "#2f8f4e", "#8a4fb0", "#8c8c1f", "#444444")
 def table(evaluations: Sequence[Evaluation]) -> Table:
     """A row a length bin, a column a model, then all records and guessing."""
     first = evaluations[0]
-    grid = Table(title=f"{first.task}, {first.split} set: {first.headline} by length (95 % interval)")
+    grid = Table(title=f"{first.task}, {first.split} set: {first.headline} in % by length (95 % interval)")
     grid.add_column("percentile", justify="right")
     grid.add_column("length", justify="right")
     grid.add_column("records", justify="right")
@@ -30,8 +32,8 @@ def table(evaluations: Sequence[Evaluation]) -> Table:
     grid.add_section()
     overall = [_cell(e.scores[first.headline]) for e in evaluations]
     grid.add_row("all", "", f"{first.records:,}", *overall)
-    guess = [f"{e.guessing[first.headline]:.1%}" for e in evaluations]
-    grid.add_row("best constant answer", "", f"{first.records:,}", *guess)
+    guess = [f"{100 * e.guessing[first.headline]:.1f}" for e in evaluations]
+    grid.add_row("one answer for all", "", f"{first.records:,}", *guess)
     return grid
 
 
@@ -50,7 +52,7 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
         values = [s.value for s in scores]
         spread = [[max(0.0, s.value - s.low) for s in scores], [max(0.0, s.high - s.value) for s in scores]]
         axes.errorbar(places, values, spread, color=colour, marker="o", capsize=3, label=evaluation.encoder)
-    axes.axhline(first.guessing[first.headline], color="grey", linestyle="--", label="best constant answer")
+    axes.axhline(first.guessing[first.headline], color="grey", linestyle="--", label="one answer for all")
     axes.set_xticks(list(places), [f"{row.percentile}\n{row.longest:,}" for row in first.by_length])
     axes.set_xlabel("length percentile, and the longest sequence below it")
     axes.set_ylabel(first.headline)
@@ -58,10 +60,12 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
     axes.set_title(f"{first.task}, {first.split} set, {first.records:,} sequences")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left")
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150)
     pyplot.close(figure)
+    files.write_bytes(path, drawn.getvalue())
     return path
 
 
 def _cell(score: Score) -> str:
-    return f"{score.value:.1%} ({score.low:.1%} to {score.high:.1%})"
+    return f"{100 * score.value:.1f} ({100 * score.low:.1f}-{100 * score.high:.1f})"

@@ -1,0 +1,176 @@
+"""kill -9 at random moments and inside writes, then --resume: are the final weights the same bytes?
+
+python benchmarks/kills.py --random 20 --aimed 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+SETTINGS = (
+    "data.base_length=32",
+    "data.max_length=64",
+    "data.training=96",
+    "data.validation=24",
+    "data.test=24",
+    "model.network.track_size=2",
+    "model.network.hidden=4",
+    "model.network.dropout=0.1",
+    "training.epochs=20",
+    "training.batch_sequences=8",
+    "training.accumulate=2",
+    "training.evaluate_every=7",
+    "training.checkpoint_every=3",
+    "training.device=cpu",
+)
+"""A run of 120 steps and some 40 checkpoints, over within seconds."""
+
+COUNTED = """
+import os, signal, sys
+from pathlib import Path
+
+last, calls = int(sys.argv.pop(1)), 0
+
+def counted(function):
+    def call(*arguments):
+        global calls
+        calls += 1
+        if calls == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return call
+
+os.fsync, Path.replace = counted(os.fsync), counted(Path.replace)
+from chordmixer.cli import main
+try:
+    main()
+finally:
+    print("writes", calls)
+"""
+"""The command line, with a kill in place of its n-th flush or rename; 0: none, and their number at the end."""
+
+
+class Outcome(NamedTuple):
+    """What a killed run came to."""
+
+    resumes: int
+    equal: bool
+    strays: int
+
+
+def start(run: Path, *settings: str, dies_at_write: int = 0) -> subprocess.Popen[str]:
+    """The command that trains into `run`, or goes on with it."""
+    arguments = ["train", "adding", "--resume", "--out", str(run)]
+    for setting in (*SETTINGS, *settings):
+        arguments += ["--set", setting]
+    return subprocess.Popen(
+        [sys.executable, "-c", COUNTED, str(dies_at_write), *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def send(number: int, child: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
+    """A signal so long after the child's first line, which it says once it trains: its exit code and its errors."""
+    assert child.stdout
+    child.stdout.readline()
+    time.sleep(seconds)
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=60)
+    return child.returncode, errors
+
+
+def strays(run: Path) -> list[Path]:
+    """Files that a killed process left half written."""
+    return list(run.rglob(".writing-*"))
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model.safetensors").read_bytes()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--random", type=int, default=20, help="kills at random moments of a training")
+    options.add_argument(
+        "--aimed", type=int, default=5, help="kills in place of a flush or rename, spread over a run"
+    )
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(0 if _all_equal(Path(folder), given.random, given.aimed, random.Random(given.seed)) else 1)
+
+
+def _all_equal(folder: Path, at_random: int, aimed: int, chance: random.Random) -> bool:
+    """Run it all and print a row a kind of kill."""
+    seconds, writes = _finish(folder / "whole")
+    whole = weights(folder / "whole")
+    print(f"unkilled: {seconds:.1f} s after the first line, {writes} flushes and renames")
+    moments = [chance.uniform(0, seconds) for _ in range(at_random)]
+    spread = [1 + chance.randrange(i * writes // aimed, (i + 1) * writes // aimed) for i in range(1, aimed)]
+    places = [2, *spread][:aimed]  # the first rename of all, when the folder is new
+    rows = {
+        "random": [_killed_at(folder / f"random-{i}", moment, whole) for i, moment in enumerate(moments)],
+        "aimed": [_killed_inside(folder / f"aimed-{i}", place, whole) for i, place in enumerate(places)],
+    }
+    print(f"{'kills':<8}{'number':>8}{'resumes':>9}{'strays':>8}  byte-equal")
+    for kind, outcomes in rows.items():
+        resumes, left = sum(o.resumes for o in outcomes), sum(o.strays for o in outcomes)
+        equal = "yes" if all(o.equal for o in outcomes) else "NO"
+        print(f"{kind:<8}{len(outcomes):>8}{resumes:>9}{left:>8}  {equal}")
+    return all(o.equal and not o.strays for outcomes in rows.values() for o in outcomes)
+
+
+def _killed_at(run: Path, seconds: float, whole: bytes) -> Outcome:
+    """Killed so long after the first line; where the run was over before, killed while it finds nothing to do."""
+    starts, code = 0, 0
+    while code != -signal.SIGKILL:
+        starts += 1
+        code, _ = send(signal.SIGKILL, start(run), seconds / starts)
+    return _resumed(run, whole, starts, f"after {seconds / starts:.2f} s")
+
+
+def _killed_inside(run: Path, place: int, whole: bytes) -> Outcome:
+    child = start(run, dies_at_write=place)
+    child.communicate(timeout=600)
+    assert child.returncode == -signal.SIGKILL, child.returncode
+    return _resumed(run, whole, 1, f"at flush or rename {place}")
+
+
+def _resumed(run: Path, whole: bytes, resumes: int, how: str) -> Outcome:
+    """Resume until done, and look."""
+    left, result = len(strays(run)), "equal"
+    try:
+        _finish(run)
+        result = "equal" if weights(run) == whole else "DIFFERENT"
+    except RuntimeError as error:
+        result = f"NOT RESUMED: {error}"
+    print(f"  killed {how}, {left} half-written: {result}", flush=True)
+    return Outcome(resumes, result == "equal", len(strays(run)))
+
+
+def _finish(run: Path) -> tuple[float, int]:
+    """Run to the end: seconds since the first line, and how many flushes and renames there were."""
+    child = start(run)
+    assert child.stdout
+    child.stdout.readline()
+    began = time.monotonic()
+    text, errors = child.communicate(timeout=600)
+    if child.returncode:
+        raise RuntimeError(f"exit code {child.returncode}, {errors.strip()}")
+    return time.monotonic() - began, int(text.split()[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The command line: quick help, each command from end to end, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chordmixer import cli, recipes
+from chordmixer.config import override
+from chordmixer.tasks.targets import Regression
+from chordmixer.training import Experiment, evaluation
+from chordmixer.version import __version__
+
+SMALL = """
+[data]
+base_length = 32
+max_length = 64
+training = 48
+validation = 24
+test = 24
+[model.network]
+track_size = 2
+hidden = 4
+[training]
+epochs = 1
+batch_sequences = 8
+device = "cpu"
+"""
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path / "small.toml"
+
+
+@pytest.fixture
+def chordmixer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process: exit code, output, errors."""
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as leave:
+            cli.main()
+        return int(leave.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+def test_help_and_version_do_not_wait_for_torch() -> None:
+    script = """
+import sys
+from chordmixer.cli import main
+for arguments in (["--help"], ["--version"], ["train", "--help"], ["evaluate", "--help"], ["demo", "--help"], []):
+    sys.argv = ["chordmixer", *arguments]
+    try:
+        main()
+    except SystemExit as leave:
+        assert leave.code == (0 if arguments else 2), (arguments, leave.code)
+heavy = {"torch", "numpy", "accelerate", "pyarrow", "matplotlib", "sklearn"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"chordmixer {__version__}\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ([], ["--version", "train", "evaluate", "demo"]),
+        (["train"], ["--out", "--base-length", "--config", "--set", "--resume", "chordmixer train --resume RUN"]),
+        (["evaluate"], ["--split", "training, validation or test"]),
+        (["demo"], ["--out"]),
+    ],
+    ids=["chordmixer", "train", "evaluate", "demo"],
+)
+def test_help_names_every_option(command: list[str], options: list[str]) -> None:
+    shown = CliRunner().invoke(cli.app, [*command, "--help"], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0
+    assert [option for option in options if option not in shown.output] == []
+
+
+def test_the_same_from_python_m() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "chordmixer", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"chordmixer {__version__}\n")
+
+
+def test_train_resume_and_evaluate(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, said, errors = chordmixer("train", "adding", "--config", toml, "--out", run)
+    assert (code, errors) == (0, "")
+    assert "adding: 48 training sequences of" in said and "one answer for all" in said
+    assert said.endswith(f"plot: {run / 'lengths-test.png'}\n")
+    weights = (run / "model.safetensors").read_bytes()
+
+    code, again, errors = chordmixer("train", "--resume", run)
+    assert (code, errors) == (0, "")
+    assert again.startswith("going on from")
+    assert (run / "model.safetensors").read_bytes() == weights
+
+    for split in ("test", "validation"):
+        code, scores, errors = chordmixer("evaluate", run, "--split", split)
+        assert (code, errors) == (0, "")
+        assert f"adding, {split} set: accuracy in % by length" in scores
+        assert (run / f"lengths-{split}.png").stat().st_size > 0
+    assert said.split("adding, test set")[1] == again.split("adding, test set")[1]
+
+
+def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
+    settings = ["--set", "training.batch_sequences=6", "--set", "model.network.prenorm=layer", "--base-length", "40"]
+    assert chordmixer("train", "adding", "--config", toml, "--out", tmp_path / "run", *settings)[0] == 0
+    experiment = Experiment.load(tmp_path / "run")
+    assert experiment.training.batch_sequences == 6  # --set, not TOML's 8
+    assert experiment.data.base_length == 40  # the option, not TOML's 32
+    assert experiment.training.epochs == 1  # TOML, not the recipe's 10
+    assert experiment.training.rate == recipes.adding(experiment.data).training.rate
+    assert experiment.model.network.prenorm == "layer"
+    assert experiment.model.network.max_length == 64  # follows from the data
+
+
+@pytest.fixture
+def tiny_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recipes.demo
+    data = {"training": 32, "validation": 16, "test": 16, "max_length": 64}
+    less = {"data": data, "training": {"epochs": 1}, "model": {"network": {"hidden": 4, "track_size": 2}}}
+    monkeypatch.setattr(recipes, "demo", lambda encoder: override(whole(encoder), less))
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_demo_compares_two_models_and_can_be_repeated(chordmixer: Command, tmp_path: Path) -> None:
+    for _ in range(2):
+        code, said, errors = chordmixer("demo", "--out", tmp_path / "demo")
+        assert (code, errors) == (0, "")
+        header = next(line for line in said.splitlines() if "percentile" in line)
+        assert "chordmixer" in header and "pointwise" in header
+        assert f"chordmixer evaluate {tmp_path / 'demo' / 'chordmixer'}" in said
+    assert (tmp_path / "demo" / "lengths-test.png").stat().st_size > 0
+    encoders = [Experiment.load(tmp_path / "demo" / name).model.encoder for name in ("chordmixer", "pointwise")]
+    assert encoders == ["chordmixer", "pointwise"]
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_demo_deletes_nothing_that_is_not_its_own(chordmixer: Command, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("three years")
+    code, _, errors = chordmixer("demo", "--out", tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+    assert code == 2 and "give a new folder" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "training.epohcs=3"], r"training.epohcs is not a setting: did you mean epochs?"),
+        (["--set", "colour=3"], r"colour is not a setting: choose from task, data, model, training"),
+        (["--set", "training.epochs"], "--set training.epochs has no '=': write it as training.epochs=3"),
+        (["--set", "training.epochs=many"], "training.epochs='many' is not of type int: give one that is"),
+        (["--set", "training.epochs=1.5"], "training.epochs=1.5 is not of type int: give one that is"),
+        (["--set", "training.epochs=0"], "epochs=0 is too small: give 1 or more"),
+        (["--set", "training=3"], "training=3 is not a table of settings: give one"),
+        (["--set", "data=3"], "data=3 is not a table of settings: write [data], or data.SETTING=VALUE"),
+        (["--set", "training.precision=fp8"], "training.precision='fp8' is not a choice: give one of fp32, bf16"),
+        (["--set", "training.batch_tokens=40"], "tokens, above training.batch_tokens=40: no sequence is ever cut"),
+        (["--set", "training.batch_tokens=40"], "set training.batch_tokens=6"),
+        (["--set", "model.network.max_length=40"], "tokens, above model.network.max_length=40: no"),
+        (["--set", "model.encoder=lstm"], "encoder 'lstm' is not known: choose one of chordmixer, pointwise"),
+        (["--base-length", "-1"], "base_length=-1 is too small: give 1 or more"),
+        (["--set", "data.training=-1"], "training=-1"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_wrong_setting_is_one_line(
+    chordmixer: Command, toml: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """And leaves no folder behind."""
+    code, _, errors = chordmixer("train", "adding", "--config", toml, "--out", tmp_path / "run", *arguments)
+    assert code == 2
+    assert errors.startswith("chordmixer: ") and errors.count("\n") == 1
+    assert message in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[training]\nepohcs = 3", "training.epohcs is not a setting: did you mean epochs?"),
+        ("[data]\ncolour = 3", "data.colour is not a setting: choose from base_length"),
+        ("[trainng]\nepochs = 3", "trainng is not a setting: did you mean training?"),
+        ("training = 3", "training=3 is not a table of settings: give one"),
+        ("[training\nepochs = 3", "settings.toml cannot be read as TOML ("),
+        ("[training\nepochs = 3", "give a file with [data], [model], [training]"),
+        (None, "settings.toml cannot be read as TOML ([Errno 2] No such file or directory"),
+    ],
+)
+def test_a_wrong_toml_file_is_one_line(chordmixer: Command, tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "settings.toml").write_text(text)
+    code, _, errors = chordmixer("train", "adding", "--config", tmp_path / "settings.toml", "--out", tmp_path / "run")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert message in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "sorting", "--out", "{run}"], "task 'sorting' is not known: choose one of adding"),
+        (["train", "adding"], "no folder for the run: add --out RUN"),
+        (["train", "--resume", "{none}"], "none is not a folder: give the --out folder of a training run"),
+        (
+            ["train", "--resume", "{run}", "--set", "training.epochs=3"],
+            "--resume RUN takes its settings from the run",
+        ),
+        (["train", "--resume", "{run}", "--base-length", "3"], "--resume RUN takes its settings from the run"),
+        (["train", "adding", "--out", "{file}"], "file cannot be made a folder (File exists): give another --out"),
+        (["evaluate", "{none}"], "none is not a folder: give the --out folder of a training run"),
+        (["evaluate", "{file}"], "file is not a folder: give the --out folder of a training run"),
+        (["evaluate", "{run}"], "config.json has format 99: this version of chordmixer reads format 1"),
+        (["train", "--resume", "{run}"], "config.json has format 99: this version of chordmixer reads format 1"),
+        (["evaluate", "{empty}"], "config.json does not exist: give a folder that chordmixer wrote"),
+        (["evaluate", "{run}", "--split", "all"], "split 'all' is not one of training, validation, test: choose one"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_is_one_line(chordmixer: Command, tmp_path: Path, arguments: list[str], message: str) -> None:
+    paths = {name: tmp_path / name for name in ("run", "none", "file", "empty")}
+    paths["run"].mkdir()
+    paths["empty"].mkdir()
+    paths["file"].write_text("mine")
+    (paths["run"] / "config.json").write_text(json.dumps({"format": 99}))
+    code, said, errors = chordmixer(*(argument.format(**paths) for argument in arguments))
+    assert (code, said, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith("chordmixer: ") and message in errors
+
+
+def test_an_unfinished_run_cannot_be_evaluated(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert chordmixer("train", "adding", "--config", toml, "--out", run)[0] == 0
+    for name in ("model.safetensors", "manifest.json"):
+        (run / name).unlink()
+    code, _, errors = chordmixer("evaluate", run)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "model.safetensors" in errors
+    code, _, errors = chordmixer("train", "adding", "--config", toml, "--out", run)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "already holds a run: give a new folder, or add --resume to go on with it" in errors
+
+
+def test_an_edited_config_is_one_line(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
+    """Weights that do not fit the config beside them."""
+    run = tmp_path / "run"
+    assert chordmixer("train", "adding", "--config", toml, "--out", run)[0] == 0
+    config = json.loads((run / "config.json").read_text())
+    config["model"]["network"]["hidden"] = 5
+    (run / "config.json").write_text(json.dumps(config))
+    code, _, errors = chordmixer("evaluate", run)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "config.json" in errors
+
+
+def test_a_loss_that_is_no_number_is_one_line(
+    chordmixer: Command, toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Regression, "losses", lambda self, outputs, targets: outputs.sum(dim=1) * math.nan)
+    code, _, errors = chordmixer("train", "adding", "--config", toml, "--out", tmp_path / "run")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "loss nan or its gradient is not finite at step 1, records training-" in errors
+    assert "lower the rate of" in errors
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000000"]

@@ -1,0 +1,67 @@
+"""What the training tests share: an experiment of two seconds' work, and a finished run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.tasks.adding import AddingConfig
+from chordmixer.training import Experiment, TrainingConfig, evaluation, train
+from chordmixer.training.loop import Run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Sums of several threads need not be the same bytes."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Experiment:
+    """24 steps over 96 sequences."""
+    data = AddingConfig(base_length=32, max_length=64, training=96, validation=24, test=24)
+    network = ChordMixerConfig(max_length=64, track_size=2, hidden=4, dropout=0.1)
+    model = ModelConfig(inputs=2, outputs=1, embedding="real", network=network)
+    training = TrainingConfig(epochs=2, batch_sequences=8, checkpoint_every=3, device="cpu")
+    return Experiment("adding", data, model, training)
+
+
+@pytest.fixture(scope="session")
+def whole(tiny: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of `tiny` that nothing disturbed: only to be read."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(tiny, folder)
+    return folder
+
+
+class Stopped(Exception):
+    """In place of a crash."""
+
+
+@pytest.fixture(scope="session")
+def crash() -> Callable[[Experiment, Path, int], None]:
+    """Train, or go on, and crash before the step after `steps`."""
+    take = Run._step
+
+    def run(experiment: Experiment, folder: Path, steps: int) -> None:
+        def step(self: Run, *arguments: Any) -> None:
+            if self.state.step == steps:
+                raise Stopped
+            take(self, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+            patch.setattr(Run, "_step", step)
+            train(experiment, folder, resume=True)
+
+    return run
+
+
+@pytest.fixture
+def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few bootstrap samples, where scores do not matter."""
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)

@@ -1,0 +1,288 @@
+"""Checkpoints: going on gives the same bytes, and nothing damaged, false or half written is ever loaded."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.training import Experiment, checkpoints, train
+
+pytestmark = pytest.mark.usefixtures("quick_scores")
+
+Crash = Callable[[Experiment, Path, int], None]
+Damage = Callable[[Path], None]
+
+MODEL = "model.safetensors"
+CONTENTS = [MODEL, "best.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def halfway(tiny: Experiment, crash: Crash, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that crashed after step 17: only to be copied."""
+    folder = tmp_path_factory.mktemp("halfway") / "run"
+    crash(tiny, folder, 17)
+    assert [path.name for path in checkpoints.found(folder)] == ["step-000000015", "step-000000012"]
+    return folder
+
+
+@pytest.fixture
+def run(halfway: Path, tmp_path: Path) -> Path:
+    """A copy of it to damage."""
+    return Path(shutil.copytree(halfway, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "stops"),
+    [
+        ({}, [2, 4, 12, 13, 23]),
+        ({"accumulate": 2, "evaluate_every": 4}, [1, 5, 6, 8, 11]),
+        ({"evaluate_every": 5, "checkpoint_every": 4}, [10, 12, 20]),
+        ({"checkpoint_every": 0, "checkpoint_minutes": 0.0, "patience": 1, "evaluate_every": 3}, [5, 6, 7]),
+    ],
+    ids=["mid-epoch and epoch ends", "accumulation", "evaluations between", "every step, patience"],
+)
+def test_going_on_gives_the_same_bytes(
+    tiny: Experiment, tmp_path: Path, crash: Crash, settings: dict[str, Any], stops: list[int]
+) -> None:
+    """Weights, best weights, optimiser, every line of metrics and every score, with dropout."""
+    experiment = override(tiny, {"training": settings})
+    train(experiment, tmp_path / "whole")
+    for steps in stops:
+        crash(experiment, tmp_path / "crashed", steps)
+    train(experiment, tmp_path / "crashed", resume=True)
+    expected, found = contents(tmp_path / "whole"), contents(tmp_path / "crashed")
+    assert found.pop("metrics.jsonl").decode() == expected.pop("metrics.jsonl").decode()
+    assert [name for name in expected if found.get(name) != expected[name]] == []
+    assert set(found) == set(expected)
+
+
+def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
+    """Nothing changes; what is missing is made again."""
+    train(tiny, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    train(tiny, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+    for name in (MODEL, "manifest.json", "evaluation-test.json", "predictions.parquet"):
+        (tmp_path / "run" / name).unlink()
+    train(tiny, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == before
+
+
+def test_what_a_kill_left_half_written_is_swept(tiny: Experiment, run: Path, whole: Path) -> None:
+    (run / ".writing-config.json").write_text("{")
+    (run / "checkpoints" / ".writing-step-000000018").mkdir()
+    (run / "checkpoints" / ".writing-step-000000018" / MODEL).write_bytes(b"half")
+    train(tiny, run, resume=True)
+    assert not list(run.rglob(".writing-*"))
+    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+
+
+def test_a_kill_inside_the_very_first_write(tiny: Experiment, tmp_path: Path, whole: Path) -> None:
+    (tmp_path / ".writing-config.json").write_text("{")
+    train(tiny, tmp_path, resume=True)
+    assert not list(tmp_path.rglob(".writing-*"))
+    assert (tmp_path / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+
+
+class Trap:
+    """A pickle that makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
+        return os.mkdir, (str(self.folder),)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def insert(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20] + b"0" + path.read_bytes()[-20:])
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def trap(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Trap(path.parent / "sprung")))
+
+
+def signed_trap(path: Path) -> None:
+    trap(path)
+    files.write_manifest(path.parent, [path.name])
+
+
+DAMAGE = [flip, insert, cut, zero, Path.unlink, trap, signed_trap]
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_refused_and_the_one_before_is_used(run: Path, name: str, damage: Damage) -> None:
+    newest, before = checkpoints.found(run)
+    if (damage, name) == (signed_trap, "manifest.json"):
+        damage = trap
+    damage(newest / name)
+    good, (reason,) = checkpoints.newest_good(run)
+    assert good == before
+    assert str(newest) in reason and "\n" not in reason
+    assert checkpoints.found(run) == [before]
+    assert not list(run.rglob("sprung"))
+
+
+@pytest.mark.parametrize(("damage", "name"), list(zip(DAMAGE, [*CONTENTS, MODEL, "best.safetensors"], strict=True)))
+def test_going_on_from_the_one_before_tells_the_user_and_gives_the_same_bytes(
+    tiny: Experiment, run: Path, whole: Path, capsys: pytest.CaptureFixture[str], damage: Damage, name: str
+) -> None:
+    newest, before = checkpoints.found(run)
+    damage(newest / name)
+    capsys.readouterr()
+    train(tiny, run, resume=True)
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"refused: {newest}")
+    assert second == f"going on from {before}"
+    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+
+
+def test_a_manifest_must_name_every_file(run: Path) -> None:
+    """Else a file of a checkpoint could be changed unseen."""
+    newest, before = checkpoints.found(run)
+    manifest = files.read_json(newest / "manifest.json")
+    del manifest[MODEL]
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    flip(newest / MODEL)
+    assert checkpoints.newest_good(run)[0] == before
+
+
+def test_a_checkpoint_of_another_network_is_refused(
+    tiny: Experiment, run: Path, tmp_path: Path, crash: Crash
+) -> None:
+    wide = override(tiny, {"model": {"network": {"hidden": 8}}})
+    crash(wide, tmp_path / "wide", 19)
+    newest = checkpoints.found(tmp_path / "wide")[0]
+    shutil.copytree(newest, run / "checkpoints" / newest.name)
+    with pytest.raises(ValueError, match=r"step-000000018.*another"):
+        train(tiny, run, resume=True)
+
+
+def test_no_good_checkpoint_is_one_error(tiny: Experiment, run: Path) -> None:
+    for path in checkpoints.found(run):
+        flip(path / MODEL)
+    with pytest.raises(ValueError, match=r"^no checkpoint of .* is whole \(.*\): train again into another folder$"):
+        train(tiny, run, resume=True)
+    assert len(checkpoints.found(run)) == 2
+
+
+def test_no_mutant_loads(halfway: Path, tmp_path: Path) -> None:
+    """60 random changes, each to one file of a lone checkpoint."""
+    chance = random.Random(0)
+    source = checkpoints.found(halfway)[0]
+    for number in range(60):
+        path = tmp_path / str(number) / "checkpoints" / source.name
+        shutil.copytree(source, path)
+        victim = path / chance.choice(CONTENTS)
+        data = victim.read_bytes()
+        start, length = chance.randrange(len(data)), chance.choice([1, 1, 8, 200])
+        fill = chance.choice([b"", bytes(length), chance.randbytes(length), data[start : start + length] * 2])
+        mutant = data[:start] + fill + data[start + length :]
+        victim.write_bytes(mutant)
+        if mutant == data or (victim.name == "manifest.json" and _same_json(mutant, data)):
+            continue
+        with pytest.raises(ValueError, match=r"no checkpoint of .* is whole"):
+            checkpoints.newest_good(tmp_path / str(number))
+
+
+def _same_json(first: bytes, second: bytes) -> bool:
+    try:
+        return bool(json.loads(first) == json.loads(second))
+    except ValueError:
+        return False
+
+
+def test_only_the_two_newest_are_kept(tiny: Experiment, run: Path, crash: Crash) -> None:
+    crash(tiny, run, 22)
+    assert [path.name for path in checkpoints.found(run)] == ["step-000000021", "step-000000018"]
+
+
+def test_a_manifest_holds_the_sha256_of_each_file(halfway: Path) -> None:
+    newest = checkpoints.found(halfway)[0]
+    sums = {name: hashlib.sha256((newest / name).read_bytes()).hexdigest() for name in CONTENTS[:-1]}
+    assert files.read_json(newest / "manifest.json") == sums
+    assert sorted(path.name for path in newest.iterdir()) == sorted(CONTENTS)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond `size` bytes: a real error of the system, as from a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def failing_flush(number: int) -> Iterator[None]:
+    """No file reaches the disk, for the reason of this number."""
+
+    def fsync(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        yield
+
+
+@pytest.mark.parametrize(
+    "full",
+    [lambda: largest_file(8_000), lambda: failing_flush(errno.ENOSPC), lambda: failing_flush(errno.EDQUOT)],
+    ids=["file size limit", "disk full", "quota"],
+)
+def test_a_full_disk_is_one_line_and_costs_nothing(
+    tiny: Experiment, run: Path, whole: Path, full: Callable[[], Any]
+) -> None:
+    before = contents(run / "checkpoints")
+    (run / "metrics.jsonl").unlink()  # nothing but a checkpoint is then written
+    with full(), pytest.raises(ValueError, match=r"step-000000018 needs [\d,]+ bytes and [\d,]+ are free") as error:
+        train(tiny, run, resume=True)
+    assert "make room or choose another disk, then resume; the last checkpoint is whole" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert contents(run / "checkpoints") == before
+    assert not list(run.rglob(".writing-*"))
+    train(tiny, run, resume=True)
+    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+
+
+def test_a_disk_that_cannot_be_written_is_one_line(tiny: Experiment, tmp_path: Path) -> None:
+    with (
+        failing_flush(errno.EIO),
+        pytest.raises(ValueError, match=r"config\.json cannot be written: .*choose another"),
+    ):
+        train(tiny, tmp_path / "run")

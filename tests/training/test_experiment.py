@@ -1,0 +1,84 @@
+"""Experiments: to a folder and back, and what is wrong with a folder in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.training import Experiment, TrainingConfig
+from chordmixer.version import __version__
+
+
+def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"data": {"seed": 3}, "model": {"final_norm": "layer"}, "training": {"rate": 1.5e-4}}
+    for experiment in (tiny, override(tiny, changes)):
+        experiment.save(tmp_path)
+        assert Experiment.load(tmp_path) == experiment
+    written = files.read_json(tmp_path / "config.json")
+    assert (written["format"], written["version"]) == (1, __version__)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": {"epohcs": 3}}, r"config\.json: training\.epohcs is not a setting: did you mean epochs\?$"),
+        ({"training": {"epochs": "3"}}, r"config\.json: training\.epochs='3' is not of type int"),
+        ({"training": {"epochs": 0}}, r"epochs=0 is too small: give 1 or more"),
+        ({"training": {"precision": "fp8"}}, r"training\.precision='fp8' is not a choice: give one of fp32, bf16"),
+        ({"training": {"warmup": 1.0}}, r"warmup=1\.0 is not a share of the run"),
+        ({"training": {"rate": 0.0}}, r"rate=0\.0 is not above zero"),
+        ({"model": {"network": {"hiden": 3}}}, r"model\.network\.hiden is not a setting: did you mean hidden\?$"),
+        ({"task": "sorting"}, r"task 'sorting' is not known: choose one of adding"),
+        ({"format": 2}, r"config\.json has format 2: this version of chordmixer reads format 1"),
+        ({"data": None}, r"config\.json.*data"),
+        ({"data": [1]}, r"config\.json.*data"),
+        ({"model": {}}, r"config\.json.*model.*inputs"),
+        ({"trainnig": {}}, r"config\.json.*trainnig is not a setting"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_with_a_config(tiny: Experiment, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    tiny.save(tmp_path)
+    files.write_json(tmp_path / "config.json", files.read_json(tmp_path / "config.json") | change)
+    with pytest.raises(ValueError, match=message) as error:
+        Experiment.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["task", "data", "training"])
+def test_a_model_is_not_a_run(tiny: Experiment, tmp_path: Path, key: str) -> None:
+    tiny.save(tmp_path)
+    config = files.read_json(tmp_path / "config.json")
+    del config[key]
+    files.write_json(tmp_path / "config.json", config)
+    with pytest.raises(ValueError, match=rf"has no '{key}': it is a model, not a training run; give a run folder$"):
+        Experiment.load(tmp_path)
+
+
+def test_no_folder_and_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none is not a folder: give the --out folder of a training run$"):
+        Experiment.load(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"config\.json does not exist: give a folder that chordmixer wrote$"):
+        Experiment.load(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read as JSON"):
+        Experiment.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "lengths", "tokens"),
+    [
+        (TrainingConfig(batch_sequences=8), [10, 20, 30], 2 * 8 * 20),
+        (TrainingConfig(batch_sequences=1), [1, 1, 100], 100),
+        (TrainingConfig(batch_tokens=77), [10, 20], 77),
+        (TrainingConfig(batch_sequences=1), [7], 14),
+    ],
+    ids=["twice an average batch", "the longest", "given", "one record"],
+)
+def test_the_token_budget(config: TrainingConfig, lengths: list[int], tokens: int) -> None:
+    assert config.tokens_for(lengths) == tokens

@@ -1,0 +1,153 @@
+"""Signals: SIGTERM and SIGINT save and leave, SIGKILL costs nothing but time. More kills: benchmarks/kills.py."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from chordmixer import files
+from chordmixer.training import Experiment, Interrupted, checkpoints, train
+from chordmixer.training.interrupts import Interrupts
+from chordmixer.training.loop import Run
+
+pytestmark = pytest.mark.usefixtures("quick_scores")
+
+SIGNALS = pytest.mark.parametrize("number", Interrupts.SIGNALS, ids=lambda number: number.name)
+MODEL = "model.safetensors"
+
+Arrange = Callable[[str, int, signal.Signals], None]
+
+
+@pytest.fixture(scope="module")
+def kills() -> ModuleType:
+    spec = spec_from_file_location("kills", Path(__file__).parents[2] / "benchmarks" / "kills.py")
+    assert spec and spec.loader
+    sys.modules["kills"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def unkilled(kills: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The weights that every run of these settings must come to."""
+    folder = tmp_path_factory.mktemp("unkilled") / "run"
+    child = kills.start(folder)
+    _, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (0, "")
+    return bytes(kills.weights(folder))
+
+
+def resumed(run: Path) -> bytes:
+    """The weights after going on in this process."""
+    train(Experiment.load(run), run, resume=True)
+    assert not list(run.rglob(".writing-*"))
+    return (run / MODEL).read_bytes()
+
+
+def test_killed_three_times_at_random(kills: ModuleType, unkilled: bytes, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    for _ in range(3):
+        code, _ = kills.send(signal.SIGKILL, kills.start(tmp_path), chance.uniform(0, 0.3))
+        assert code == -signal.SIGKILL
+    assert checkpoints.found(tmp_path)
+    assert resumed(tmp_path) == unkilled
+
+
+def test_killed_inside_a_save(kills: ModuleType, unkilled: bytes, tmp_path: Path) -> None:
+    """In place of the third checkpoint's rename: 3 calls for config.json, 8 for each, the 7th its rename."""
+    child = kills.start(tmp_path, dies_at_write=3 + 2 * 8 + 7)
+    child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    assert [path.name for path in kills.strays(tmp_path)] == [".writing-step-000000009"]
+    assert resumed(tmp_path) == unkilled
+
+
+@SIGNALS
+def test_a_signal_saves_and_leaves(
+    kills: ModuleType, unkilled: bytes, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The only checkpoint is the signal's own."""
+    child = kills.start(tmp_path, "training.checkpoint_every=0")
+    assert kills.send(number, child, 0.1) == (128 + number, "")
+    (newest,) = checkpoints.found(tmp_path)
+    assert 0 < files.read_json(newest / "state.json")["step"] < 120
+    assert resumed(tmp_path) == unkilled
+
+
+@pytest.fixture
+def signal_at(monkeypatch: pytest.MonkeyPatch) -> Arrange:
+    """Send this process a signal at the n-th call of a method of `Run`."""
+
+    def arrange(method: str, call: int, number: signal.Signals) -> None:
+        original, calls = getattr(Run, method), iter(range(1, 1000))
+
+        def wrapped(self: Run, *arguments: Any) -> Any:
+            if next(calls) == call:
+                os.kill(os.getpid(), number)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(Run, method, wrapped)
+
+    return arrange
+
+
+@SIGNALS
+@pytest.mark.parametrize(
+    ("method", "call", "step"),
+    [("_step", 1, 1), ("_step", 12, 12), ("_step", 13, 13), ("_validate", 1, 13), ("_validate", 2, 24)],
+    ids=["first step", "last step of an epoch", "first of the next", "validation", "last validation"],
+)
+def test_a_signal_at_any_point(
+    tiny: Experiment,
+    whole: Path,
+    tmp_path: Path,
+    signal_at: Arrange,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    method: str,
+    call: int,
+    step: int,
+) -> None:
+    """The step is finished, a checkpoint is there, the user is told how to go on, and going on is exact."""
+    signal_at(method, call, number)
+    with pytest.raises(Interrupted) as stop:
+        train(tiny, tmp_path)
+    assert stop.value.code == 128 + number
+    assert files.read_json(checkpoints.found(tmp_path)[0] / "state.json")["step"] == step
+    assert f"stopped at step {step}; go on: chordmixer train --resume {tmp_path}" in capsys.readouterr().out
+    assert resumed(tmp_path) == (whole / MODEL).read_bytes()
+
+
+@SIGNALS
+def test_the_first_signal_is_remembered_and_the_second_acts(number: signal.Signals) -> None:
+    before = {each: signal.getsignal(each) for each in Interrupts.SIGNALS}
+    with Interrupts() as interrupts:
+        assert interrupts.caught == 0
+        os.kill(os.getpid(), number)
+        assert interrupts.caught == number
+        assert signal.getsignal(number) == signal.SIG_DFL
+    assert {each: signal.getsignal(each) for each in Interrupts.SIGNALS} == before
+
+
+def test_no_handlers_outside_the_main_thread() -> None:
+    """Python allows none there; training in a thread still works."""
+    seen = []
+
+    def enter() -> None:
+        with Interrupts() as interrupts:
+            seen.append((interrupts.caught, interrupts.before))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [(0, {})]

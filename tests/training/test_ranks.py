@@ -1,0 +1,106 @@
+"""Two ranks (gloo, torchrun): the same training as on one, and one that dies costs nothing but time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import torch
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.data import TokenSampler
+from chordmixer.tasks.adding import AddingRecords
+from chordmixer.training import Experiment, checkpoints, train
+
+MODEL = "model.safetensors"
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from chordmixer.cli import main
+from chordmixer.training.loop import Run
+
+life, take = os.environ["TORCHELASTIC_RESTART_COUNT"], Run._step
+
+def step(self, *arguments):
+    if (life, self.accelerator.process_index, self.state.step) in {("0", 1, 3), ("1", 0, 5)}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    take(self, *arguments)
+
+Run._step = step
+main()
+"""
+"""The command line; rank 1 is killed at step 3, and after the restart rank 0 at step 5."""
+
+
+@pytest.fixture(scope="module")
+def steady(tiny: Experiment) -> Experiment:
+    """All sequences in every step, so that it does not matter who takes which; 23 is no even share."""
+    data, network = {"training": 23, "validation": 23, "test": 23}, {"dropout": 0.0}
+    training = {"epochs": 7, "batch_sequences": 4, "accumulate": 100, "checkpoint_every": 1}
+    return override(tiny, {"data": data, "model": {"network": network}, "training": training})
+
+
+def start(experiment: Experiment, run: Path, *command: str) -> str:
+    """Train on two ranks from the command line; what it says."""
+    experiment.save(run)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+    ranks = subprocess.Popen(
+        [sys.executable, *launch, *command, "train", "--resume", str(run)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said, errors = ranks.communicate(timeout=60)
+    finally:
+        ranks.terminate()  # where it hangs; torchrun ends its ranks
+        ranks.communicate()
+    assert ranks.returncode == 0, errors
+    return said
+
+
+@pytest.fixture(scope="module")
+def two_ranks(steady: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run that nothing disturbed, and what it said."""
+    run = tmp_path_factory.mktemp("ranks") / "run"
+    return run, start(steady, run, "-m", "chordmixer")
+
+
+def test_two_ranks_train_as_one(steady: Experiment, two_ranks: tuple[Path, str], tmp_path: Path) -> None:
+    records = AddingRecords(steady.data, "training")
+    sampler = TokenSampler(records.lengths, steady.training.tokens_for(records.lengths), 4, ranks=2)
+    for epoch in range(steady.training.epochs):
+        sampler.set_epoch(epoch)
+        assert sampler.left_out == []
+    train(steady, tmp_path / "one")
+    one, two = (files.read_tensors(run / MODEL) for run in (tmp_path / "one", two_ranks[0]))
+    torch.testing.assert_close(two, one, atol=1e-5, rtol=0)
+
+
+def test_each_record_is_evaluated_once(steady: Experiment, two_ranks: tuple[Path, str]) -> None:
+    rows = pyarrow.parquet.read_table(two_ranks[0] / "predictions.parquet")
+    assert rows["id"].to_pylist() == [f"test-{i}" for i in range(23)]
+    assert rows["length"].to_pylist() == AddingRecords(steady.data, "test").lengths
+
+
+def test_only_the_first_rank_speaks(two_ranks: tuple[Path, str]) -> None:
+    for once in ("training sequences of", "epoch 7 of 7", "one answer for all", "plot:"):
+        assert two_ranks[1].count(once) == 1
+
+
+def test_a_rank_that_dies_costs_nothing_but_time(
+    steady: Experiment, two_ranks: tuple[Path, str], tmp_path: Path
+) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    said = start(steady, tmp_path / "run", str(tmp_path / "dying.py"))
+    assert said.count("going on from") == 2
+    assert (tmp_path / "run" / MODEL).read_bytes() == (two_ranks[0] / MODEL).read_bytes()
+    assert checkpoints.found(tmp_path / "run")[0].name == "step-000000007-finished"
+    assert not list((tmp_path / "run").rglob(".writing-*"))
