@@ -114,6 +114,7 @@ def test_reversible_gradients_through_the_kernels() -> None:
     torch.testing.assert_close((gradient.double() * direction).sum(), slope, rtol=2e-3, atol=1.0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_torch_compile() -> None:
     encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64)).cuda()
     x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in (1000, 17)])

@@ -37,7 +37,7 @@ def test_a_row_a_bin_then_all_and_the_constant_answer(several: list[Evaluation],
     rows = [
         [cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")
     ]
-    cells = ["90.0 (85.0-95.0)", "20.0 (15.0-25.0)"][:models]
+    cells = ["90.0 (85-95)", "20.0 (15-25)"][:models]
     assert rows == [
         ["10", "30 to 99", "5", *cells],
         ["50", "100 to 1,999", "20", *cells],

@@ -28,7 +28,7 @@ def through(blocks: nn.ModuleList, x: Packed, exits: Exits) -> Tensor:
     return _Reversible.apply(active, x.offsets, exits, x.values, *weights)
 
 
-def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: Exits, streams: list[Tensor]) -> list[Tensor]:
+def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: Exits, streams: list[Tensor]) -> list[list[Tensor]]:
     """Run all blocks in place; the random states from before each one, so that dropout can be repeated."""
     states = []
     for i, (block, (tokens, sequences)) in enumerate(zip(blocks, exits, strict=True)):
@@ -76,7 +76,7 @@ class _Reversible(torch.autograd.Function):
 
 
 @contextmanager
-def _repeat(block: nn.Module, state: Tensor, device: torch.device) -> Iterator[None]:
+def _repeat(block: nn.Module, state: list[Tensor], device: torch.device) -> Iterator[None]:
     """The second time through a block: the same dropout mask, and no second update of running statistics."""
     now = _random_state(device)
     norms = [(m, m.momentum) for m in block.modules() if isinstance(m, Norm)]
@@ -91,12 +91,12 @@ def _repeat(block: nn.Module, state: Tensor, device: torch.device) -> Iterator[N
             norm.momentum = momentum
 
 
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+def _random_state(device: torch.device) -> list[Tensor]:
+    """Of the host, from which the kernels draw their seeds, and of the device, from which plain torch drops."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
-def _set_random_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
+def _set_random_state(states: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
         torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)

@@ -294,17 +294,26 @@ def _shape(kernel: str, plan: Plan) -> dict[str, int]:
             "backward": {"BK": 32, "BN": 32, "BO": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1},
             "weights": {"BC": 32, "BT": 32, "BH": min(wide, 128), "num_warps": 4, "num_stages": 1},
         }[kernel]
+    chunk = min(64, 32768 // wide)
     return {
         "forward": {
-            "BK": track or 32,
-            "BN": 64,
+            "BK": track or min(32, chunk),
+            "BN": chunk,
             "BT": tile,
             "BH": wide,
             "num_warps": 4,
             "num_stages": 3,
             "maxnreg": 128,
         },
-        "backward": {"BK": track or 64, "BN": 64, "BO": 64, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 3},
+        "backward": {
+            "BK": track or chunk,
+            "BN": chunk,
+            "BO": chunk,
+            "BT": tile,
+            "BH": wide,
+            "num_warps": 4,
+            "num_stages": 3,
+        },
         "weights": {"BC": 128, "BT": 64, "BH": min(wide, 128), "num_warps": 4, "num_stages": 4},
     }[kernel]
 

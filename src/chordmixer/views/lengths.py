@@ -68,4 +68,4 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
 
 
 def _cell(score: Score) -> str:
-    return f"{100 * score.value:.1f} ({100 * score.low:.1f}-{100 * score.high:.1f})"
+    return f"{100 * score.value:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})"
