@@ -72,6 +72,10 @@ class Predictions:
     def loss(self, target: Target) -> float:
         return float(target.losses(torch.from_numpy(self.outputs), torch.from_numpy(self.targets)).mean())
 
+    def not_finite(self) -> list[str]:
+        """The records whose outputs are not all finite."""
+        return [self.names[i] for i in np.flatnonzero(~np.isfinite(self.outputs).all(axis=1))]
+
     def constant(self, target: Target) -> Predictions:
         """The best constant answer to the same records."""
         answer = target.constant(self.targets)

@@ -121,3 +121,25 @@ class Experiment:
 
 def _part(cls: type, config: Mapping[str, Any], key: str, path: Path) -> Any:
     return from_dict(cls, config[key], f"{path}: {key}")
+
+
+def open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
+    """A new run starts in a new folder; an old one must be the same experiment."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
+    if not (out / "config.json").exists():
+        files.sweep(out)
+        if any(out.iterdir()):
+            raise ValueError(f"{out} is not empty and holds no run: give a new folder")
+        experiment.save(out)
+        return
+    if not resume:
+        raise ValueError(f"{out} already holds a run: give a new folder, or add --resume to go on with it")
+    if Experiment.load(out) != experiment:
+        raise ValueError(
+            f"{out} was started with other settings: resume with the same ones, or with "
+            f"chordmixer train --resume {out} alone"
+        )
+    files.sweep(out)

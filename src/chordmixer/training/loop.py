@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -11,23 +10,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.state import AcceleratorState
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from jaxtyping import Float
 from rich.console import Console
-from torch import Tensor, distributed
+from torch import Tensor
 
 from chordmixer import files
 from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
 from chordmixer.data.sampling import Step
 from chordmixer.models import Model
-from chordmixer.training import checkpoints
+from chordmixer.training import checkpoints, ranks
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, predict_records, save_evaluation, summarise
-from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.experiment import Experiment, TrainingConfig, open_folder
 from chordmixer.training.interrupts import Interrupted, Interrupts
-from chordmixer.training.progress import Display, Journal
+from chordmixer.training.progress import Display, Journal, tensorboard_writer
 
 LEARNT = 0.95
 """Patience begins once the validation loss is below this share of the best constant answer's."""
@@ -62,7 +60,7 @@ class Run:
 
     def __init__(self, experiment: Experiment, out: Path, resume: bool, console: Console) -> None:
         self.experiment, self.config, self.out = experiment, experiment.training, out
-        self.accelerator = _accelerator(self.config)
+        self.accelerator = ranks.start(self.config)
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
         self.task = experiment.build_task()
@@ -72,8 +70,10 @@ class Run:
         self.loader = _loader(self.training, self.config, self.accelerator)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
+        if self.config.tensorboard:
+            tensorboard_writer()  # before a folder is made
         if self.main:
-            _open_folder(experiment, out, resume)
+            open_folder(experiment, out, resume)
         self.adam = torch.optim.AdamW(
             self.model.parameters(), lr=self.config.rate, weight_decay=self.config.weight_decay, fused=True
         )
@@ -182,13 +182,9 @@ class Run:
         predictions = predict_records(self.wrapped, self.validation, self.config, self.accelerator.device)
         loss, metrics = predictions.loss(target), target.metrics(predictions.outputs, predictions.targets)
         if not math.isfinite(loss):
-            wrong = [
-                n
-                for n, o in zip(predictions.names, predictions.outputs, strict=True)
-                if not all(map(math.isfinite, o))
-            ]
+            wrong = ", ".join(predictions.not_finite()[:8])
             raise ValueError(
-                f"validation loss {loss} at step {state.step} is not finite, records {', '.join(wrong[:8])}: "
+                f"validation loss {loss} at step {state.step} is not finite, records {wrong}: "
                 f"look at these records or lower the rate of {self.config.rate:.2g}"
             )
         learnt = state.best_loss < LEARNT * predictions.constant(target).loss(target)
@@ -268,55 +264,6 @@ class Run:
             save_evaluation(self.out, evaluation, predictions)
         self.accelerator.wait_for_everyone()
         return evaluation
-
-
-def _accelerator(config: TrainingConfig) -> Accelerator:
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
-    if not distributed.is_initialized():  # an earlier run of this process may have had other settings
-        AcceleratorState._reset_state(reset_partial_state=True)
-        _meet_ranks(config)
-    return Accelerator(
-        cpu=config.device == "cpu",
-        mixed_precision="bf16" if config.precision == "bf16" else "no",
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
-    )
-
-
-def _meet_ranks(config: TrainingConfig) -> None:
-    """Meet the other ranks of this machine under a name of this life's own.
-
-    torchrun keeps one store for all restarts, in which the addresses of dead processes stand (pytorch issue 135712).
-    """
-    ranks, here = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
-    if ranks == "1" or ranks != here or "TORCHELASTIC_RESTART_COUNT" not in os.environ:
-        return
-    store, rank, size = next(distributed.rendezvous("env://"))
-    store = distributed.PrefixStore(f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-    backend = "nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
-
-
-def _open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
-    """A new run starts in a new folder; an old one must be the same experiment."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
-    if not (out / "config.json").exists():
-        files.sweep(out)
-        if any(out.iterdir()):
-            raise ValueError(f"{out} is not empty and holds no run: give a new folder")
-        experiment.save(out)
-        return
-    if not resume:
-        raise ValueError(f"{out} already holds a run: give a new folder, or add --resume to go on with it")
-    if Experiment.load(out) != experiment:
-        raise ValueError(
-            f"{out} was started with other settings: resume with the same ones, or with "
-            f"chordmixer train --resume {out} alone"
-        )
-    files.sweep(out)
 
 
 def _check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:

@@ -17,6 +17,17 @@ EVERY_SECONDS = 10.0
 """Between plain lines where there is no terminal."""
 
 
+def tensorboard_writer() -> Any:
+    """TensorBoard's writer class, or one line that says how to get it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "tensorboard=true needs the tensorboard package: pip install 'chordmixer[tensorboard]'"
+        ) from None
+    return SummaryWriter
+
+
 class Journal:
     """metrics.jsonl: a line an event, appended at once; optionally TensorBoard beside it."""
 
@@ -25,13 +36,7 @@ class Journal:
         self.lines = 0
         self.board: Any = None
         if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise ValueError(
-                    "tensorboard=true needs the tensorboard package: pip install 'chordmixer[tensorboard]'"
-                ) from None
-            self.board = SummaryWriter(str(folder / "tensorboard"))
+            self.board = tensorboard_writer()(str(folder / "tensorboard"))
 
     def keep(self, lines: int) -> None:
         """Drop what a killed process wrote after the checkpoint that the run goes on from."""

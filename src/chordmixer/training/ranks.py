@@ -1,0 +1,40 @@
+"""Devices, precision and ranks, through Accelerate; processes that were restarted meet again."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState
+from torch import distributed
+
+from chordmixer.training.experiment import TrainingConfig
+
+
+def start(config: TrainingConfig) -> Accelerator:
+    """The devices and ranks of a run, as its settings and its launcher (torchrun, accelerate) have them."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+    if not distributed.is_initialized():  # an earlier run of this process may have had other settings
+        AcceleratorState._reset_state(reset_partial_state=True)
+        _meet(config)
+    return Accelerator(
+        cpu=config.device == "cpu",
+        mixed_precision="bf16" if config.precision == "bf16" else "no",
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+
+
+def _meet(config: TrainingConfig) -> None:
+    """Meet the other ranks of this machine under a name of this life's own.
+
+    torchrun keeps one store for all restarts, in which the addresses of dead processes stand (pytorch issue 135712).
+    """
+    ranks, here = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
+    if ranks == "1" or ranks != here or "TORCHELASTIC_RESTART_COUNT" not in os.environ:
+        return
+    store, rank, size = next(distributed.rendezvous("env://"))
+    store = distributed.PrefixStore(f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    backend = "nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
