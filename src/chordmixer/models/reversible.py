@@ -42,7 +42,9 @@ def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: Exits, streams: list
 
 class _Reversible(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, blocks: nn.ModuleList, offsets: Tensor, exits: Exits, values: Tensor, *weights: Tensor):  # type: ignore[no-untyped-def]
+    def forward(
+        ctx: Any, blocks: nn.ModuleList, offsets: Tensor, exits: Exits, values: Tensor, *weights: Tensor
+    ) -> Tensor:
         streams = [values.clone(), values.clone()]
         ctx.states = _forward(blocks, offsets, exits, streams)
         ctx.offsets, ctx.blocks, ctx.exits, ctx.weights = offsets, blocks, exits, weights
@@ -52,7 +54,7 @@ class _Reversible(torch.autograd.Function):
         return torch.add(*streams).div_(2)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.streams is None:
             raise RuntimeError("a reversible network's backward pass consumes its outputs: call backward once")
         offsets, streams, ctx.streams = ctx.offsets, ctx.streams, None

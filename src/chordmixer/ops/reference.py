@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -77,12 +77,12 @@ def _(values: Tensor, offsets: Tensor, track_size: int, reverse: bool) -> Tensor
     return torch.empty_like(values, memory_format=torch.contiguous_format)
 
 
-def _rotate_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _rotate_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, offsets, ctx.track_size, ctx.reverse = inputs
     ctx.save_for_backward(offsets)
 
 
-def _rotate_backward(ctx, gradient):  # type: ignore[no-untyped-def]
+def _rotate_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
     """A permutation's gradient is the reverse permutation."""
     (offsets,) = ctx.saved_tensors
     return rotate(gradient, offsets, ctx.track_size, not ctx.reverse), None, None, None
@@ -362,7 +362,7 @@ class _SegmentSum(torch.autograd.Function):
     CHUNK = 1024
 
     @staticmethod
-    def forward(ctx, values: Tensor, offsets: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, values: Tensor, offsets: Tensor) -> Tensor:
         ctx.save_for_backward(offsets)
         ctx.tokens = len(values)
         chunks = -(-offsets.diff() // _SegmentSum.CHUNK)
@@ -373,6 +373,6 @@ class _SegmentSum(torch.autograd.Function):
         return torch.segment_reduce(partial, "sum", offsets=ends, axis=0)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (offsets,) = ctx.saved_tensors
         return gradient.repeat_interleave(offsets.diff(), 0, output_size=ctx.tokens), None
