@@ -7,17 +7,19 @@ import math
 import shutil
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from chordmixer import files
 from chordmixer.config import override
-from chordmixer.data import TokenSampler
+from chordmixer.data import Loader, TokenSampler
 from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.tasks.adding import AddingRecords
@@ -306,3 +308,14 @@ def test_refused_folders(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"is not empty and holds no run: give a new folder"):
             train(tiny, tmp_path / "foreign", resume=resume)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("ranks", "said"), [(1, False), (5, True)])
+def test_records_that_an_epoch_leaves_out_are_said(tiny: Experiment, tmp_path: Path, ranks: int, said: bool) -> None:
+    """96 records, one a rank and step: five ranks leave one of them out."""
+    console = Console(file=StringIO(), width=200)
+    run = Run(tiny, tmp_path / "run", False, console)
+    run.loader = Loader(run.training, TokenSampler(run.training.lengths, 64, 1, ranks=ranks))
+    run._describe()
+    assert isinstance(console.file, StringIO)
+    assert ("1 of them, other ones each epoch, are left out" in console.file.getvalue()) is said

@@ -249,6 +249,10 @@ class Run:
             f"tokens; {self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
             f"{f' x {sampler.ranks}' if sampler.ranks > 1 else ''}; {len(sampler):,} batches an epoch"
         )
+        if skipped := len(sampler.left_out):
+            self.display.say(
+                f"{skipped} of them, other ones each epoch, are left out so that all ranks take equal steps"
+            )
         self.display.start = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
 
     def _finish(self) -> Evaluation:
