@@ -114,7 +114,25 @@ def test_reversible_gradients_through_the_kernels() -> None:
     torch.testing.assert_close((gradient.double() * direction).sum(), slope, rtol=2e-3, atol=1.0)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("prenorm", [None, "layer"])
+@pytest.mark.parametrize("order", ["paper", "released"])
+def test_a_whole_network_equals_the_definition(order: str, prenorm: str | None) -> None:
+    """All blocks as one operation, in float32 against float64: sequences leave after different blocks."""
+    torch.manual_seed(0)
+    config = ChordMixerConfig(max_length=5000, track_size=16, hidden=64, order=order, prenorm=prenorm)
+    encoder, exact = ChordMixer(config).cuda(), ChordMixer(config).cuda().double()
+    exact.load_state_dict(encoder.state_dict())
+    x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")
+    answers = []
+    for network in (encoder, exact):
+        kind = network.blocks[0].fc1.weight.dtype
+        values = x.to(kind).requires_grad_()
+        made = network(Packed.from_lengths(values, list(MIXED))).values
+        answers.append([made, *torch.autograd.grad(made, [values, *network.parameters()], gradient.to(kind))])
+    assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch's own compiler
 def test_torch_compile() -> None:
     encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64)).cuda()
     x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in (1000, 17)])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 import torch
 
-from chordmixer.ops import Mlp, reference
+from chordmixer.ops import Mlp, Norm, reference
 
 triton_block = pytest.importorskip("chordmixer.ops.triton_block", reason="Triton is not installed")
 pytestmark = [
@@ -29,6 +30,57 @@ def test_equals_the_definition(
         for block in (triton_block.block, reference.block)
     )
     assert distance(made, wanted) < 2e-6
+
+
+@pytest.mark.parametrize("order", ["paper", "released"])
+def test_tiles_of_long_sequences_end_at_their_borders(gradients: Callable, distance: Callable, order: str) -> None:
+    lengths = (1, 300, 2, 64, 33, 400)
+    assert triton_block._programs(sum(lengths), len(lengths), 32) == (sum(lengths) // 32 + len(lengths), True)
+    made, wanted = (
+        gradients(block, lengths, 4, 5, 20, order=order) for block in (triton_block.block, reference.block)
+    )
+    assert distance(made, wanted) < 2e-6
+
+
+@pytest.mark.parametrize("lengths", [(150, 40, 17, 3, 2, 1), (400, 300, 64, 33, 2, 1), (8, 8), (1,)], ids=str)
+@pytest.mark.parametrize("prenorm", [None, "layer"])
+@pytest.mark.parametrize("order", ["paper", "released"])
+def test_many_blocks_at_once(order: str, prenorm: str | None, lengths: tuple[int, ...]) -> None:
+    """The output and every gradient, sequences leaving after different blocks."""
+    torch.manual_seed(0)
+    depths = [max(1, (n - 1).bit_length()) for n in lengths]
+    staying = [sum(d > i for d in depths) for i in range(max(depths))]
+    exits = [(sum(lengths[:count]), count) for count in staying]
+    width, hidden, depth = 12, 16, len(exits)
+    x, gradient = torch.randn(2, sum(lengths), width)
+    shapes = ((hidden, width), (hidden,), (width, hidden), (width,), (width,), (width,))
+    weights = [[torch.randn(shape) / shape[-1] ** 0.5 for shape in shapes] for _ in range(depth)]
+    answers = []
+    for function in (triton_block.blocks, reference.blocks):
+        values = x.clone().requires_grad_()
+        own = [[w.clone().requires_grad_() for w in block] for block in weights]
+        mlps = [Mlp(*block[:4]) for block in own]
+        norms = [prenorm and Norm(prenorm, *block[4:]) for block in own]
+        offsets = torch.tensor([0, *accumulate(lengths)])
+        made = function(values, offsets, exits, 4, mlps, order=order, prenorms=norms)
+        used = [values, *(w for block in own for w in block[: 6 if prenorm else 4])]
+        answers.append([made, *torch.autograd.grad(made, used, gradient)])
+    for made, wanted in zip(*answers, strict=True):
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_differs_between_blocks() -> None:
+    x, zero = torch.ones(200, 8), torch.zeros(8)
+    mlp = Mlp(torch.eye(8), torch.full((8,), 8.0), torch.eye(8), zero)
+    with torch.no_grad():
+        one, two = (
+            triton_block.blocks(
+                x, torch.tensor([0, 200]), [(200, 1)] * n, 4, [mlp] * n, prenorms=[None] * n, dropout=0.5
+            )
+            for n in (1, 2)
+        )
+    assert len(one.unique()) == 2
+    assert len(two.round().unique()) > 2
 
 
 @pytest.mark.parametrize(

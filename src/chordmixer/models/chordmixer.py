@@ -151,14 +151,35 @@ class ChordMixer(nn.Module):
         back = sorted(range(len(order)), key=order.__getitem__)
         return ordered.with_values(values).select(back)
 
-    def _through(self, x: Packed, exits: list[tuple[int, int]]) -> Float[Tensor, "T C"]:
+    def _through(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
         values, left = x.values, []
+        if self._joinable(values):
+            return self._joined(x, exits)
         for block, (tokens, sequences) in zip(self.blocks, exits, strict=False):
             left.append(values[tokens:])
             values = block(values[:tokens], x.offsets[: sequences + 1])
         return torch.cat([values, *reversed(left)])
 
-    def _through_two_buffers(self, x: Packed, exits: list[tuple[int, int]]) -> Float[Tensor, "T C"]:
+    def _joinable(self, values: Float[Tensor, "T C"]) -> bool:
+        """Whether kernels can take all blocks at once: only norms that they know, and nobody who watches a block."""
+        known = self.config.prenorm in (None, "layer") and self.config.norm is None
+        watched = any(block._forward_hooks or block._forward_pre_hooks for block in self.blocks)
+        return known and not watched and ops.on_kernels(values)
+
+    def _joined(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
+        active: list[Block] = list(self.blocks[: len(exits)])  # type: ignore[arg-type]  # all are
+        return ops.blocks(
+            x.values,
+            x.offsets,
+            exits,
+            self.config.track_size,
+            [block.mlp() for block in active],
+            order=self.config.order,
+            prenorms=[block.prenorm.state() for block in active],
+            dropout=self.config.dropout if self.training else 0.0,
+        )
+
+    def _through_two_buffers(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
         """Without gradients two buffers take turns: fresh memory would cost more time than the arithmetic."""
         values = x.values
         buffers = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in exits[:2]]

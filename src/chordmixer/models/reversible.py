@@ -14,21 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chordmixer import ops
 from chordmixer.models.norms import Norm
 from chordmixer.packed import Packed
 
-Exits = list[tuple[int, int]]
-"""Tokens and sequences of the prefix that passes each block."""
 
-
-def through(blocks: nn.ModuleList, x: Packed, exits: Exits) -> Tensor:
+def through(blocks: nn.ModuleList, x: Packed, exits: ops.Exits) -> Tensor:
     """All blocks over sequences ordered by depth; gradients through recomputation."""
     active = blocks[: len(exits)]
     weights = tuple(p for p in active.parameters() if p.requires_grad)
     return _Reversible.apply(active, x.offsets, exits, x.values, *weights)
 
 
-def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: Exits, streams: list[Tensor]) -> list[list[Tensor]]:
+def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: ops.Exits, streams: list[Tensor]) -> list[list[Tensor]]:
     """Run all blocks in place; the random states from before each one, so that dropout can be repeated."""
     states = []
     for i, (block, (tokens, sequences)) in enumerate(zip(blocks, exits, strict=True)):
@@ -43,7 +41,7 @@ def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: Exits, streams: list
 class _Reversible(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, blocks: nn.ModuleList, offsets: Tensor, exits: Exits, values: Tensor, *weights: Tensor
+        ctx: Any, blocks: nn.ModuleList, offsets: Tensor, exits: ops.Exits, values: Tensor, *weights: Tensor
     ) -> Tensor:
         streams = [values.clone(), values.clone()]
         ctx.states = _forward(blocks, offsets, exits, streams)

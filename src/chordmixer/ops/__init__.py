@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import Literal
@@ -18,9 +19,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops import reference
-from chordmixer.ops.reference import Mlp, Norm, mix, normalise
+from chordmixer.ops.reference import Exits, Mlp, Norm, mix, normalise
 
-__all__ = ["Backend", "Mlp", "Norm", "activations", "block", "mix", "normalise", "rotate", "segment_mean"]
+__all__ = [
+    "Backend",
+    "Exits",
+    "Mlp",
+    "Norm",
+    "activations",
+    "block",
+    "blocks",
+    "mix",
+    "normalise",
+    "on_kernels",
+    "rotate",
+    "segment_mean",
+]
 
 Backend = Literal["auto", "torch", "triton"]
 OLDEST_TRITON = (3, 2)
@@ -85,10 +99,34 @@ def block(
     return mixed
 
 
+def blocks(
+    values: Float[Tensor, "T C"],
+    offsets: Int[Tensor, "B+1"],
+    exits: Exits,
+    track_size: int,
+    mlps: Sequence[Mlp],
+    *,
+    order: str = "paper",
+    prenorms: Sequence[Norm | None],
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+) -> Float[Tensor, "T C"]:
+    """Many blocks as one operation, with layer norms before Rotate or none: see `reference.blocks`."""
+    settings = {"order": order, "prenorms": prenorms, "dropout": dropout}
+    module = _module("block", values, backend)
+    mixed: Tensor = module.blocks(values, offsets, exits, track_size, mlps, **settings)
+    return mixed
+
+
+def on_kernels(values: Tensor) -> bool:
+    """Whether `auto` takes these tensors to the Triton kernels."""
+    return _module("block", values, "auto") is not reference
+
+
 def activations(values: Tensor) -> torch.dtype:
     """The type that a network's tokens are kept in: under autocast the kernels keep them in its type."""
     device = values.device.type
-    if torch.is_autocast_enabled(device) and _module("block", values, "auto") is not reference:
+    if torch.is_autocast_enabled(device) and on_kernels(values):
         return torch.get_autocast_dtype(device)
     return values.dtype
 

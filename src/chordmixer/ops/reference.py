@@ -8,7 +8,7 @@ tokens that stay in the cache.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +43,10 @@ class Mlp(NamedTuple):
     fc1_bias: Float[Tensor, "H"]
     fc2_weight: Float[Tensor, "C H"]
     fc2_bias: Float[Tensor, "C"]
+
+
+Exits = list[tuple[int, int]]
+"""Tokens and sequences of the prefix that passes each block: deep sequences first, shallow ones leave early."""
 
 
 # --- Rotate ---------------------------------------------------------------------------------------------
@@ -283,6 +287,26 @@ def block(
     else:
         branch = rotate(F.dropout(mix(z, mlp), dropout), offsets, track_size)
     return normalise(residual + branch, offsets, norm)
+
+
+def blocks(
+    values: Float[Tensor, "T C"],
+    offsets: Int[Tensor, "B+1"],
+    exits: Exits,
+    track_size: int,
+    mlps: Sequence[Mlp],
+    *,
+    order: str = "paper",
+    prenorms: Sequence[Norm | None],
+    dropout: float = 0.0,
+) -> Float[Tensor, "T C"]:
+    """One block after the other, each over the prefix of the tokens that has not left yet."""
+    left = []
+    for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):
+        left.append(values[tokens:])
+        own = offsets[: sequences + 1]
+        values = block(values[:tokens], own, track_size, mlp, order=order, prenorm=prenorm, dropout=dropout)
+    return torch.cat([values, *reversed(left)])
 
 
 def _block_in_tiles(

@@ -1,254 +1,22 @@
-"""Triton: the whole block in one pass forward, two backward. `ops/README.md` derives them and counts their bytes.
-
-Names: `p_` pointer, `b_` block of values, `o_` offset, `m_` mask, `i_` program index.
-Tokens are counted in 32 bits, addresses in 64.
-"""
+"""Triton: launching the kernels of `triton_kernels.py` for one block, or for a whole network of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from chordmixer.ops import reference
-from chordmixer.ops.triton_rows import bisected, layer_norm_backward, locate, row_statistics, turned
+from chordmixer.ops.triton_kernels import backward_kernel, forward_kernel, weights_kernel
+from chordmixer.ops.triton_rows import bisected, layer_norm_backward, row_statistics
 
-RUNTIME = ["tokens", "sequences", "bisections", "share", "seed", "dropout"]
-"""Numbers that change from batch to batch: a kernel is not compiled anew for each."""
-
-# --- What forward and backward share ----------------------------------------------------------------------
-
-
-@triton.jit
-def _rows(o_token, start, length, first, o_channel, S: tl.constexpr, B: tl.constexpr, TURN: tl.constexpr):
-    """The tokens that B channels from `first` on are read from: TURN 0 stays, 1 rotates, -1 rotates back."""
-    o_position = o_token - start
-    if TURN == 0:
-        o_row = o_token[:, None]
-    elif S % B == 0:  # one track
-        o_row = (start + turned(o_position, length, first // S, TURN == -1))[:, None]
-    else:
-        o_track = o_channel[None, :] // S
-        o_row = start[:, None] + turned(o_position[:, None], length[:, None], o_track, TURN == -1)
-    return o_row
-
-
-@triton.jit
-def _places(
-    o_token, m_token, start, length, first,
-    C: tl.constexpr, S: tl.constexpr, B: tl.constexpr, TURN: tl.constexpr,
-):  # fmt: skip
-    """Where B channels of these tokens stand in memory, and which of them exist."""
-    o_channel = first + tl.arange(0, B)
-    o_row = _rows(o_token, start, length, first, o_channel, S, B, TURN)
-    return o_row.to(tl.int64) * C + o_channel[None, :], m_token[:, None] & (o_channel < C)[None, :]
-
-
-@triton.jit
-def _kept(seed, o_token, o_channel, C: tl.constexpr, dropout):
-    """Dropout's factors, a function of the seed and the place."""
-    draw = tl.rand(seed, o_token[:, None].to(tl.int64) * C + o_channel[None, :])
-    return tl.where(draw >= dropout, 1 / (1 - dropout), 0.0)
-
-
-@triton.jit
-def _hidden(
-    p_x, p_w1, p_b1, p_mean, p_rstd, o_token, m_token, start, length, channels, seed, dropout,
-    C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, DROP: tl.constexpr,
-    BK: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The hidden layer before its GELU, in float32: rotated tokens times W1."""
-    o_hidden = tl.arange(0, BH)
-    m_hidden = o_hidden < H
-    b_hidden = tl.zeros((BT, BH), tl.float32)
-    for first in range(0, channels, BK):
-        o_channel = first + tl.arange(0, BK)
-        m_channel = o_channel < C
-        mask = m_token[:, None] & m_channel[None, :]
-        o_row = _rows(o_token, start, length, first, o_channel, S, BK, TURN)
-        b_x = tl.load(p_x + o_row.to(tl.int64) * C + o_channel[None, :], mask=mask, other=0.0)
-        o_w1 = o_hidden[None, :] * C + o_channel[:, None]
-        b_w1 = tl.load(p_w1 + o_w1, mask=m_channel[:, None] & m_hidden[None, :], other=0.0)
-        if NORM:
-            b_mean = tl.load(p_mean + o_row)
-            b_rstd = tl.load(p_rstd + o_row)
-            b_x = ((b_x.to(tl.float32) - b_mean) * b_rstd).to(b_w1.dtype)
-        if DROP:
-            b_x = (b_x * _kept(seed, o_token, o_channel, C, dropout)).to(b_w1.dtype)
-        b_hidden = tl.dot(b_x, b_w1, b_hidden, input_precision=PRECISION)
-    return b_hidden + tl.load(p_b1 + o_hidden, mask=m_hidden, other=0.0)[None, :]
-
-
-@triton.jit
-def _gaussian(b_x, EXACT: tl.constexpr):
-    """The normal distribution function, and exp(-x^2 / 2).
-
-    Sixteen-bit kernels take formula 7.1.26 of Abramowitz and Stegun (error below 1.5e-7): one exponential for both.
-    """
-    b_exp = tl.exp(-0.5 * b_x * b_x)
-    if EXACT:
-        b_cdf = 0.5 + 0.5 * tl.erf(b_x * 0.7071067811865476)
-    else:
-        b_t = 1 / (1 + 0.23164189 * tl.abs(b_x))
-        b_poly = b_t * (
-            0.127414796 + b_t * (-0.142248368 + b_t * (0.7107068705 + b_t * (-0.7265760135 + b_t * 0.5307027145)))
-        )
-        b_tail = b_poly * b_exp
-        b_cdf = tl.where(b_x < 0, b_tail, 1 - b_tail)
-    return b_cdf, b_exp
-
-
-# --- Forward ----------------------------------------------------------------------------------------------
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def _forward_kernel(
-    p_x, p_residual, p_out, p_w1, p_b1, p_w2, p_b2, p_mean, p_rstd, p_offsets,
-    tokens, channels, sequences, bisections, seed, dropout,
-    C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr,
-    DROP_IN: tl.constexpr, DROP_OUT: tl.constexpr, EXACT: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    o_token = tl.program_id(0) * BT + tl.arange(0, BT)
-    m_token = o_token < tokens
-    o_token = tl.minimum(o_token, tokens - 1)
-    start, length = locate(p_offsets, o_token, sequences, bisections)
-    b_hidden = _hidden(
-        p_x, p_w1, p_b1, p_mean, p_rstd, o_token, m_token, start, length, channels, seed, dropout,
-        C, S, H, IN, NORM, DROP_IN, BK, BT, BH, PRECISION,
-    )  # fmt: skip
-    b_cdf, _ = _gaussian(b_hidden, EXACT)
-    b_hidden = (b_hidden * b_cdf).to(p_x.dtype.element_ty)
-    o_hidden = tl.arange(0, BH)
-    m_hidden = o_hidden < H
-    for first in range(0, channels, BN):
-        o_channel = first + tl.arange(0, BN)
-        m_channel = o_channel < C
-        o_value, mask = _places(o_token, m_token, start, length, first, C, S, BN, OUT)
-        b_residual = tl.load(p_residual + o_value, mask=mask, other=0.0)
-        o_w2 = o_channel[None, :] * H + o_hidden[:, None]
-        b_w2 = tl.load(p_w2 + o_w2, mask=m_hidden[:, None] & m_channel[None, :], other=0.0)
-        b_mixed = tl.dot(b_hidden, b_w2, input_precision=PRECISION)
-        b_mixed += tl.load(p_b2 + o_channel, mask=m_channel, other=0.0)[None, :]
-        if DROP_OUT:
-            b_mixed *= _kept(seed, o_token, o_channel, C, dropout)
-        tl.store(p_out + o_value, b_mixed + b_residual.to(tl.float32), mask=mask)
-
-
-# --- Backward, first pass: gradients of the tokens ----------------------------------------------------------
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def _backward_kernel(
-    p_x, p_gradient, p_out, p_hidden, p_dhidden, p_places, p_w1, p_b1, p_w2, p_db1, p_mean, p_rstd, p_offsets,
-    tokens, channels, sequences, bisections, seed, dropout,
-    C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr,
-    DROP_IN: tl.constexpr, DROP_OUT: tl.constexpr, RESIDUAL: tl.constexpr, EXACT: tl.constexpr, BK: tl.constexpr,
-    BN: tl.constexpr, BO: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    o_token = tl.program_id(0) * BT + tl.arange(0, BT)
-    m_token = o_token < tokens
-    o_token = tl.minimum(o_token, tokens - 1)
-    start, length = locate(p_offsets, o_token, sequences, bisections)
-    tl.store(p_places + o_token.to(tl.int64) * 2, start, mask=m_token)
-    tl.store(p_places + o_token.to(tl.int64) * 2 + 1, length, mask=m_token)
-    o_hidden = tl.arange(0, BH)
-    m_hidden = o_hidden < H
-    kind = p_x.dtype.element_ty
-
-    b_before = _hidden(
-        p_x, p_w1, p_b1, p_mean, p_rstd, o_token, m_token, start, length, channels, seed, dropout,
-        C, S, H, IN, NORM, DROP_IN, BK, BT, BH, PRECISION,
-    )  # fmt: skip
-    b_cdf, b_exp = _gaussian(b_before, EXACT)
-    m_kept = m_token[:, None] & m_hidden[None, :]
-    o_kept = o_token[:, None].to(tl.int64) * H + o_hidden[None, :]
-    tl.store(p_hidden + o_kept, b_before * b_cdf, mask=m_kept)
-    b_slope = (b_cdf + b_before * b_exp * 0.3989422804014327).to(kind)
-
-    b_dhidden = tl.zeros((BT, BH), tl.float32)
-    for first in range(0, channels, BN):
-        o_channel = first + tl.arange(0, BN)
-        m_channel = o_channel < C
-        o_value, mask = _places(o_token, m_token, start, length, first, C, S, BN, OUT)
-        b_dy = tl.load(p_gradient + o_value, mask=mask, other=0.0)
-        if DROP_OUT:
-            b_dy = (b_dy * _kept(seed, o_token, o_channel, C, dropout)).to(kind)
-        o_w2 = o_channel[:, None] * H + o_hidden[None, :]
-        b_w2 = tl.load(p_w2 + o_w2, mask=m_channel[:, None] & m_hidden[None, :], other=0.0)
-        b_dhidden = tl.dot(b_dy, b_w2, b_dhidden, input_precision=PRECISION)
-    b_dhidden = tl.where(m_token[:, None], b_dhidden * b_slope.to(tl.float32), 0.0)
-    tl.store(p_db1 + tl.program_id(0).to(tl.int64) * H + o_hidden, tl.sum(b_dhidden, axis=0), mask=m_hidden)
-    b_dbefore = b_dhidden.to(kind)
-    tl.store(p_dhidden + o_kept, b_dbefore, mask=m_kept)
-
-    o_value, mask = _places(o_token, m_token, start, length, 0, C, S, BO, IN)
-    b_residual = tl.load(p_gradient + o_value, mask=mask & RESIDUAL, other=0.0)
-    for first in range(0, channels, BO):
-        o_channel = first + tl.arange(0, BO)
-        m_channel = o_channel < C
-        o_next, m_next = _places(o_token, m_token, start, length, first + BO, C, S, BO, IN)
-        b_next = tl.load(p_gradient + o_next, mask=m_next & RESIDUAL, other=0.0)
-        o_w1 = o_hidden[:, None] * C + o_channel[None, :]
-        b_w1 = tl.load(p_w1 + o_w1, mask=m_hidden[:, None] & m_channel[None, :], other=0.0)
-        b_dx = tl.dot(b_dbefore, b_w1, input_precision=PRECISION)
-        if DROP_IN:
-            b_dx *= _kept(seed, o_token, o_channel, C, dropout)
-        tl.store(p_out + o_value, b_dx + b_residual.to(tl.float32), mask=mask)
-        b_residual, o_value, mask = b_next, o_next, m_next
-
-
-# --- Backward, second pass: gradients of the weights --------------------------------------------------------
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def _weights_kernel(
-    p_units, p_tokens, p_places, p_mean, p_rstd, p_out, p_sum, tokens, share, stride, seed, dropout,
-    C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, DROP: tl.constexpr,
-    SECOND: tl.constexpr, BC: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Program (c, h, s): hidden units h times rotated channels c, summed over the tokens of share s."""
-    first_channel, i_share = tl.program_id(0) * BC, tl.program_id(2)
-    o_channel = first_channel + tl.arange(0, BC)
-    o_hidden = tl.program_id(1) * BH + tl.arange(0, BH)
-    m_channel, m_hidden = o_channel < C, o_hidden < H
-    b_product, b_sum = tl.zeros((BH, BC), tl.float32), tl.zeros((BC,), tl.float32)
-    kind = p_tokens.dtype.element_ty
-    end = tl.minimum((i_share + 1) * share, tokens)
-    for first in range(i_share * share, end, BT):
-        o_token = first + tl.arange(0, BT)
-        m_token = o_token < end
-        o_token = tl.minimum(o_token, end - 1)
-        start = tl.load(p_places + o_token.to(tl.int64) * 2)
-        length = tl.load(p_places + o_token.to(tl.int64) * 2 + 1)
-        mask = m_token[:, None] & m_channel[None, :]
-        o_row = _rows(o_token, start, length, first_channel, o_channel, S, BC, TURN)
-        b_tokens = tl.load(p_tokens + o_row.to(tl.int64) * C + o_channel[None, :], mask=mask, other=0.0)
-        if NORM:
-            b_normal = (b_tokens.to(tl.float32) - tl.load(p_mean + o_row)) * tl.load(p_rstd + o_row)
-            b_tokens = tl.where(mask, b_normal, 0.0).to(kind)
-        if DROP:
-            b_tokens = (b_tokens * _kept(seed, o_token, o_channel, C, dropout)).to(kind)
-        o_unit = o_token[:, None].to(tl.int64) * H + o_hidden[None, :]
-        b_units = tl.load(p_units + o_unit, mask=m_token[:, None] & m_hidden[None, :], other=0.0)
-        b_product = tl.dot(tl.trans(b_units), b_tokens, b_product, input_precision=PRECISION)
-        if SECOND:
-            b_sum += tl.sum(b_tokens.to(tl.float32), axis=0)
-    o_share = i_share.to(tl.int64) * stride
-    m_out = m_hidden[:, None] & m_channel[None, :]
-    if SECOND:  # W2 is (C, H)
-        tl.store(p_out + o_share + o_channel[None, :] * H + o_hidden[:, None], b_product, mask=m_out)
-        if tl.program_id(1) == 0:
-            tl.store(p_sum + o_share + o_channel, b_sum, mask=m_channel)
-    else:  # W1 is (H, C)
-        tl.store(p_out + o_share + o_hidden[:, None] * C + o_channel[None, :], b_product, mask=m_out)
-
-
-# --- Launch, gradient, public function ----------------------------------------------------------------------
+# --- What a kernel is compiled for --------------------------------------------------------------------------
 
 
 class Plan(NamedTuple):
@@ -262,60 +30,179 @@ class Plan(NamedTuple):
     drop: bool
     full: bool
     """Whether the tokens are float32."""
+    ptx: bool
+    """Whether an NVIDIA processor runs it, whose own instructions may be named."""
     precision: str
 
 
+def _plan(values: Tensor, track_size: int, hidden: int, order: str, norm: bool, dropout: float) -> Plan:
+    return Plan(
+        values.shape[1],
+        track_size,
+        hidden,
+        released=order == "released",
+        norm=norm,
+        drop=dropout > 0,
+        full=values.dtype == torch.float32,
+        ptx=values.is_cuda and torch.version.hip is None,
+        precision="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+    )
+
+
 @cache
-def _switches(plan: Plan) -> dict[str, Any]:
-    """Compile-time arguments of the kernels that pass through the whole block."""
-    return {
+def _switches(kernel: str, plan: Plan) -> dict[str, Any]:
+    """Compile-time arguments: what is computed, and in tiles of which shape."""
+    switches = {
         "C": plan.channels,
         "S": plan.track_size,
         "H": plan.hidden,
         "IN": 0 if plan.released else 1,
         "OUT": -1 if plan.released else 0,
-        "NORM": plan.norm,
         "DROP_IN": plan.drop and not plan.released,
         "DROP_OUT": plan.drop and plan.released,
         "PRECISION": plan.precision,
-        "EXACT": plan.full,
+    }
+    if kernel != "weights":
+        switches |= {"NORM": plan.norm, "EXACT": plan.full, "PTX": plan.ptx}
+    return switches | _shape(kernel, plan)
+
+
+def _shape(kernel: str, plan: Plan) -> dict[str, int]:
+    """Tile sizes, warps and stages: the best found on an H200 in bf16 at H = 128, smaller for more."""
+    wide = triton.next_power_of_2(max(16, plan.hidden))
+    tile = max(16, (32 if plan.full else 64) * 128 // max(wide, 128))
+    if plan.full:  # true float32 has no matrix units to feed
+        through = {"BK": 32, "BN": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1}
+        weights = {"BC": 32, "BT": 32, "BH": min(wide, 128), "num_warps": 4, "num_stages": 1}
+        return weights if kernel == "weights" else through
+    few = wide <= 128
+    chunk = min(64, 32768 // wide)
+    return {
+        "forward": {"BK": min(64 if few and not plan.norm else 32, chunk), "BN": 32, "num_stages": 3},
+        "backward": {"BK": min(32 if plan.norm else 64, chunk), "BN": chunk, "num_stages": 4 if few else 3},
+        "weights": {"BC": 64, "num_stages": 5},
+    }[kernel] | {
+        "BT": 32 if kernel == "weights" else tile,
+        "BH": min(wide, 128) if kernel == "weights" else wide,
+        "num_warps": 4,
     }
 
 
+def _programs(tokens: int, sequences: int, tile: int) -> tuple[int, bool]:
+    """How many programs a pass takes, and whether sequences are long enough to cut tiles at their borders."""
+    long = 4 * sequences * tile <= tokens
+    return (tokens // tile + sequences, True) if long else (triton.cdiv(tokens, tile), False)
+
+
 @cache
-def _shape(kernel: str, plan: Plan) -> dict[str, int]:
-    """Tile sizes, warps, stages and registers: the best found on an H200 in bf16 at H = 128, smaller for more."""
-    wide = triton.next_power_of_2(max(16, plan.hidden))
-    tile = max(16, (32 if plan.full else 64) * 128 // max(wide, 128))
-    track = plan.track_size if plan.norm and plan.track_size in (16, 32, 64) else 0  # one row's statistics a chunk
-    if plan.full:  # true float32 has no matrix units to feed
-        return {
-            "forward": {"BK": 32, "BN": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1},
-            "backward": {"BK": 32, "BN": 32, "BO": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1},
-            "weights": {"BC": 32, "BT": 32, "BH": min(wide, 128), "num_warps": 4, "num_stages": 1},
-        }[kernel]
-    chunk = min(64, 32768 // wide)
-    return {
-        "forward": {
-            "BK": track or min(32, chunk),
-            "BN": chunk,
-            "BT": tile,
-            "BH": wide,
-            "num_warps": 4,
-            "num_stages": 3,
-            "maxnreg": 128,
-        },
-        "backward": {
-            "BK": track or chunk,
-            "BN": chunk,
-            "BO": chunk,
-            "BT": tile,
-            "BH": wide,
-            "num_warps": 4,
-            "num_stages": 3,
-        },
-        "weights": {"BC": 128, "BT": 64, "BH": min(wide, 128), "num_warps": 4, "num_stages": 4},
-    }[kernel]
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+# --- Launches -----------------------------------------------------------------------------------------------
+
+
+class Weights(NamedTuple):
+    """A block's linear maps, the matrices in the tokens' type; and mean and inverse deviation of its input's rows."""
+
+    w1: Tensor
+    b1: Tensor
+    w2: Tensor
+    b2: Tensor
+    mean: Tensor | None = None
+    rstd: Tensor | None = None
+
+
+Chance = tuple[int, float]
+"""The seed and share of what is dropped."""
+
+
+def _forward(
+    plan: Plan, chance: Chance, x: Tensor, residual: Tensor, out: Tensor, offsets: Tensor, weights: Weights,
+    following: tuple[Tensor, ...] = (), eps: float = 0.0,
+) -> None:  # fmt: skip
+    """One block; `following`, if given, takes mean and inverse deviation of the rows of `out`."""
+    switches = _switches("forward", plan)
+    programs, long = _programs(x.shape[0], offsets.shape[0] - 1, switches["BT"])
+    w1, b1, w2, b2, mean, rstd = weights
+    forward_kernel[(programs,)](
+        x, residual, out, w1, b1, w2, b2, x if mean is None else mean, x if rstd is None else rstd,
+        *(following or (x, x)), offsets, *x.shape, *bisected(offsets), *chance, eps,
+        NEXT=bool(following), LONG=long, **switches,
+    )  # fmt: skip
+
+
+class Scratch(NamedTuple):
+    """What the first backward pass leaves for the second, and rows of partial sums."""
+
+    hidden: Tensor
+    dhidden: Tensor
+    places: Tensor
+    db1: Tensor
+
+    @classmethod
+    def for_tokens(cls, x: Tensor, plan: Plan, sequences: int) -> Scratch:
+        hidden, dhidden = x.new_empty(2, x.shape[0], plan.hidden)
+        places = torch.empty(x.shape[0], 2, dtype=torch.int32, device=x.device)
+        most = triton.cdiv(x.shape[0], _switches("backward", plan)["BT"]) + sequences
+        return cls(hidden, dhidden, places, torch.empty(most, plan.hidden, device=x.device))
+
+
+def _backward(
+    plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, dx: Tensor, offsets: Tensor, weights: Weights,
+    scratch: Scratch, sums: Tensor, apart: bool,
+) -> None:  # fmt: skip
+    """Gradients of the tokens into `dx`, of W1, W2, b2 and b1, one behind the other, into `sums`.
+
+    `apart`: the residual was another tensor, whose gradient is not added to dx.
+    """
+    switches = _switches("backward", plan)
+    programs, long = _programs(x.shape[0], offsets.shape[0] - 1, switches["BT"])
+    w1, b1, w2, _, mean, rstd = weights
+    statistics = (x, x) if mean is None or rstd is None else (mean, rstd)
+    db1 = scratch.db1[:programs]
+    backward_kernel[(programs,)](
+        x, gradient, dx, *scratch[:3], w1, b1, w2, db1, *statistics, offsets,
+        *x.shape, *bisected(offsets), *chance,
+        RESIDUAL=not (apart or plan.norm), LONG=long, **switches,
+    )  # fmt: skip
+    if plan.norm:
+        normal = torch.empty_like(x)
+        layer_norm_backward(x, *statistics, dx, None if apart else gradient, normal)
+        x = normal
+    torch.sum(db1, 0, out=sums[-plan.hidden :])
+    _weight_gradients(plan, chance, x, gradient, scratch, sums[: -plan.hidden])
+
+
+def _weight_gradients(
+    plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, scratch: Scratch, sums: Tensor
+) -> None:
+    """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
+    switches, size = _switches("weights", plan), plan.hidden * plan.channels
+    blocks = triton.cdiv(plan.channels, switches["BC"]), triton.cdiv(plan.hidden, switches["BH"])
+    shares = max(1, min(4 * _processors(x.device) // (blocks[0] * blocks[1]), x.shape[0] // (4 * switches["BT"])))
+    share = triton.cdiv(triton.cdiv(x.shape[0], shares), switches["BT"]) * switches["BT"]
+    parts = torch.empty(triton.cdiv(x.shape[0], share), len(sums), device=x.device)
+    dw1, dw2, db2 = parts[0].split((size, size, plan.channels))
+    weights_kernel[(*blocks, len(parts))](
+        x, gradient, *scratch[:3], dw1, dw2, db2, x.shape[0], share, len(sums), *chance, **switches
+    )
+    torch.sum(parts, 0, out=sums)
+
+
+def _sums(plan: Plan, blocks: int, device: torch.device) -> Tensor:
+    """Room for the gradients of all weights of several blocks, a row each."""
+    return torch.empty(blocks, 2 * plan.hidden * plan.channels + plan.channels + plan.hidden, device=device)
+
+
+def _split(plan: Plan, sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Views of the gradients of W1, b1, W2 and b2, with a leading dimension for the blocks."""
+    channels, hidden = plan.channels, plan.hidden
+    dw1, dw2, db2, db1 = sums.split((hidden * channels, hidden * channels, channels, hidden), dim=1)
+    return dw1.unflatten(1, (hidden, channels)), db1, dw2.unflatten(1, (channels, hidden)), db2
+
+
+# --- One block ----------------------------------------------------------------------------------------------
 
 
 class _Block(torch.autograd.Function):
@@ -323,69 +210,25 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, chance: tuple[int, float], x: Tensor, residual: Tensor | None, offsets: Tensor,
-        w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, mean: Tensor | None, rstd: Tensor | None, out: Tensor | None,
+        ctx: Any, plan: Plan, chance: Chance, x: Tensor, residual: Tensor | None, offsets: Tensor, w1: Tensor,
+        b1: Tensor, w2: Tensor, b2: Tensor, mean: Tensor | None, rstd: Tensor | None, out: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        w1, w2 = w1.to(x.dtype).contiguous(), w2.to(x.dtype).contiguous()
+        weights = Weights(w1.to(x.dtype).contiguous(), b1, w2.to(x.dtype).contiguous(), b2, mean, rstd)
         out = torch.empty_like(x) if out is None else out
         ctx.plan, ctx.chance, ctx.apart = plan, chance, residual is not None
-        ctx.save_for_backward(x, offsets, w1, b1, w2, mean, rstd)
-        shape = _shape("forward", plan)
-        _forward_kernel[(triton.cdiv(len(x), shape["BT"]),)](
-            x, x if residual is None else residual, out, w1, b1, w2, b2, x if mean is None else mean,
-            x if rstd is None else rstd, offsets, *x.shape, *bisected(offsets), *chance, **_switches(plan), **shape,
-        )  # fmt: skip
+        ctx.save_for_backward(x, offsets, *weights)
+        _forward(plan, chance, x, x if residual is None else residual, out, offsets, weights)
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        x, offsets, w1, b1, w2, mean, rstd = ctx.saved_tensors
-        gradient, plan = gradient.contiguous(), ctx.plan
-        statistics = (mean, rstd) if plan.norm else (x, x)
-        hidden, dhidden = x.new_empty(2, len(x), len(b1))
-        places = torch.empty(len(x), 2, dtype=torch.int32, device=x.device)
-        dx = torch.empty_like(x)
-        shape = _shape("backward", plan)
-        db1 = torch.empty(triton.cdiv(len(x), shape["BT"]), len(b1), device=x.device)
-        _backward_kernel[(len(db1),)](
-            x, gradient, dx, hidden, dhidden, places, w1, b1, w2, db1, *statistics, offsets,
-            *x.shape, *bisected(offsets), *ctx.chance,
-            **_switches(plan), RESIDUAL=not (ctx.apart or plan.norm), **shape,
-        )  # fmt: skip
-        if plan.norm:
-            dx = layer_norm_backward(x, mean, rstd, dx, None if ctx.apart else gradient)
-        dw1, dw2, db2 = _weights(plan, ctx.chance, x, gradient, hidden, dhidden, places, statistics)
-        return None, None, dx, gradient if ctx.apart else None, None, dw1, db1.sum(0), dw2, db2, None, None, None
-
-
-def _weights(
-    plan: Plan, chance: tuple[int, float], x: Tensor, gradient: Tensor,
-    hidden: Tensor, dhidden: Tensor, places: Tensor, statistics: tuple[Tensor, Tensor],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
-    shape, switches = _shape("weights", plan), _switches(plan)
-    size, common = plan.hidden * plan.channels, {k: switches[k] for k in ("C", "S", "H", "PRECISION")}
-    blocks = triton.cdiv(plan.channels, shape["BC"]), triton.cdiv(plan.hidden, shape["BH"])
-    shares = max(1, min(4 * _processors(x.device) // (blocks[0] * blocks[1]), len(x) // (4 * shape["BT"])))
-    share = triton.cdiv(triton.cdiv(len(x), shares), shape["BT"]) * shape["BT"]
-    sums = torch.empty(triton.cdiv(len(x), share), 2 * size + plan.channels, device=x.device)
-    dw1, dw2, db2 = sums[0].split((size, size, plan.channels))
-    numbers = (len(x), share, sums.shape[1], *chance)
-    _weights_kernel[(*blocks, len(sums))](
-        dhidden, x, places, *statistics, dw1, db2, *numbers, **common, **shape,
-        TURN=switches["IN"], NORM=plan.norm, DROP=switches["DROP_IN"], SECOND=False,
-    )  # fmt: skip
-    _weights_kernel[(*blocks, len(sums))](
-        hidden, gradient, places, *statistics, dw2, db2, *numbers, **common, **shape,
-        TURN=switches["OUT"], NORM=False, DROP=switches["DROP_OUT"], SECOND=True,
-    )  # fmt: skip
-    dw1, dw2, db2 = sums.sum(0).split((size, size, plan.channels))
-    return dw1.view(plan.hidden, plan.channels), dw2.view(plan.channels, plan.hidden), db2
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+        x, offsets, *weights = ctx.saved_tensors
+        gradient, plan, dx = gradient.contiguous(), ctx.plan, torch.empty_like(x)
+        scratch, sums = Scratch.for_tokens(x, plan, offsets.shape[0] - 1), _sums(plan, 1, x.device)
+        _backward(plan, ctx.chance, x, gradient, dx, offsets, Weights(*weights), scratch, sums[0], ctx.apart)
+        of_weights = (part[0] for part in _split(plan, sums))
+        return None, None, dx, gradient if ctx.apart else None, None, *of_weights, None, None, None
 
 
 def block(
@@ -410,18 +253,94 @@ def block(
     elif prenorm is not None:
         residual = values if residual is None else residual
         values = reference.normalise(values, offsets, prenorm)
+    plan = _plan(values, track_size, len(b1), order, mean is not None, dropout)
     seed = int(torch.randint(1 << 31, ())) if dropout else 0
-    plan = Plan(
-        values.shape[1],
-        track_size,
-        len(b1),
-        released=order == "released",
-        norm=mean is not None,
-        drop=dropout > 0,
-        full=values.dtype == torch.float32,
-        precision="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-    )
     mixed = _Block.apply(
         plan, (seed, dropout), values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out
     )
     return reference.normalise(mixed, offsets, norm)
+
+
+# --- All blocks of a network --------------------------------------------------------------------------------
+
+
+class _Blocks(torch.autograd.Function):
+    """Many blocks as one operation: no bookkeeping between them, and gradients of early leavers stay in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: Plan, chances: list[Chance], exits: reference.Exits, eps: float, x: Tensor, offsets: Tensor,
+        w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
+    ) -> Tensor:  # fmt: skip
+        w1, w2 = w1.to(x.dtype), w2.to(x.dtype)
+        statistics: tuple[Tensor, ...] = row_statistics(x, eps) if plan.norm else ()
+        inputs, weights = [x], []
+        for i, (tokens, sequences) in enumerate(exits):
+            own = tuple(s[:tokens] for s in statistics)
+            weights.append(Weights(w1[i], b1[i], w2[i], b2[i], *own))
+            source, out = inputs[-1][:tokens], x.new_empty(tokens, x.shape[1])
+            # In the released order a program's tokens end up in different rows, and know no row's sum.
+            following = plan.norm and not plan.released and i + 1 < len(exits)
+            statistics = tuple(torch.empty(2, tokens, device=x.device)) if following else ()
+            _forward(plan, chances[i], source, source, out, offsets[: sequences + 1], weights[-1], statistics, eps)
+            if plan.norm and plan.released:
+                statistics = row_statistics(out, eps)
+            inputs.append(out)
+        ctx.plan, ctx.chances, ctx.exits = plan, chances, exits
+        ctx.save_for_backward(offsets, *inputs[:-1], *(part for own in weights for part in own))
+        return _together(inputs[1:], exits)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        plan, exits = ctx.plan, ctx.exits
+        offsets, *saved = ctx.saved_tensors
+        inputs, parts = saved[: len(exits)], saved[len(exits) :]
+        size = len(Weights._fields)
+        weights = [Weights(*parts[i * size : (i + 1) * size]) for i in range(len(exits))]
+        gradient, x = gradient.contiguous(), inputs[0]
+        scratch, sums = Scratch.for_tokens(x, plan, offsets.shape[0] - 1), _sums(plan, len(exits), x.device)
+        buffers = [torch.empty_like(x) for _ in exits[:2]]
+        incoming = gradient
+        for i in reversed(range(len(exits))):
+            tokens, sequences = exits[i]
+            dx = buffers[i % len(buffers)]
+            source, own = inputs[i][:tokens], offsets[: sequences + 1]
+            _backward(
+                plan, ctx.chances[i], source, incoming[:tokens], dx[:tokens], own, weights[i], scratch, sums[i], False
+            )  # fmt: skip
+            if i and (before := exits[i - 1][0]) > tokens:
+                dx[tokens:before] = gradient[tokens:before]  # of those who left after the block before
+            incoming = dx
+        return None, None, None, None, incoming, None, *_split(plan, sums)
+
+
+def _together(outputs: Sequence[Tensor], exits: reference.Exits) -> Tensor:
+    """The last block's tokens, behind them those that left after each block before."""
+    left = [outputs[i][after:] for i, (_, (after, _)) in enumerate(pairwise(exits)) if after < len(outputs[i])]
+    return torch.cat([outputs[-1], *reversed(left)]) if left else outputs[-1]
+
+
+def blocks(
+    values: Tensor,
+    offsets: Tensor,
+    exits: reference.Exits,
+    track_size: int,
+    mlps: Sequence[reference.Mlp],
+    *,
+    order: str = "paper",
+    prenorms: Sequence[reference.Norm | None],
+    dropout: float = 0.0,
+) -> Tensor:
+    """`reference.blocks`, for networks whose norms are layer norms before Rotate, or none."""
+    w1, b1, w2, b2 = (torch.stack(parts) for parts in zip(*mlps, strict=True))
+    norms = [norm for norm in prenorms if norm is not None]
+    if norms:
+        scale, shift = torch.stack([n.weight for n in norms]), torch.stack([n.bias for n in norms])
+        w1, b1 = w1 * scale[:, None, :], b1 + torch.einsum("lhc,lc->lh", w1, shift)
+    plan = _plan(values, track_size, b1.shape[1], order, bool(norms), dropout)
+    seeds = torch.randint(1 << 31, (len(mlps),)).tolist() if dropout else [0] * len(mlps)
+    chances = [(seed, dropout) for seed in seeds]
+    eps = norms[0].eps if norms else 0.0
+    made: Tensor = _Blocks.apply(plan, chances, exits, eps, values.contiguous(), offsets, w1, b1, w2, b2)
+    return made

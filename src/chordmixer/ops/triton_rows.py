@@ -85,7 +85,7 @@ def rotate(values: Tensor, offsets: Tensor, track_size: int, reverse: bool = Fal
 
 def bisected(offsets: Tensor) -> tuple[int, int]:
     """The number of sequences, and the halvings that find one among them."""
-    sequences = len(offsets) - 1
+    sequences = offsets.shape[0] - 1
     return sequences, (sequences - 1).bit_length()
 
 
@@ -171,7 +171,7 @@ def row_statistics(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 @triton.jit(do_not_specialize=["rows"])
 def _layer_norm_backward_kernel(
-    p_x, p_mean, p_rstd, p_gradient, p_residual, p_out, rows,
+    p_x, p_mean, p_rstd, p_gradient, p_residual, p_out, p_normal, rows,
     C: tl.constexpr, RESIDUAL: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     o_row = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
@@ -188,17 +188,20 @@ def _layer_norm_backward_kernel(
     if RESIDUAL:
         b_out += tl.load(p_residual + o_value, mask=mask, other=0.0).to(tl.float32)
     tl.store(p_out + o_value, b_out, mask=mask)
+    tl.store(p_normal + o_value, b_normal, mask=mask)
 
 
 def layer_norm_backward(
-    values: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, residual: Tensor | None
-) -> Tensor:
-    """The gradient of a layer norm's input from that of its output, plus a residual's; written over `gradient`."""
+    values: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, residual: Tensor | None, normal: Tensor
+) -> None:
+    """The gradient of a layer norm's input from that of its output, plus a residual's; written over `gradient`.
+
+    The norm's output is written to `normal` on the way.
+    """
     rows, channels = values.shape
     block = triton.next_power_of_2(channels)
     tile = max(1, 4096 // block)
     _layer_norm_backward_kernel[(triton.cdiv(rows, tile),)](
-        values, mean, rstd, gradient, gradient if residual is None else residual, gradient, rows,
+        values, mean, rstd, gradient, gradient if residual is None else residual, gradient, normal, rows,
         C=channels, RESIDUAL=residual is not None, BT=tile, BC=block,
     )  # fmt: skip
-    return gradient
