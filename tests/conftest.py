@@ -1,14 +1,20 @@
-"""What the tests share: one hypothesis profile, and an exact meter of the memory that torch allocates."""
+"""What the tests share: one hypothesis profile, a meter of memory, a cache folder, and two small FASTA files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from chordmixer import cli
+from chordmixer.training import evaluation
 
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=50)
@@ -31,3 +37,43 @@ def peak_bytes() -> Callable[[Callable[[], Any]], int]:
         return peak
 
     return measure
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Stores of the tests never enter the user's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder / "chordmixer" / "stores"
+
+
+@pytest.fixture(scope="session")
+def motifs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two FASTA files of 100 records of 30 to 120 letters, which differ by a motif: only to be read."""
+    folder, chance = tmp_path_factory.mktemp("motifs"), random.Random(0)
+    for name, motif in (("with", "TATAAGC"), ("without", "")):
+        with (folder / f"{name}.fa").open("w") as file:
+            for number in range(100):
+                letters = chance.choices("ACGT", k=chance.randint(30, 120))
+                place = chance.randrange(len(letters) - 8)
+                letters[place : place + len(motif)] = motif
+                file.write(f">{name}{number} gene:g{number // 4}\n{''.join(letters)}\n")
+    return [str(folder / "with.fa"), str(folder / "without.fa")]
+
+
+@pytest.fixture
+def chordmixer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process: exit code, output, errors."""
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as leave:
+            cli.main()
+        return int(leave.value.code or 0), *capsys.readouterr()
+
+    return run

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from chordmixer import cli, recipes
 from chordmixer.config import override
 from chordmixer.tasks.targets import Regression
-from chordmixer.training import Experiment, evaluation
+from chordmixer.training import Experiment
 from chordmixer.version import __version__
 
 SMALL = """
@@ -43,26 +43,12 @@ def toml(tmp_path: Path) -> Path:
     return tmp_path / "small.toml"
 
 
-@pytest.fixture
-def chordmixer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process: exit code, output, errors."""
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as leave:
-            cli.main()
-        return int(leave.value.code or 0), *capsys.readouterr()
-
-    return run
-
-
 def test_help_and_version_do_not_wait_for_torch() -> None:
     script = """
 import sys
 from chordmixer.cli import main
-for arguments in (["--help"], ["--version"], ["train", "--help"], ["evaluate", "--help"], ["demo", "--help"], []):
+for arguments in (["--help"], ["--version"], ["train", "--help"], ["evaluate", "--help"], ["demo", "--help"],
+    ["inspect", "--help"], ["predict", "--help"], ["embed", "--help"], ["report", "--help"], []):
     sys.argv = ["chordmixer", *arguments]
     try:
         main()
@@ -79,12 +65,17 @@ assert not heavy, heavy
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ([], ["--version", "train", "evaluate", "demo"]),
+        ([], ["--version", "inspect", "train", "predict", "embed", "evaluate", "report", "demo"]),
         (["train"], ["--out", "--base-length", "--config", "--set", "--resume", "chordmixer train --resume RUN"]),
-        (["evaluate"], ["--split", "training, validation or test"]),
+        (["train"], ["--labels", "--group", "--split", "--rc", "--format", "--column", "--on-bad", "--on-unmatched"]),
+        (["inspect"], ["--labels", "--group", "--format", "--column", "--plot", "--on-empty", "--tokenizer"]),
+        (["predict"], ["--out", "-o", "--min-confidence", "--over-length", "--on-bad", "--resume", "--format"]),
+        (["embed"], ["--out", "-o", "--per-token", "--batch-tokens", "--device", "--force"]),
+        (["evaluate"], ["--split", "training, validation or test", "--labels", "--over-length"]),
+        (["report"], ["RUN", "report.html"]),
         (["demo"], ["--out"]),
     ],
-    ids=["chordmixer", "train", "evaluate", "demo"],
+    ids=["chordmixer", "train", "train on files", "inspect", "predict", "embed", "evaluate", "report", "demo"],
 )
 def test_help_names_every_option(command: list[str], options: list[str]) -> None:
     shown = CliRunner().invoke(cli.app, [*command, "--help"], env={"COLUMNS": "120"})
@@ -217,7 +208,10 @@ def test_a_wrong_toml_file_is_one_line(chordmixer: Command, tmp_path: Path, text
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "sorting", "--out", "{run}"], "task 'sorting' is not known: choose one of adding"),
+        (
+            ["train", "sorting", "--out", "{run}"],
+            "sorting is neither a file nor a task: give the path of a file or folder, or one of adding",
+        ),
         (["train", "adding"], "no folder for the run: add --out RUN"),
         (["train", "--resume", "{none}"], "none is not a folder: give the --out folder of a training run"),
         (

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from chordmixer.cli import _experiment, app
+from chordmixer.cli import app
+from chordmixer.cli.settings import build
+from chordmixer.recipes import adding
+from chordmixer.tasks.adding import AddingConfig
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -24,7 +27,7 @@ def test_python_runs_from_top_to_bottom() -> None:
 def test_toml_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(blocks("toml")[0])
-    experiment = _experiment("adding", None, path, [])
+    experiment = build(adding, AddingConfig(), path)
     assert (experiment.training.epochs, experiment.model.network.max_length) == (6, 31_800)
 
 

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator
 from string import ascii_letters
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from chordmixer.data import Batch, Loader, Record, TokenSampler
+from chordmixer.data.records import DrawnRecords
 from chordmixer.tasks.adding import AddingConfig, AddingRecords
 
 
@@ -106,3 +108,34 @@ def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     (batch, *_) = loader().epoch()
     batch.pin_memory()
     assert {id(t) for t in pinned} == {id(t) for t in (batch.inputs.values, batch.inputs.offsets, batch.targets)}
+
+
+class Turning:
+    """Records that say which epoch they were drawn for."""
+
+    lengths = (2, 3, 4)
+    weights = np.array([0.5, 1.0, 1.5])
+
+    def __getitem__(self, index: int) -> Record:
+        return self.drawn(index, -1)
+
+    def drawn(self, index: int, epoch: int) -> Record:
+        return Record(torch.full((self.lengths[index],), epoch), torch.tensor(index))
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+
+def test_records_are_drawn_for_the_epoch_where_training_asks() -> None:
+    records = Turning()
+    assert isinstance(records, DrawnRecords)
+    sampler = TokenSampler(records.lengths, tokens=20, sequences=2)
+    for drawing, expected in ((True, 5), (False, -1)):
+        batches = list(Loader(records, sampler, drawing=drawing).epoch(5))
+        assert {int(v) for batch in batches for v in batch.inputs.values} == {expected}
+        for batch in batches:
+            assert batch.weights is not None and batch.weights.tolist() == records.weights[batch.indices].tolist()
+
+
+def test_records_without_weights_have_none() -> None:
+    assert all(batch.weights is None for batch in loader().epoch())

@@ -42,7 +42,7 @@ def test_tiles_of_long_sequences_end_at_their_borders(gradients: Callable, dista
     assert distance(made, wanted) < 2e-6
 
 
-@pytest.mark.parametrize("lengths", [(150, 40, 17, 3, 2, 1), (400, 300, 64, 33, 2, 1), (8, 8), (1,)], ids=str)
+@pytest.mark.parametrize("lengths", [(150, 40, 17, 3, 2, 1), (200, 90), (8, 8), (1,)], ids=str)
 @pytest.mark.parametrize("prenorm", [None, "layer"])
 @pytest.mark.parametrize("order", ["paper", "released"])
 def test_many_blocks_at_once(order: str, prenorm: str | None, lengths: tuple[int, ...]) -> None:

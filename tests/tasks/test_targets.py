@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
-from chordmixer.tasks.targets import Classification, Regression
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression, from_dict
 
 
 @pytest.fixture
@@ -51,6 +52,37 @@ class TestRegression:
         assert all(constant_loss(self.target, best + step, targets) > loss for step in (-0.01, 0.01))
 
 
+class TestRegressionWithoutTolerance:
+    targets = np.random.default_rng(2).normal(5000, 300, 400).astype(np.float32)
+    target = Regression.of(targets)
+
+    def test_answers_are_near_zero(self) -> None:
+        """Whatever the targets are, so that a fresh model is not far off."""
+        assert self.target.constant(self.targets) == pytest.approx([0], abs=1e-3)
+        assert constant_loss(self.target, np.zeros(1, np.float32), self.targets) == pytest.approx(1, rel=1e-3)
+
+    def test_metrics_are_in_the_targets_units(self) -> None:
+        outputs = self.target.standardised(self.targets)[:, None] + np.float32(0.1)
+        metrics = self.target.metrics(outputs, self.targets)
+        assert metrics["mae"] == pytest.approx(0.1 * self.target.scale, rel=1e-3)
+        assert metrics["mse"] == pytest.approx((0.1 * self.target.scale) ** 2, rel=1e-3)
+        assert metrics["r2"] == pytest.approx(0.99, rel=1e-3) and metrics["pearson"] == pytest.approx(1)
+        assert self.target.values(outputs) == pytest.approx(self.targets + 0.1 * self.target.scale, rel=1e-5)
+
+    def test_the_headline_rises_with_quality(self) -> None:
+        assert self.target.headline == "r2" and Regression(0.04).headline == "accuracy"
+        exact = self.target.standardised(self.targets)[:, None]
+        worse = self.target.metrics(exact + 0.5, self.targets)["r2"]
+        assert self.target.metrics(exact, self.targets)["r2"] > worse
+
+    def test_targets_that_are_all_alike(self) -> None:
+        assert Regression.of([3.0, 3.0]).scale == 1.0
+
+    def test_targets_must_be_finite(self) -> None:
+        with pytest.raises(ValueError, match="a target is NaN or infinite: every target must be finite; leave that"):
+            Regression.of([1.0, float("nan")])
+
+
 class TestClassification:
     counts = (600, 300, 100)
     targets = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], counts))
@@ -82,9 +114,29 @@ class TestClassification:
         outputs = rng.normal(size=(1000, 3)).astype(np.float32)
         outputs[:, 1] += self.targets == 1
         metrics = self.target.metrics(outputs, self.targets)
+        outputs = self.target.unweighted(outputs)  # whose answers `predict` gives
         assert metrics["accuracy"] == pytest.approx(accuracy_score(self.targets, outputs.argmax(1)))
         area = roc_auc_score(self.targets, softmax(outputs), multi_class="ovr")
         assert metrics["roc_auc"] == pytest.approx(area, abs=1e-5)
+
+    def test_metrics_beside_the_area(self, rng: np.random.Generator) -> None:
+        metrics = self.target.metrics(rng.normal(size=(1000, 3)).astype(np.float32), self.targets)
+        assert [*metrics] == ["accuracy", "roc_auc", "balanced_accuracy", "f1_macro", "mcc", "log_loss"]
+
+    def test_a_class_without_records_does_not_spoil_the_area(self, rng: np.random.Generator) -> None:
+        """As in a length bin: the mean is over the classes that are there."""
+        own = self.targets < 2
+        outputs = rng.normal(size=(int(own.sum()), 3)).astype(np.float32)
+        odds = [np.log(p / (1 - p)) for p in softmax(self.target.unweighted(outputs)).T[:2]]
+        expected = [roc_auc_score(self.targets[own] == k, odds[k]) for k in (0, 1)]
+        assert self.target.metrics(outputs, self.targets[own])["roc_auc"] == pytest.approx(
+            np.mean(expected), abs=1e-5
+        )
+
+    def test_weights_can_be_taken_back(self) -> None:
+        """The best constant for the weighted loss, unweighted, is the classes' own shares."""
+        best = self.target.unweighted(self.target.constant(self.targets)[None])
+        assert softmax(best)[0] == pytest.approx([0.6, 0.3, 0.1], rel=1e-4)
 
     def test_every_class_needs_a_record(self) -> None:
         with pytest.raises(ValueError, match="class 'c' has no training record: every class needs one"):
@@ -98,6 +150,11 @@ class TestTwoClasses:
     def metrics(self, scores: np.ndarray) -> dict[str, float]:
         outputs = np.stack([np.zeros_like(scores), scores], axis=1).astype(np.float32)
         return self.target.metrics(outputs, self.targets)
+
+    def test_average_precision_is_sklearns(self, rng: np.random.Generator) -> None:
+        scores = (rng.normal(size=400) + self.targets).round(1)
+        expected = average_precision_score(self.targets, scores)
+        assert self.metrics(scores)["average_precision"] == pytest.approx(expected)
 
     def test_headline(self) -> None:
         assert self.target.headline == "roc_auc" and TestClassification.target.headline == "accuracy"
@@ -121,3 +178,89 @@ class TestTwoClasses:
 
     def test_one_class_alone_has_no_area(self) -> None:
         assert np.isnan(self.target.metrics(np.zeros((3, 2), np.float32), np.ones(3, int))["roc_auc"])
+
+
+class TestMultiLabel:
+    targets = (np.random.default_rng(1).random((500, 3)) < [0.5, 0.2, 0.02]).astype(np.float32)
+    target = MultiLabel.of(["a", "b", "c"], targets)
+
+    def test_weights_are_one_on_average(self) -> None:
+        weights = np.where(self.targets, self.target.positive.numpy(), self.target.negative.numpy())
+        assert weights.mean(axis=0) == pytest.approx(1, rel=1e-4)
+
+    def test_rare_labels_do_not_weigh_without_end(self) -> None:
+        target = MultiLabel(["rare"], [1], 100_000)
+        assert target.positive.item() == pytest.approx(MultiLabel.MOST * target.negative.item())
+        assert MultiLabel(["always"], [10], 10).negative.item() == 5
+
+    def test_losses_by_hand(self, rng: np.random.Generator) -> None:
+        outputs = rng.normal(size=(500, 3)).astype(np.float32)
+        chance = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+        each = -np.where(
+            self.targets,
+            self.target.positive.numpy() * np.log(chance),
+            self.target.negative.numpy() * np.log(1 - chance),
+        )
+        losses = self.target.losses(torch.tensor(outputs), torch.tensor(self.targets))
+        assert losses.shape == (500,) and losses.numpy() == pytest.approx(each.mean(axis=1), rel=1e-4)
+
+    @pytest.mark.parametrize("rows", [slice(None), slice(50)], ids=["all", "few"])
+    def test_the_constant_is_the_best(self, rows: slice) -> None:
+        targets = self.targets[rows]
+        best = self.target.constant(targets)
+        loss = constant_loss(self.target, best, targets)
+        for step in np.vstack([np.eye(3), -np.eye(3)]) * 0.1:
+            assert constant_loss(self.target, best + step.astype(np.float32), targets) > loss - 1e-9
+
+    def test_metrics_are_sklearns(self, rng: np.random.Generator) -> None:
+        outputs = (rng.normal(size=(500, 3)) + 2 * self.targets - 1).astype(np.float32)
+        metrics = self.target.metrics(outputs, self.targets)
+        answers = self.target.unweighted(outputs) > 0  # which `predict` gives
+        assert metrics["roc_auc"] == pytest.approx(roc_auc_score(self.targets, outputs))
+        assert metrics["average_precision"] == pytest.approx(average_precision_score(self.targets, outputs))
+        assert metrics["accuracy"] == pytest.approx(accuracy_score(self.targets, answers))
+        assert metrics["f1_micro"] == pytest.approx(f1_score(self.targets, answers, average="micro"))
+        assert metrics["f1_macro"] == pytest.approx(f1_score(self.targets, answers, average="macro", zero_division=0))
+        assert self.target.headline in metrics
+
+    def test_every_label_needs_a_record(self) -> None:
+        with pytest.raises(ValueError, match="class 'b' has no training record"):
+            MultiLabel(["a", "b"], [3, 0], 5)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Regression(0.04),
+        Regression.of([1.0, 5.0]),
+        Classification(["no", "yes"], [0, 0, 1]),
+        MultiLabel(["a", "b"], [3, 1], 5),
+    ],
+    ids=["tolerance", "regression", "classes", "labels"],
+)
+def test_targets_go_into_a_run_and_back(target: Any, rng: np.random.Generator) -> None:
+    back = from_dict(json.loads(json.dumps(target.to_dict())))
+    assert type(back) is type(target) and back.headline == target.headline and back.outputs == target.outputs
+    outputs = torch.tensor(rng.normal(size=(4, target.outputs)))
+    targets = torch.tensor([0, 1, 1, 0]) if target.outputs == 2 else torch.rand(4)
+    if isinstance(target, MultiLabel):
+        targets = torch.ones(4, 2)
+    assert torch.equal(back.losses(outputs, targets), target.losses(outputs, targets))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"kind": "ranking"},
+            "target kind 'ranking' is not known: it is one of regression, classification, multi-lab",
+        ),
+        ({}, "target kind None is not known"),
+        ({"kind": "classification", "labels": ["a"]}, "the classification target is not whole"),
+        ({"kind": "classification", "labels": ["a"], "counts": [1, 2]}, "1 labels have 2 counts: each needs one"),
+        ({"kind": "classification", "labels": [], "counts": []}, "0 labels have 0 counts: each needs one"),
+    ],
+)
+def test_targets_that_are_not_whole(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_dict(given)

@@ -115,19 +115,26 @@ def test_the_rate_rises_in_a_line_and_falls_along_a_cosine(tiny: Experiment, who
 
 
 @pytest.mark.parametrize(
-    ("losses", "steps", "best"),
+    ("losses", "by_heart", "steps", "best"),
     [
-        ([1.2, 1.1, 1.3, 1.4, 1.5, 0.5, 0.6, 0.4, 0.6, 0.7], 10, 8),
-        ([0.9, 0.9, 0.9], 3, 1),
-        ([0.96] * 13, 12, 1),
+        ([1.2, 1.1, 1.3, 1.4, 1.5, 0.5, 0.6, 0.4, 0.6, 0.7], 0.0, 10, 8),
+        ([0.9, 0.9, 0.9], 0.0, 3, 1),
+        ([0.96] * 13, 0.0, 12, 1),
+        ([0.96] * 3, 1e9, 3, 1),
     ],
-    ids=["counts only what follows the best", "no better is no improvement", "never counts before learning"],
+    ids=[
+        "counts only what follows the best",
+        "no better is no improvement",
+        "never counts before learning",
+        "counts when training is known by heart",
+    ],
 )
 def test_patience(
     tiny: Experiment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     losses: list[float],
+    by_heart: float,
     steps: int,
     best: int,
 ) -> None:
@@ -140,6 +147,7 @@ def test_patience(
         return Predictions(["a", "b"], np.array([3, 4]), targets, outputs[:, None])
 
     monkeypatch.setattr(loop, "predict_records", scripted)
+    monkeypatch.setattr(loop, "BY_HEART", by_heart)
     eager = override(tiny, {"training": {"epochs": 1, "evaluate_every": 1, "patience": 2}})
     train(eager, tmp_path / "run")
     state = final_state(tmp_path / "run")

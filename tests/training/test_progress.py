@@ -48,6 +48,18 @@ def test_lines_every_ten_seconds_where_there_is_no_terminal(clock: Clock) -> Non
     ]
 
 
+def test_a_long_run_is_told_once(clock: Clock) -> None:
+    console = Console(file=StringIO(), width=40)
+    with Display(console) as display:
+        for second in range(1, 60):
+            clock.now = 1000.0 + second
+            display.update(second / 10_000, epoch=0, step=second, loss=0.25, tokens=2000)
+    told = [line for line in shown(console).splitlines() if line.startswith("at this pace")]
+    assert len(told) == 1 and told[0].startswith(
+        "at this pace 2h46m are left: Ctrl-C stops the run, --resume goes on"
+    )
+
+
 def test_a_bar_on_a_terminal(clock: Clock) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=120)
     with Display(console) as display:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from chordmixer.data.records import MadeRecords, Records
+from chordmixer.data.records import DrawnRecords, MadeRecords, Record, Records, WeightedRecords
 from chordmixer.data.sampling import TokenSampler
 from chordmixer.packed import Packed
 
@@ -20,30 +20,41 @@ class Batch:
     """Packed inputs, a target each, and which records they are."""
 
     inputs: Packed
-    targets: Shaped[Tensor, "B"]
+    targets: Shaped[Tensor, "B"] | Shaped[Tensor, "B K"]
     indices: list[int]
+    weights: Float[Tensor, "B"] | None = None
+    """How much each counts in the loss; None: all the same."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.inputs.to(device), self.targets.to(device, non_blocking=True), self.indices)
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
+        return Batch(self.inputs.to(device), self.targets.to(device, non_blocking=True), self.indices, weights)
 
     def pin_memory(self) -> Batch:
-        return Batch(self.inputs.pin_memory(), self.targets.pin_memory(), self.indices)
+        weights = None if self.weights is None else self.weights.pin_memory()
+        return Batch(self.inputs.pin_memory(), self.targets.pin_memory(), self.indices, weights)
 
 
 class Loader:
     """Batches in the sampler's order, on `device`.
 
     Records that a rule makes are made there. Others are read by this process or by workers, which are spawned and
-    never forked: a fork would copy the locks of torch's threads in whatever state they are.
+    never forked: a fork would copy the locks of torch's threads in whatever state they are. With `drawing`, records
+    that have several forms come in that of the epoch, as training wants them.
     """
 
     def __init__(
-        self, records: Records, sampler: TokenSampler, workers: int = 0, device: torch.device | str = "cpu"
+        self,
+        records: Records,
+        sampler: TokenSampler,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        *,
+        drawing: bool = False,
     ) -> None:
         self.records, self.sampler, self.device = records, sampler, torch.device(device)
         self.batches: DataLoader[Batch] = DataLoader(
-            _Collated(records),  # type: ignore[arg-type]
-            sampler=sampler,
+            _Collated(records, drawing),  # type: ignore[arg-type]
+            sampler=_WithEpoch(sampler),
             batch_size=None,
             num_workers=workers,
             pin_memory=self.device.type == "cuda",
@@ -75,22 +86,46 @@ def _longest_first(records: Records, indices: list[int]) -> list[int]:
     return sorted(indices, key=lambda i: -records.lengths[i])
 
 
+class _WithEpoch:
+    """The sampler's batches, each with the epoch that it is of: worker processes are told nothing else."""
+
+    def __init__(self, sampler: TokenSampler) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        return ((self.sampler.epoch, indices) for indices in self.sampler)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
 class _Collated:
-    """Records as a torch data set whose index is a whole batch's indices."""
+    """Records as a torch data set whose index is an epoch and a whole batch's indices."""
 
-    def __init__(self, records: Records) -> None:
-        self.records = records
+    def __init__(self, records: Records, drawing: bool) -> None:
+        self.records, self.drawing = records, drawing
 
-    def __getitem__(self, indices: list[int]) -> Batch:
-        indices = _longest_first(self.records, indices)
-        chosen = [self.records[i] for i in indices]
+    def __getitem__(self, place: tuple[int, list[int]]) -> Batch:
+        epoch, indices = place[0], _longest_first(self.records, place[1])
+        chosen = [self._record(i, epoch) for i in indices]
         for index, record in zip(indices, chosen, strict=True):
             if record.values.is_floating_point() and not _finite(record.values):
                 raise ValueError(
                     f"record {self.records.name(index)} holds a NaN or infinite number: every input must be "
                     "finite; clean or leave out that record"
                 )
-        return Batch(Packed.from_list([r.values for r in chosen]), torch.stack([r.target for r in chosen]), indices)
+        inputs, targets = Packed.from_list([r.values for r in chosen]), torch.stack([r.target for r in chosen])
+        return Batch(inputs, targets, indices, self._weights(indices))
+
+    def _record(self, index: int, epoch: int) -> Record:
+        if self.drawing and isinstance(self.records, DrawnRecords):
+            return self.records.drawn(index, epoch)
+        return self.records[index]
+
+    def _weights(self, indices: list[int]) -> Float[Tensor, "B"] | None:
+        if not isinstance(self.records, WeightedRecords) or self.records.weights is None:
+            return None
+        return torch.from_numpy(self.records.weights[indices]).float()
 
 
 def _finite(values: Tensor) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 
+from chordmixer.data import draws
+from chordmixer.data.store import Store
 from chordmixer.packed import Packed
 
 
@@ -17,7 +21,7 @@ class Record(NamedTuple):
     values: Tensor
     """Token ids of shape (N,) or real channels of shape (N, channels)."""
     target: Tensor
-    """A scalar: a class index or a real number."""
+    """A class index or a real number; a row of zeros and ones where a record may have several labels."""
 
 
 @runtime_checkable
@@ -27,6 +31,23 @@ class MadeRecords(Protocol):
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
         """Inputs and targets of several records."""
         ...
+
+
+@runtime_checkable
+class DrawnRecords(Protocol):
+    """Records that training sees in one of several forms, drawn anew each epoch."""
+
+    def drawn(self, index: int, epoch: int) -> Record:
+        """The form of this epoch: a function of the two numbers alone, so that a run can be resumed."""
+        ...
+
+
+@runtime_checkable
+class WeightedRecords(Protocol):
+    """Records that do not all count the same in the loss."""
+
+    weights: ndarray | None
+    """One each, with mean one; None: they do."""
 
 
 class Records(Protocol):
@@ -40,3 +61,56 @@ class Records(Protocol):
     def name(self, index: int) -> str:
         """How the user knows this record."""
         ...
+
+
+class StoreRecords:
+    """Some records of a store, in the order of `indices`, with a target each; cheap to send to a worker process."""
+
+    def __init__(
+        self,
+        store: Store,
+        indices: ndarray,
+        targets: ndarray,
+        weights: ndarray | None = None,
+        strands: int | None = None,
+    ) -> None:
+        """`strands` is the seed by which training reads each record from one end or, as its complement, the other."""
+        self.store, self.indices, self.strands = store, indices, strands
+        self.lengths: list[int] = store.lengths[indices].tolist()
+        self.targets, self.weights = torch.from_numpy(targets), weights
+        self.epoch, self.turned = -1, torch.empty(0)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Record:
+        return self._record(index, self.store.tokens(self.indices[index]))
+
+    def drawn(self, index: int, epoch: int) -> Record:
+        """Either strand with equal chance, where both are asked for."""
+        tokens = self.store.tokens(self.indices[index])
+        if self.strands is not None and self._turns(epoch)[index]:
+            tokens = self.store.tokenizer.reverse_complement(tokens)
+        return self._record(index, tokens)
+
+    def name(self, index: int) -> str:
+        return self.store.id(int(self.indices[index]))
+
+    def _record(self, index: int, tokens: ndarray) -> Record:
+        return Record(as_tensor(tokens), self.targets[index])
+
+    def _turns(self, epoch: int) -> Tensor:
+        """Which records are turned round in this epoch."""
+        if epoch != self.epoch:
+            bits = draws.bits(draws.key(self.strands or 0, "strands", epoch), torch.arange(len(self)))
+            self.epoch, self.turned = epoch, bits & 1
+        return self.turned
+
+
+def as_tensor(tokens: ndarray) -> Tensor:
+    """A copy that torch may write to, of a type that it counts with: bytes stay bytes, since they travel fastest.
+
+    >>> as_tensor(np.array([0, 300], dtype=np.uint16)).dtype
+    torch.int32
+    """
+    return torch.from_numpy(tokens.astype(np.int32) if tokens.dtype == np.uint16 else tokens.copy())

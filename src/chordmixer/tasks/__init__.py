@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Protocol
 
+from numpy import ndarray
+
 from chordmixer.data.records import Records
 from chordmixer.tasks.targets import Target
 
-TASKS = {"adding": "chordmixer.tasks.adding:Adding"}
+TASKS = {"adding": "chordmixer.tasks.adding:Adding", "files": "chordmixer.tasks.files:Files"}
 
 
 class Task(Protocol):
@@ -21,9 +23,17 @@ class Task(Protocol):
     max_length: int
     """The longest sequence of any split."""
     target: Target
+    complement: ndarray | None
+    """The id that stands opposite each id, where an answer is the mean over both strands; None: there is one."""
+    keeps_validation: bool
+    """Whether a run keeps its answers to the validation set, to fit probabilities on."""
 
     def records(self, split: str) -> Records:
         """The records of `training`, `validation` or `test`."""
+        ...
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """What a run folder says of the data: the contents of JSON files by name."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -80,6 +81,8 @@ class Adding:
     embedding = "real"
     inputs = 2
     target = Regression(tolerance=0.04)
+    complement = None
+    keeps_validation = False
 
     def __init__(self, config: AddingConfig) -> None:
         self.config = config
@@ -87,6 +90,9 @@ class Adding:
 
     def records(self, split: str) -> AddingRecords:
         return AddingRecords(self.config, split)
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        return {}
 
 
 class AddingRecords:

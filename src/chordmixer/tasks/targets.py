@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,16 +13,18 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 from torch import Tensor
 
+from chordmixer.tasks import scores
+
 
 class Target(Protocol):
     """A question with one answer a sequence."""
 
     outputs: int
     headline: str
-    """The metric to show first."""
+    """The metric to show first; more is better in all of these."""
 
     def losses(self, outputs: Float[Tensor, "B outputs"], targets: Shaped[Tensor, "B"]) -> Float[Tensor, "B"]:
-        """One loss a sequence; a batch's loss is their mean."""
+        """One loss a sequence; a batch's loss is their mean, or their weighted sum where records have weights."""
         ...
 
     def constant(self, targets: ndarray) -> ndarray:
@@ -31,28 +33,72 @@ class Target(Protocol):
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]: ...
 
+    def to_dict(self) -> dict[str, Any]:
+        """All that `from_dict` needs to build it again: plain values, for a run's labels.json."""
+        ...
+
 
 @dataclass(frozen=True)
 class Regression:
-    """A real number, by squared error; right when it is nearer than `tolerance`.
+    """A real number, by squared error; right when it is nearer than `tolerance`, where one is given.
+
+    The model answers in units of `scale` from `mean`, so that its outputs are near zero whatever the numbers are.
 
     >>> Regression(tolerance=0.04).metrics(np.array([[0.5], [0.9]]), np.array([0.51, 0.5]))["accuracy"]
     0.5
     """
 
-    tolerance: float
+    tolerance: float | None = None
+    mean: float = 0.0
+    scale: float = 1.0
     outputs: int = 1
-    headline: str = "accuracy"
+
+    @staticmethod
+    def of(training_targets: Sequence[float] | ndarray, tolerance: float | None = None) -> Regression:
+        """With the mean and the spread of the training set.
+
+        >>> Regression.of([10.0, 30.0])
+        Regression(tolerance=None, mean=20.0, scale=10.0, outputs=1)
+        """
+        numbers = np.asarray(training_targets, dtype=np.float64)
+        if not np.isfinite(numbers).all():
+            raise ValueError("a target is NaN or infinite: every target must be finite; leave that record out")
+        return Regression(tolerance, float(numbers.mean()), float(numbers.std()) or 1.0)
+
+    @property
+    def headline(self) -> str:
+        return "r2" if self.tolerance is None else "accuracy"
 
     def losses(self, outputs: Float[Tensor, "B 1"], targets: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-        return (outputs.float().squeeze(1) - targets).square()
+        return (outputs.float().squeeze(1) - self.standardised(targets)).square()
 
     def constant(self, targets: ndarray) -> ndarray:
-        return np.array([targets.mean()], dtype=np.float32)
+        return np.array([self.standardised(targets.mean())], dtype=np.float32)
+
+    def standardised(self, targets: Any) -> Any:
+        """Targets as the model answers them."""
+        return targets if (self.mean, self.scale) == (0, 1) else (targets - self.mean) / self.scale
+
+    def values(self, outputs: ndarray) -> ndarray:
+        """The model's answers as targets."""
+        return outputs[:, 0] if (self.mean, self.scale) == (0, 1) else outputs[:, 0] * self.scale + self.mean
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        distance = np.abs(outputs[:, 0] - targets)
-        return {"accuracy": float((distance < self.tolerance).mean()), "mse": float((distance**2).mean())}
+        """Errors in the targets' own units; how many are right, or how much of the variance is explained."""
+        answers = self.values(outputs)
+        distance = np.abs(answers - targets)
+        squared = float((distance**2).mean())
+        if self.tolerance is not None:
+            return {"accuracy": float((distance < self.tolerance).mean()), "mse": squared}
+        return {
+            "r2": scores.explained(answers, targets),
+            "pearson": scores.pearson(answers, targets),
+            "mse": squared,
+            "mae": float(distance.mean()),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "regression", "tolerance": self.tolerance, "mean": self.mean, "scale": self.scale}
 
 
 class Classification:
@@ -65,14 +111,22 @@ class Classification:
     headline = "accuracy"
 
     def __init__(self, labels: Sequence[str], training_targets: Sequence[int] | ndarray) -> None:
-        counts = np.bincount(np.asarray(training_targets), minlength=len(labels))
-        if counts.min() == 0:
-            raise ValueError(
-                f"class {labels[int(counts.argmin())]!r} has no training record: every class needs one; "
-                "leave the class out or change the split"
-            )
-        self.labels = list(labels)
-        self.outputs = len(labels)
+        self._count(labels, np.bincount(np.asarray(training_targets), minlength=len(labels)))
+
+    @staticmethod
+    def of_counts(labels: Sequence[str], counts: Sequence[int] | ndarray) -> Classification:
+        """From the number of training records of each class.
+
+        >>> Classification.of_counts(["no", "yes"], [30, 10]).weights.tolist()
+        [0.6666666865348816, 2.0]
+        """
+        target = Classification.__new__(Classification)
+        target._count(labels, np.asarray(counts))
+        return target
+
+    def _count(self, labels: Sequence[str], counts: ndarray) -> None:
+        _check_counts(labels, counts)
+        self.labels, self.counts, self.outputs = list(labels), counts, len(labels)
         self.weights = torch.tensor(counts.sum() / (len(labels) * counts), dtype=torch.float32)
         if len(labels) == 2:
             self.headline = "roc_auc"
@@ -85,27 +139,121 @@ class Classification:
         weighted = np.bincount(targets, weights=self.weights.numpy()[targets], minlength=self.outputs)
         return np.log(np.clip(weighted / weighted.sum(), 1e-12, None)).astype(np.float32)
 
+    def unweighted(self, outputs: ndarray) -> ndarray:
+        """The outputs as those of a model that had learnt the classes in their own shares.
+
+        The weights multiply a class's odds in training; this takes them back, and so belongs before calibration.
+        """
+        return outputs - np.log(self.weights.numpy())
+
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        """Accuracy, and ROC-AUC from the scores (mean over classes, each against the rest)."""
-        classes = range(1, 2) if self.outputs == 2 else range(self.outputs)
-        areas = [_roc_auc(_log_odds(outputs, k), targets == k) for k in classes]
+        """Of the answers that `unweighted` outputs give, as `predict` does; areas are a mean over classes."""
+        outputs = self.unweighted(outputs)
+        classes = slice(1, 2) if self.outputs == 2 else slice(None)
+        true = np.arange(self.outputs)[classes, None] == targets
+        roc, precision = scores.areas(np.ascontiguousarray(scores.log_odds(outputs).T[classes]), true)
+        answers = outputs.argmax(axis=1)
         return {
-            "accuracy": float((outputs.argmax(axis=1) == targets).mean()),
-            "roc_auc": float(np.mean(areas)),
+            "accuracy": float((answers == targets).mean()),
+            "roc_auc": scores.mean_of_known(roc),
+            **({"average_precision": float(precision[0])} if self.outputs == 2 else {}),
+            **scores.of_confusion(scores.confusion(answers, targets, self.outputs)),
+            "log_loss": scores.log_loss(outputs, targets),
         }
 
-
-def _log_odds(outputs: ndarray, k: int) -> ndarray:
-    """Of class k against the rest: ranks like its probability, without rounding to 0 or 1."""
-    rest = np.delete(outputs.astype(np.float64), k, axis=1)
-    return outputs[:, k] - np.logaddexp.reduce(rest, axis=1)
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "classification", "labels": self.labels, "counts": self.counts.tolist()}
 
 
-def _roc_auc(scores: ndarray, positive: ndarray) -> float:
-    """The chance that a positive scores above a negative, ties counting half; NaN without both."""
-    positives, negatives = int(positive.sum()), int((~positive).sum())
-    if not positives or not negatives:
-        return float("nan")
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return float((ranks[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+class MultiLabel:
+    """Any number of labels a record, by binary cross-entropy, a positive and a negative weight a label.
+
+    Of a label of n of all N training records the positives weigh N / 2n and the negatives N / 2(N - n), as two
+    classes do, but positives at most `MOST` times the negatives. Targets are rows of zeros and ones.
+    """
+
+    MOST = 100.0
+    headline = "roc_auc"
+
+    def __init__(self, labels: Sequence[str], counts: Sequence[int] | ndarray, records: int) -> None:
+        counts = np.asarray(counts)
+        _check_counts(labels, counts)
+        self.labels, self.counts, self.records, self.outputs = list(labels), counts, records, len(labels)
+        positive, negative = records / (2 * counts), records / (2 * np.maximum(records - counts, 1))
+        self.positive = torch.tensor(np.minimum(positive, self.MOST * negative), dtype=torch.float32)
+        self.negative = torch.tensor(negative, dtype=torch.float32)
+
+    @staticmethod
+    def of(labels: Sequence[str], training_targets: ndarray) -> MultiLabel:
+        """From the training set's rows of zeros and ones."""
+        return MultiLabel(labels, training_targets.sum(axis=0).astype(int), len(training_targets))
+
+    def losses(self, outputs: Float[Tensor, "B K"], targets: Shaped[Tensor, "B K"]) -> Float[Tensor, "B"]:
+        positive, negative = self.positive.to(outputs.device), self.negative.to(outputs.device)
+        hits = targets.float()
+        weights = hits * positive + (1 - hits) * negative
+        return F.binary_cross_entropy_with_logits(outputs.float(), hits, weights, reduction="none").mean(dim=1)
+
+    def constant(self, targets: ndarray) -> ndarray:
+        """The log-odds of each label's weighted share."""
+        hits = targets.mean(axis=0, dtype=np.float64)
+        positive = np.clip(hits * self.positive.numpy(), 1e-12, None)
+        negative = np.clip((1 - hits) * self.negative.numpy(), 1e-12, None)
+        return (np.log(positive) - np.log(negative)).astype(np.float32)
+
+    def unweighted(self, outputs: ndarray) -> ndarray:
+        """The outputs as those of a model that had learnt each label in its own share, for calibration."""
+        return outputs - np.log((self.positive / self.negative).numpy())
+
+    def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
+        """Areas as a mean over labels; accuracy of whole rows; F1 where a probability above 0.5 is a yes.
+
+        Of `unweighted` outputs, as `predict` gives them.
+        """
+        outputs = self.unweighted(outputs)
+        true, answers = targets > 0.5, outputs > 0
+        roc, precision = scores.areas(np.ascontiguousarray(outputs.T), true.T)
+        hits, answered, existing = (true & answers).sum(axis=0), answers.sum(axis=0), true.sum(axis=0)
+        return {
+            "roc_auc": scores.mean_of_known(roc),
+            "average_precision": scores.mean_of_known(precision),
+            "accuracy": float((true == answers).all(axis=1).mean()),
+            "f1_micro": float(2 * hits.sum() / max(answered.sum() + existing.sum(), 1)),
+            "f1_macro": float((2 * hits / np.maximum(answered + existing, 1)).mean()),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        counts = self.counts.tolist()
+        return {"kind": "multi-label", "labels": self.labels, "counts": counts, "records": self.records}
+
+
+def from_dict(given: Mapping[str, Any]) -> Regression | Classification | MultiLabel:
+    """A target from what its `to_dict` gave.
+
+    >>> from_dict(Classification(["no", "yes"], [0, 1, 1]).to_dict()).labels
+    ['no', 'yes']
+    """
+    kinds: dict[str, Any] = {
+        "regression": Regression,
+        "classification": Classification.of_counts,
+        "multi-label": MultiLabel,
+    }
+    values = dict(given)
+    kind = values.pop("kind", None)
+    if kind not in kinds:
+        raise ValueError(f"target kind {kind!r} is not known: it is one of {', '.join(kinds)}; use another copy")
+    try:
+        target: Regression | Classification | MultiLabel = kinds[kind](**values)
+    except TypeError as error:
+        raise ValueError(f"the {kind} target is not whole ({error}): use another copy") from None
+    return target
+
+
+def _check_counts(labels: Sequence[str], counts: ndarray) -> None:
+    if len(labels) != len(counts) or len(labels) == 0:
+        raise ValueError(f"{len(labels)} labels have {len(counts)} counts: each needs one; use another copy")
+    if counts.min() < 1:
+        raise ValueError(
+            f"class {labels[int(counts.argmin())]!r} has no training record: every class needs one; "
+            "leave the class out or change the split"
+        )

@@ -18,6 +18,7 @@ from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
 from chordmixer.tasks.targets import Target
 from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.strands import averaged
 
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
 """Of length: each bin holds what is longer than the one before and not longer than its own (the paper's figures)."""
@@ -85,7 +86,8 @@ class Predictions:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = {"id": self.names, "length": self.lengths, "target": self.targets}
+        targets = self.targets if self.targets.ndim == 1 else list(self.targets)
+        columns = {"id": self.names, "length": self.lengths, "target": targets}
         columns |= {f"output_{k}": column for k, column in enumerate(self.outputs.T)}
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, write_page_checksum=True)
@@ -99,7 +101,8 @@ def evaluate(run: Path | str, split: str = "test") -> Evaluation:
     model = Model.from_pretrained(str(folder))
     device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
     task = experiment.build_task()
-    predictions = predict_records(model.to(device), task.records(split), experiment.training, device)
+    answering = averaged(model.to(device), task.complement, device)
+    predictions = predict_records(answering, task.records(split), experiment.training, device)
     evaluation = summarise(predictions, task.target, experiment, split)
     save_evaluation(folder, evaluation, predictions)
     return evaluation
@@ -180,6 +183,12 @@ def _scores(predictions: Predictions, target: Target, inside: ndarray) -> dict[s
     draw = np.random.default_rng(0).integers(len(targets), size=(RESAMPLES, len(targets)))
     samples = [target.metrics(outputs[rows], targets[rows]) for rows in draw]
     return {
-        name: Score(value, *np.nanpercentile([s[name] for s in samples], [2.5, 97.5]).tolist())
+        name: Score(value, *_interval([sample[name] for sample in samples]))
         for name, value in target.metrics(outputs, targets).items()
     }
+
+
+def _interval(values: list[float]) -> list[float]:
+    """The middle 95 %; a metric may be undefined where a bin has one class alone."""
+    known = [value for value in values if not np.isnan(value)]
+    return np.percentile(known, [2.5, 97.5]).tolist() if known else [float("nan")] * 2

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from chordmixer import files
 from chordmixer.config import from_dict, to_dict
+from chordmixer.data.records import Records
 from chordmixer.models.model import FORMAT, ModelConfig, read_config
 from chordmixer.tasks import Task, task_class
 from chordmixer.version import __version__
@@ -39,7 +40,9 @@ class TrainingConfig:
     patience: int = 0
     """Stop after this many evaluations without a better validation loss, once something was learnt; 0: never."""
     evaluate_every: int = 0
-    """Steps between evaluations on the validation set; 0: once an epoch."""
+    """Steps between evaluations on the validation set, beside those at the ends of epochs; 0: only these."""
+    evaluate_epochs: int = 1
+    """Epochs from one evaluation to the next; the last epoch ends with one in any case."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: by `checkpoint_minutes` alone."""
     checkpoint_minutes: float = 5.0
@@ -54,7 +57,7 @@ class TrainingConfig:
     """Also write TensorBoard files (needs the `tensorboard` extra)."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_sequences", "accumulate"):
+        for name in ("epochs", "batch_sequences", "accumulate", "evaluate_epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 or more")
         for name in ("rate", "clip"):
@@ -65,7 +68,7 @@ class TrainingConfig:
 
     def tokens_for(self, lengths: Sequence[int]) -> int:
         """The token budget of a batch for data of these lengths."""
-        return self.batch_tokens or max(*lengths, 2 * self.batch_sequences * sum(lengths) // len(lengths))
+        return self.batch_tokens or max(max(lengths), 2 * self.batch_sequences * sum(lengths) // len(lengths))
 
 
 @dataclass(frozen=True)
@@ -143,3 +146,15 @@ def open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
             f"chordmixer train --resume {out} alone"
         )
     files.sweep(out)
+
+
+def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:
+    """Refuse a record that the network, or a batch, cannot hold."""
+    where, length = max(enumerate(records.lengths), key=lambda record: record[1])
+    limits = {"model.network.max_length": max_length, "training.batch_tokens": config.tokens_for(records.lengths)}
+    for setting, limit in limits.items():
+        if length > limit:
+            raise ValueError(
+                f"record {records.name(where)} has {length:,} tokens, above {setting}={limit:,}: no sequence is "
+                f"ever cut; set {setting}={length} or more"
+            )

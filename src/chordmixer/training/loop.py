@@ -16,19 +16,21 @@ from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor
 
-from chordmixer import files
 from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
 from chordmixer.data.sampling import Step
 from chordmixer.models import Model
-from chordmixer.training import checkpoints, ranks
+from chordmixer.training import checkpoints, outcome, ranks
 from chordmixer.training.checkpoints import State
-from chordmixer.training.evaluation import Evaluation, predict_records, save_evaluation, summarise
-from chordmixer.training.experiment import Experiment, TrainingConfig, open_folder
+from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
+from chordmixer.training.experiment import Experiment, TrainingConfig, check_lengths, open_folder
 from chordmixer.training.interrupts import Interrupted, Interrupts
-from chordmixer.training.progress import Display, Journal, tensorboard_writer
+from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
+from chordmixer.training.strands import averaged
 
 LEARNT = 0.95
 """Patience begins once the validation loss is below this share of the best constant answer's."""
+BY_HEART = 0.2
+"""Or the training loss below this one: no plateau any more, whatever validation says."""
 STEPS_UNREAD = 25
 """Steps that a GPU may be behind before the loop reads their losses."""
 
@@ -66,7 +68,7 @@ class Run:
         self.task = experiment.build_task()
         self.training, self.validation, self.test = map(self.task.records, ("training", "validation", "test"))
         for records in (self.training, self.validation, self.test):
-            _check_lengths(records, experiment.model.network.max_length, self.config)
+            check_lengths(records, experiment.model.network.max_length, self.config)
         self.loader = _loader(self.training, self.config, self.accelerator)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
@@ -74,10 +76,11 @@ class Run:
             tensorboard_writer()  # before a folder is made
         if self.main:
             open_folder(experiment, out, resume)
+        self.wrapped = self.accelerator.prepare(self.model)
+        self.parameters = list(self.model.parameters())
         self.adam = torch.optim.AdamW(
-            self.model.parameters(), lr=self.config.rate, weight_decay=self.config.weight_decay, fused=True
+            self.parameters, lr=self.config.rate, weight_decay=self.config.weight_decay, fused=True
         )
-        self.wrapped, self.optimizer = self.accelerator.prepare(self.model, self.adam)
         self.bad = torch.zeros((), device=self.accelerator.device)
         self.unread: list[Taken] = []
         self.journal = Journal(out, self.config.tensorboard) if self.main else None
@@ -104,16 +107,17 @@ class Run:
             share = (state.batch + len(group) / 2) / whole
             self._step([next(batches) for _ in group], sum(len(b) for step in group for b in step), share)
             if self.config.evaluate_every and state.step % self.config.evaluate_every == 0:
-                self._validate()
+                self._settle()
+                self._validate(state.loss_sum / state.sequences)
             self._save_if_due()
             if self._out_of_patience():
                 return
         self._settle()
-        self.display.say(
-            f"epoch {state.epoch + 1} of {self.config.epochs}: training loss {state.loss_sum / state.sequences:.5f}"
-        )
+        mean = state.loss_sum / state.sequences
         state.epoch, state.batch, state.loss_sum, state.sequences = state.epoch + 1, 0, 0.0, 0
-        self._validate()
+        if state.epoch % self.config.evaluate_epochs == 0 or state.epoch == self.config.epochs:
+            self.display.say(f"epoch {state.epoch} of {self.config.epochs}: training loss {mean:.5f}")
+            self._validate(mean)
 
     def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
         """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks.
@@ -125,16 +129,17 @@ class Run:
         rate = self.config.rate * _schedule(done, self.config.warmup)
         losses = []
         for number, batch in enumerate(batches):
-            torch.manual_seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
+            self._seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
             losses.append(self._backward(batch, sequences, last=batch is batches[-1]))
-        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip)
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         result = torch.stack([torch.stack(losses).sum(), norm])
         self.bad = torch.maximum(self.bad, (~torch.isfinite(result)).any().float())
         self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing where this is one
-        for settings in self.optimizer.param_groups:
+        self.adam.grad_scale = (norm / self.config.clip).clamp_(min=1)  # type: ignore[attr-defined]  # and clips
+        for settings in self.adam.param_groups:
             settings["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
 
         own = [i for batch in batches for i in batch.indices]
         tokens = sum(batch.inputs.tokens for batch in batches)
@@ -147,8 +152,15 @@ class Run:
         """Add a batch's gradients; ranks are averaged, so each scales its sum to a mean over all sequences."""
         with self.accelerator.no_sync(self.wrapped) if not last else nullcontext():
             losses = self.task.target.losses(self.wrapped(batch.inputs), batch.targets)
+            losses = losses if batch.weights is None else losses * batch.weights
             self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
         return losses.detach().sum()
+
+    def _seed(self, key: int) -> None:
+        """For dropout. `torch.manual_seed` also queues a call, with its stack, for devices that are not there."""
+        torch.default_generator.manual_seed(key)
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.manual_seed(key)
 
     def _settle(self) -> None:
         """Read what the last steps gave: the one place where the loop waits for the device."""
@@ -175,11 +187,10 @@ class Run:
             f"weights stay as after step {taken.step}; look at these records or lower the rate of {taken.rate:.2g}"
         )
 
-    def _validate(self) -> None:
+    def _validate(self, training_loss: float) -> None:
         """Score the validation set; keep the best weights; count patience only once something was learnt."""
-        self._settle()
         state, target = self.state, self.task.target
-        predictions = predict_records(self.wrapped, self.validation, self.config, self.accelerator.device)
+        predictions = self._predict(self.validation)
         loss, metrics = predictions.loss(target), target.metrics(predictions.outputs, predictions.targets)
         if not math.isfinite(loss):
             wrong = ", ".join(predictions.not_finite()[:8])
@@ -187,7 +198,8 @@ class Run:
                 f"validation loss {loss} at step {state.step} is not finite, records {wrong}: "
                 f"look at these records or lower the rate of {self.config.rate:.2g}"
             )
-        learnt = state.best_loss < LEARNT * predictions.constant(target).loss(target)
+        constant = predictions.constant(target).loss(target)
+        learnt = state.best_loss < LEARNT * constant or training_loss < BY_HEART * constant
         if loss < state.best_loss:
             state.best_loss, state.best_step, state.waited = loss, state.step, 0
             state.best_weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
@@ -198,6 +210,11 @@ class Run:
         self.wrapped.train()
         headline = target.headline
         self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
+
+    def _predict(self, records: Records) -> Predictions:
+        """The outputs for all records, on every rank."""
+        device = self.accelerator.device
+        return predict_records(averaged(self.wrapped, self.task.complement, device), records, self.config, device)
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.waited
@@ -210,7 +227,7 @@ class Run:
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
-        if caught := self._caught_on_any_rank():
+        if caught := ranks.greatest(self.accelerator, self.interrupts.caught):
             self._save()
             self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {self.out}")
             raise Interrupted(caught)
@@ -219,14 +236,8 @@ class Run:
         self._settle()
         if self.journal:
             self.state.lines = self.journal.lines
-            checkpoints.save(self.out, self.state, self.model, self.optimizer)
+            checkpoints.save(self.out, self.state, self.model, self.adam)
         self.saved = time.monotonic()
-
-    def _caught_on_any_rank(self) -> int:
-        if self.accelerator.num_processes == 1:
-            return self.interrupts.caught
-        caught = torch.tensor(self.interrupts.caught, device=self.accelerator.device)
-        return int(self.accelerator.gather(caught[None]).max())
 
     def _restore(self) -> State:
         """The newest checkpoint that is whole, the same on every rank."""
@@ -234,7 +245,7 @@ class Run:
         (found,) = broadcast_object_list([found])
         for reason in refused:
             self.display.say(f"refused: {reason}")
-        state = checkpoints.load(found, self.model, self.optimizer) if found else State()
+        state = checkpoints.load(found, self.model, self.adam) if found else State()
         if found:
             self.display.say(f"going on from {found}")
         if self.journal:
@@ -242,17 +253,10 @@ class Run:
         return state
 
     def _describe(self) -> None:
-        lengths, sampler = self.training.lengths, self.loader.sampler
-        weights = sum(p.numel() for p in self.model.parameters())
-        self.display.say(
-            f"{self.experiment.task}: {len(lengths):,} training sequences of {min(lengths):,} to {max(lengths):,} "
-            f"tokens; {self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
-            f"{f' x {sampler.ranks}' if sampler.ranks > 1 else ''}; {len(sampler):,} batches an epoch"
-        )
-        if skipped := len(sampler.left_out):
-            self.display.say(
-                f"{skipped} of them, other ones each epoch, are left out so that all ranks take equal steps"
-            )
+        sampler, weights = self.loader.sampler, sum(p.numel() for p in self.model.parameters())
+        network = f"{self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
+        for line in introduction(self.experiment.task, sampler, network, self.config.epochs):
+            self.display.say(line)
         self.display.start = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
 
     def _finish(self) -> Evaluation:
@@ -260,25 +264,13 @@ class Run:
         if self.journal:
             self.journal.close()
         self.model.load_state_dict(self.state.best_weights)
-        predictions = predict_records(self.wrapped, self.test, self.config, self.accelerator.device)
-        evaluation = summarise(predictions, self.task.target, self.experiment, "test")
+        kept = {"validation": self.validation} if self.task.keeps_validation else {}
+        predictions = {part: self._predict(records) for part, records in {**kept, "test": self.test}.items()}
+        evaluation = outcome.evaluate(self.experiment, self.task, predictions)
         if self.main:
-            files.write_tensors(self.out / "model.safetensors", self.state.best_weights)
-            files.write_manifest(self.out, ["config.json", "model.safetensors", "metrics.jsonl"])
-            save_evaluation(self.out, evaluation, predictions)
+            outcome.write(self.out, self.task, self.state.best_weights, evaluation, predictions)
         self.accelerator.wait_for_everyone()
-        return evaluation
-
-
-def _check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:
-    where, length = max(enumerate(records.lengths), key=lambda record: record[1])
-    limits = {"model.network.max_length": max_length, "training.batch_tokens": config.tokens_for(records.lengths)}
-    for setting, limit in limits.items():
-        if length > limit:
-            raise ValueError(
-                f"record {records.name(where)} has {length:,} tokens, above {setting}={limit:,}: no sequence is "
-                f"ever cut; set {setting}={length} or more"
-            )
+        return evaluation["test"]
 
 
 def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator) -> Loader:
@@ -290,7 +282,7 @@ def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator)
         rank=accelerator.process_index,
         ranks=accelerator.num_processes,
     )
-    return Loader(training, sampler, config.workers, accelerator.device)
+    return Loader(training, sampler, config.workers, accelerator.device, drawing=True)
 
 
 def _groups(steps: Sequence[Step], size: int) -> Iterator[Sequence[Step]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,9 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from chordmixer import files
+from chordmixer.data.sampling import TokenSampler
 
 EVERY_SECONDS = 10.0
 """Between plain lines where there is no terminal."""
+FORECAST_AFTER, LONG = 20.0, 900.0
+"""Seconds of work after which the time that is left is believed, and from how much on it is said once."""
 
 
 def tensorboard_writer() -> Any:
@@ -26,6 +30,22 @@ def tensorboard_writer() -> Any:
             "tensorboard=true needs the tensorboard package: pip install 'chordmixer[tensorboard]'"
         ) from None
     return SummaryWriter
+
+
+def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) -> Iterator[str]:
+    """What a run is about to do.
+
+    >>> print(*introduction("adding", TokenSampler([3, 9], tokens=9, sequences=1), "a network", epochs=5))
+    adding: 2 training sequences of 3 to 9 tokens; a network; 2 batches an epoch, 5 epochs
+    """
+    ranks = f" x {sampler.ranks}" if sampler.ranks > 1 else ""
+    passes = f"{epochs:,} epoch{'' if epochs == 1 else 's'}"
+    yield (
+        f"{task}: {len(sampler.lengths):,} training sequences of {min(sampler.lengths):,} to "
+        f"{max(sampler.lengths):,} tokens; {network}{ranks}; {len(sampler):,} batches an epoch, {passes}"
+    )
+    if skipped := len(sampler.left_out):
+        yield f"{skipped} of them, other ones each epoch, are left out so that all ranks take equal steps"
 
 
 class Journal:
@@ -64,6 +84,7 @@ class Display:
         self.console, self.quiet = console, quiet
         self.start = 0.0
         self.tokens = 0
+        self.forecast = False
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -88,6 +109,13 @@ class Display:
         self.tokens += tokens
         elapsed = max(time.monotonic() - self.began, 1e-9)
         left = elapsed / max(done - self.start, 1e-9) * (1 - done)
+        if not self.forecast and elapsed > FORECAST_AFTER:
+            self.forecast = True
+            if left > LONG:
+                self.say(
+                    f"at this pace {_clock(left)} are left: Ctrl-C stops the run, --resume goes on with it, on a GPU "
+                    "too; --set training.epochs=N makes a new one shorter"
+                )
         text = (
             f"epoch {epoch + 1}  step {step}  loss {loss:.4f}  {_short(self.tokens / elapsed)} tokens/s  "
             f"{_clock(left)} left"

@@ -26,6 +26,13 @@ def start(config: TrainingConfig) -> Accelerator:
     )
 
 
+def greatest(accelerator: Accelerator, number: int) -> int:
+    """Of the numbers of all ranks, on every rank."""
+    if accelerator.num_processes == 1:
+        return number
+    return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
+
+
 def _meet(config: TrainingConfig) -> None:
     """Meet the other ranks of this machine under a name of this life's own.
 

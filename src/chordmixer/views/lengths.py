@@ -68,4 +68,6 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
 
 
 def _cell(score: Score) -> str:
+    if score.value != score.value:  # undefined: an area, where a bin has one class alone
+        return "-"
     return f"{100 * score.value:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})"

@@ -1,0 +1,52 @@
+"""The command line: each command calls one library function. torch is imported only when one runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from chordmixer.cli.learning import demo, train
+from chordmixer.cli.looking import evaluate, inspect, report
+from chordmixer.cli.using import embed, predict
+from chordmixer.version import __version__
+
+app = typer.Typer(
+    help="Learn from long sequences of very different lengths, without padding.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (inspect, train, predict, embed, evaluate, report, demo):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+) -> None:
+    if version:
+        print(f"chordmixer {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; a user's mistake is one line and exit code 2."""
+    try:
+        raise SystemExit(app(standalone_mode=False) or 0)
+    except ValueError as error:
+        _stop(error, 2)
+    except KeyboardInterrupt as error:
+        _stop(error, 130)
+    except Exception as error:
+        if type(error).__name__ == "Abort":  # the parser's word for Ctrl-C
+            _stop(error, 130)
+        if not hasattr(error, "format_message"):  # the parser's own errors have it, ours and torch's do not
+            raise
+        _stop(error.format_message(), 2)
+
+
+def _stop(reason: object, code: int) -> None:
+    print(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", file=sys.stderr)
+    raise SystemExit(code) from None

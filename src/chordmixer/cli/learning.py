@@ -1,0 +1,209 @@
+"""`train` and `demo`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chordmixer.cli import options, settings
+from chordmixer.cli.looking import first_rank, say, show
+
+if TYPE_CHECKING:
+    from chordmixer.training import Experiment
+
+ASKED = "What is learnt"
+SETTINGS = "Settings"
+
+
+@options.reading_labels
+def train(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES",
+            help="Files to learn from, or a task of the paper: adding. With --resume alone: a run folder.",
+            show_default=False,
+        ),
+    ],
+    reading: Any,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
+    baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
+    ask: Annotated[
+        str,
+        typer.Option(help="classes, labels (several a record), number; auto: by the data.", rich_help_panel=ASKED),
+    ] = "auto",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="given (by a column), grouped, similarity, random; auto: the first that the data have.",
+            rich_help_panel=ASKED,
+        ),
+    ] = "auto",
+    rc: Annotated[
+        bool,
+        typer.Option(
+            "--rc", help="Both strands of DNA are the same: train and answer on both.", rich_help_panel=ASKED
+        ),
+    ] = False,
+    tokenizer: options.Tokenizer = "auto",
+    on_bad: options.OnBad = None,
+    cache: options.Cache = None,
+    base_length: Annotated[
+        int | None, typer.Option(help="Lambda of the Adding problem.", rich_help_panel=SETTINGS)
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=SETTINGS)] = None,
+    set: Annotated[
+        list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
+    ] = None,
+) -> None:
+    """Learn from files, or a task of the paper: train, test, and leave a run folder.
+
+    chordmixer train worm.fa.gz fly.fa.gz --out RUN
+
+    chordmixer train genes.fa --labels genes.csv --group header:gene --out RUN
+
+    chordmixer train --resume RUN
+
+    chordmixer train adding --base-length 200 --out RUN
+    """
+    from chordmixer.training import Experiment
+    from chordmixer.training import train as run
+
+    data = {
+        "files": inputs,
+        "asked": ask,
+        "split": {"method": split},
+        "both_strands": rc,
+        "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
+        "cache": None if cache is None else str(cache),
+    }
+    if resume and out is None:
+        _refuse_settings(data, reading, base_length, config, set)
+        out = Path(inputs[0])
+        experiment = Experiment.load(out)
+    elif out is None:
+        raise ValueError("no folder for the run: add --out RUN")
+    else:
+        experiment = _experiment(data, reading, base_length, config, set or [])
+    own_files = experiment.task == "files"
+    if own_files:
+        _introduce(experiment)
+    evaluation = run(experiment, out, resume=resume)
+    if not first_rank():
+        return
+    if own_files:
+        _conclude(evaluation, out, baselines)
+    else:
+        show([evaluation], out)
+
+
+def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
+    """Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing."""
+    import shutil
+
+    from chordmixer.recipes import demo as recipe
+    from chordmixer.training import train as run
+
+    encoders = ("chordmixer", "pointwise")
+    if out.is_file() or (out.exists() and {path.name for path in out.iterdir()} - {*encoders, "lengths-test.png"}):
+        raise ValueError(f"{out} holds more than an earlier demo: give a new folder")
+    shutil.rmtree(out, ignore_errors=True)
+    evaluations = [run(recipe(encoder), out / encoder) for encoder in encoders]
+    show(evaluations, out)
+    print(
+        f"\nWithout rotation no token sees another: the second model fits one typical length and fails elsewhere.\n"
+        f"Next:  chordmixer train YOUR_FILES --out RUN                   your own sequences\n"
+        f"       chordmixer train adding --base-length 200 --out RUN     the paper's own task\n"
+        f"       chordmixer evaluate {out / 'chordmixer'}               these scores again"
+    )
+
+
+def _experiment(
+    data: dict[str, Any], reading: Any, base_length: int | None, config: Path | None, changes: list[str]
+) -> Experiment:
+    """Of a task of the paper where the first word names one and is no file, else of files."""
+    from chordmixer import recipes
+    from chordmixer.config import override
+    from chordmixer.tasks import task_class
+    from chordmixer.tasks.files import FilesConfig
+
+    inputs = data["files"]
+    if inputs[0] in recipes.RECIPES and not Path(inputs[0]).exists():
+        if len(inputs) > 1 or _asks(data, reading):
+            raise ValueError(f"{inputs[0]} makes its own data: leave out files and how they are read")
+        own = [] if base_length is None else [f"data.base_length={base_length}"]
+        return settings.build(recipes.RECIPES[inputs[0]], task_class(inputs[0]).Config(), config, own + changes)
+    for path in inputs:
+        if path != "-" and not Path(path).exists():
+            raise ValueError(
+                f"{path} is neither a file nor a task: give the path of a file or folder, or one of "
+                f"{', '.join(recipes.RECIPES)}"
+            )
+    if base_length is not None:
+        raise ValueError("--base-length is of the Adding problem: leave it out, or name the task adding")
+    files = override(FilesConfig(reading=reading), data, "data")
+    return settings.build(lambda known: recipes.files(known, say), files, config, changes)
+
+
+def _refuse_settings(
+    data: dict[str, Any], reading: Any, base_length: int | None, config: Path | None, changes: list[str] | None
+) -> None:
+    """A run that goes on is what it was."""
+    if len(data["files"]) > 1 or _asks(data, reading) or base_length is not None or config or changes:
+        raise ValueError("--resume RUN takes its settings from the run: leave out the other options")
+
+
+def _asks(data: dict[str, Any], reading: Any) -> bool:
+    """Whether anything but the files was given."""
+    from chordmixer.config import override
+    from chordmixer.tasks.files import FilesConfig
+
+    given = override(FilesConfig(reading=reading), data, "data")
+    return given != FilesConfig() or given.cache is not None
+
+
+def _introduce(experiment: Experiment) -> None:
+    """What was read, how it is split, and what may mislead."""
+    from chordmixer.views.inspection import warnings
+
+    if not first_rank():
+        return
+    task: Any = experiment.build_task()
+    for line in task.account.lines():
+        say(line)
+    sizes = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
+    say(f"split ({task.split.method}): {sizes}")
+    for part, leak in task.leaks.items():
+        if leak.total:
+            line, *_ = leak.lines(part, task.store.id)
+            say(f"to mind: {line}; --split similarity keeps such records together")
+    for warning in warnings(task.inspection):
+        say(f"to mind: {warning}")
+
+
+def _conclude(evaluation: Any, out: Path, baselines: bool) -> None:
+    """The scores beside those of the baselines, the report, and what to do next."""
+    from chordmixer.training.outcome import compare
+    from chordmixer.views import verdict
+    from chordmixer.views.report import write_report
+    from chordmixer.views.runs import Run
+
+    plain = compare(out, say) if baselines else []
+    metric = evaluation.headline
+    best = max(plain, key=lambda other: other.scores[metric].value, default=None)
+    show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], out)
+    for other in [*plain, evaluation]:
+        name = "the model" if other is evaluation else other.encoder
+        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+    for sentence in verdict.headline(Run.load(out)):
+        say(sentence)
+    print(
+        f"report: {write_report(out)}\n"
+        f"Next:  chordmixer predict {out} NEW_FILES -o answers.tsv\n"
+        f"       chordmixer embed {out} FILES -o embeddings.parquet\n"
+        f"       chordmixer evaluate {out} OTHER_FILES"
+    )

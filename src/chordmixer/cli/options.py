@@ -1,0 +1,172 @@
+"""Options that several commands have, each defined once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from chordmixer.data.reading import Reading
+
+READING = "How files are read"
+USING = "How the model is used"
+
+Run = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES",
+        help="FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, folders of texts; also compressed; - is stdin.",
+        show_default=False,
+    ),
+]
+OnBad = Annotated[
+    str | None,
+    typer.Option(
+        help="Characters that are no letters: error, unknown (taken as N or X and counted), or reject the record.",
+        rich_help_panel=READING,
+    ),
+]
+Tokenizer = Annotated[
+    str,
+    typer.Option(
+        help="dna, protein, bytes, characters, kmers or numbers; auto: by the records.", rich_help_panel=READING
+    ),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(help="Where read files are kept; else in your cache folder.", rich_help_panel=READING),
+]
+OverLength = Annotated[
+    str,
+    typer.Option(
+        help="Records longer than the model: error, or windows that overlap by half, averaged.", rich_help_panel=USING
+    ),
+]
+BatchTokens = Annotated[
+    int | None, typer.Option(help="Most tokens at once; fewer need less memory.", rich_help_panel=USING)
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", rich_help_panel=USING)]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an output that was interrupted.", rich_help_panel=USING)
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.", rich_help_panel=USING)]
+
+
+def files_format(
+    format: Annotated[
+        str,
+        typer.Option(
+            help="fasta, fastq, genbank, csv, jsonl, parquet, text or npy; auto: by the content.",
+            rich_help_panel=READING,
+        ),
+    ] = "auto",
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=NAME",
+            help="A table's column, by role: id, sequence, label, target, split, group, weight.",
+            rich_help_panel=READING,
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="GenBank features that are the records, such as CDS; else whole ones.", rich_help_panel=READING
+        ),
+    ] = None,
+    on_empty: Annotated[
+        str, typer.Option(help="Records without a letter: error, or reject.", rich_help_panel=READING)
+    ] = "error",
+) -> Reading:
+    """How files are read whose labels do not matter."""
+    from chordmixer.data.reading import Reading
+
+    return Reading(kind=format, columns=_columns(column or []), features=features, on_empty=on_empty)  # type: ignore[arg-type]
+
+
+def files_with_labels(
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Where labels are: files (one a class), header:NAME, header:/REGEX/, or a table with ids. "
+            "Else as the records have them; several files without any: one a class.",
+            rich_help_panel=READING,
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Records of a group never cross a split: files, header:NAME or header:/REGEX/.",
+            rich_help_panel=READING,
+        ),
+    ] = None,
+    rank: Annotated[
+        str | None,
+        typer.Option(
+            help="A GenBank record's label: organism, genus, lineage:N or qualifier:NAME.", rich_help_panel=READING
+        ),
+    ] = None,
+    on_unmatched: Annotated[
+        str, typer.Option(help="Records without a label, and the reverse: error, or reject.", rich_help_panel=READING)
+    ] = "error",
+    **plain: Any,
+) -> Reading:
+    """How files are read whose labels matter."""
+    from dataclasses import replace
+
+    known = {"labels": labels, "group": group, "rank": rank, "on_unmatched": on_unmatched}
+    return replace(files_format(**plain), **known)  # type: ignore[arg-type]
+
+
+def reading_files(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose `reading` comes from the options of `files_format`."""
+    return _taking(command, files_format, [files_format])
+
+
+def reading_labels(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose `reading` comes from those of `files_with_labels` too."""
+    return _taking(command, files_with_labels, [files_with_labels, files_format])
+
+
+def _taking(
+    command: Callable[..., None], build: Callable[..., Reading], options: list[Callable[..., Reading]]
+) -> Callable[..., None]:
+    """Replace the parameter `reading` by the options that it is built from."""
+    shared = [p for option in options for p in _parameters(option) if p.kind != p.VAR_KEYWORD]
+    own = [p for p in _parameters(command) if p.name != "reading"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        reading = build(**{p.name: given.pop(p.name) for p in shared})
+        command(**given, reading=reading)
+
+    ordered = [p.replace(kind=p.KEYWORD_ONLY) for p in own + shared]
+    run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in ordered}
+    del run.__wrapped__  # its own signature is not to be found again
+    return run
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """With their types in place of the types' names."""
+    plain = {name: kind for name, kind in function.__annotations__.items() if name not in ("return", "reading")}
+    holder = type("Holder", (), {"__annotations__": plain, "__module__": function.__module__})
+    hints = get_type_hints(holder, vars(inspect.getmodule(function)), include_extras=True)
+    return [p.replace(annotation=hints.get(p.name, Any)) for p in inspect.signature(function).parameters.values()]
+
+
+def _columns(given: list[str]) -> Any:
+    from chordmixer.config import override
+    from chordmixer.data.columns import Columns
+
+    pairs = [text.partition("=") for text in given]
+    for text, (role, found, name) in zip(given, pairs, strict=True):
+        if not (role and found and name):
+            raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=Phylum")
+    return override(Columns(), {role.strip(): name for role, _, name in pairs}, "--column")

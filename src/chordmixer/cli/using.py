@@ -1,0 +1,91 @@
+"""`predict` and `embed`: a trained run at work on files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from chordmixer.cli import options
+
+
+@options.reading_files
+def predict(
+    run: options.Run,
+    inputs: options.Inputs,
+    reading: Any,
+    out: Annotated[str, typer.Option("--out", "-o", help=".tsv, .jsonl or .parquet; - is standard output.")] = "-",
+    min_confidence: Annotated[
+        float | None, typer.Option(help="Answers of a lower probability are `unclassified`.")
+    ] = None,
+    on_bad: options.OnBad = None,
+    over_length: options.OverLength = "error",
+    batch_tokens: options.BatchTokens = None,
+    device: options.Device = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+) -> None:
+    """Answer for each record of files: its class with probabilities, its labels, or its number.
+
+    chordmixer predict RUN new.fa.gz -o answers.tsv
+    """
+    from chordmixer.training.prediction import predict as answer
+
+    account = answer(
+        run,
+        inputs,
+        out,
+        min_confidence=min_confidence,
+        over_length=over_length,  # type: ignore[arg-type]
+        on_bad=on_bad,  # type: ignore[arg-type]
+        reading=reading,
+        batch_tokens=batch_tokens,
+        device=device,
+        resume=resume,
+        force=force,
+    )
+    _tell(account.lines())
+
+
+@options.reading_files
+def embed(
+    run: options.Run,
+    inputs: options.Inputs,
+    reading: Any,
+    out: Annotated[str, typer.Option("--out", "-o", help="The .parquet file to write.")],
+    per_token: Annotated[bool, typer.Option("--per-token", help="A vector a token, not one a record.")] = False,
+    on_bad: options.OnBad = None,
+    over_length: options.OverLength = "error",
+    batch_tokens: options.BatchTokens = None,
+    device: options.Device = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+) -> None:
+    """Write what the model makes of each record of files: a vector, for other tools to work with.
+
+    chordmixer embed RUN genes.fa.gz -o embeddings.parquet
+    """
+    from chordmixer.training.embedding import embed as write
+
+    account = write(
+        run,
+        inputs,
+        out,
+        per_token=per_token,
+        over_length=over_length,  # type: ignore[arg-type]
+        on_bad=on_bad,  # type: ignore[arg-type]
+        reading=reading,
+        batch_tokens=batch_tokens,
+        device=device,
+        resume=resume,
+        force=force,
+    )
+    _tell(account.lines())
+
+
+def _tell(lines: Iterable[str]) -> None:
+    """Standard output may be the answers."""
+    for line in lines:
+        print(line, file=sys.stderr)

@@ -1,0 +1,239 @@
+"""What the columns of a table mean: which holds the sequence, which the label, and how their values are read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from numpy import ndarray
+
+from chordmixer.data.entries import Entry
+from chordmixer.data.series import as_series
+
+ABSENT = "-"
+"""In place of a column's name: no column has this role, whatever the names are."""
+
+USUAL = {
+    "id": ("id", "name", "accession", "identifier", "record_id", "seq_id", "sequence_id"),
+    "sequence": ("sequence", "seq", "text", "dna", "rna", "protein", "series", "signal"),
+    "label": ("label", "labels", "class", "category"),
+    "target": ("target", "y"),
+    "split": ("split",),
+    "group": ("group",),
+    "weight": ("weight", "sample_weight"),
+}
+"""The names, in any case, under which a column is found for each role."""
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "training"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a table's columns; None: found by its usual names; `-`: not there."""
+
+    id: str | None = None
+    """What a record is called; `id` itself is chosen before `name` and `accession`."""
+    sequence: str | None = None
+    """Letters, text, or a list of numbers."""
+    label: str | None = None
+    """A class."""
+    target: str | None = None
+    """A number to predict."""
+    split: str | None = None
+    """train, validation or test."""
+    group: str | None = None
+    """Records of one group never cross a split."""
+    weight: str | None = None
+    """How much a record counts in the loss."""
+
+    @property
+    def key(self) -> str:
+        """The role that a table cannot do without: a table of labels alone is found by id."""
+        return "id" if self.sequence == ABSENT else "sequence"
+
+
+def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = False) -> dict[str, str]:
+    """The name of the column of each role that this table has; a partial row may lack some that were given.
+
+    >>> find(Columns(label="Phylum"), ["Accession", "Seq", "Phylum", "notes"], "genes.csv")
+    {'id': 'Accession', 'sequence': 'Seq', 'label': 'Phylum'}
+    """
+    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    if repeated:
+        raise ValueError(f"{where} has {repeated[0]!r} as the name of several columns: names must differ; rename one")
+    chosen = {f.name: getattr(columns, f.name) for f in fields(columns) if getattr(columns, f.name) != ABSENT}
+    given = {role: _given(names, name) for role, name in chosen.items() if name is not None}
+    taken = {name for matches in given.values() for name in matches}
+    found = {}
+    for role, name in chosen.items():
+        matches = given[role] if name is not None else _usual(role, [n for n in names if n not in taken])
+        if len(matches) > 1:
+            raise ValueError(
+                f"{where} has {len(matches)} columns that may be the {role}, {_shown(matches)}: "
+                f"choose one with --column {role}=NAME"
+            )
+        if matches:
+            found[role] = matches[0]
+        elif (name is not None and not partial) or role == columns.key:
+            what = f"column {name!r}" if name is not None else f"column for the {role}"
+            raise ValueError(
+                f"{where} has no {what}: it has {_shown(names)}; choose with --column {role}=NAME, "
+                "or give --format if this is no such table"
+            )
+    return found
+
+
+def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict[str, Any]:
+    """What an Entry takes, from a row.
+
+    >>> values({"seq": "ACGT", "class": 3, "part": "dev"}, {"sequence": "seq", "label": "class", "split": "part"}, "")
+    {'sequence': 'ACGT', 'label': '3', 'split': 'validation'}
+    """
+    read = {}
+    for role, name in found.items():
+        try:
+            read[role] = _READERS[role](row[name])
+        except ValueError as error:
+            raise ValueError(f"{place}, column {name!r}: {error}") from None
+    return read
+
+
+def entry(name: str, number: int, read: Mapping[str, Any]) -> Entry:
+    """A table's row as an entry; `number` counts its rows from 1."""
+    known = {**read, "id": read.get("id") or f"{Path(name).name}:{number}"}
+    return Entry(place=f"{name}, row {number}", **known)
+
+
+def _given(names: Sequence[str], name: str) -> list[str]:
+    return [n for n in names if n == name] or [n for n in names if _folded(n) == _folded(name)]
+
+
+def _usual(role: str, names: Sequence[str]) -> list[str]:
+    matches = [name for name in names if _folded(name) in USUAL[role]]
+    best = [name for name in matches if role == "id" == _folded(name)]
+    return best or matches
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _shown(names: Sequence[str], most: int = 20) -> str:
+    shown = ", ".join(repr(name[:40]) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "no columns"
+
+
+# --- Values ---
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _text(value: Any) -> str:
+    """Any scalar as text that can be written as UTF-8; what is missing is the empty string."""
+    text = value if isinstance(value, str) else _scalar(value)
+    if "\0" in text:
+        raise ValueError(f"a NUL character at position {text.index(chr(0))}: text must have none; remove it")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"half a character (a surrogate) at position {error.start}: mend it") from None
+    return text
+
+
+def _scalar(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"byte {error.start} is not UTF-8: text must be; mend it") from None
+    if isinstance(value, (list, tuple, dict, ndarray)):
+        raise ValueError(f"{_brief(value)} is not a single value: give one")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _word(value: Any) -> str | None:
+    """A name, which must fit on one line of any output."""
+    word = _text(value).strip()
+    if _CONTROL.search(word):
+        raise ValueError(
+            f"{_brief(word)} holds a line break, a tab or a control character: a name has none; rename it"
+        )
+    return word or None
+
+
+def _sequence(value: Any) -> str | bytes | ndarray:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, (list, ndarray)):
+        return as_series(value)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{_brief(value)} is not a sequence: give text or a list of numbers")
+    return _text(value)
+
+
+def _label(value: Any) -> str | None:
+    """Several labels, as a list, become one string with semicolons."""
+    if not isinstance(value, (list, ndarray)):
+        return _word(value)
+    words = [_word(v) or "" for v in list(value)]
+    bad = next((word for word in words if not word or ";" in word), None)
+    if bad is not None:
+        raise ValueError(f"label {bad!r} in a list: labels must not be empty or hold a semicolon; rename it")
+    return ";".join(words)
+
+
+def _target(value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    return _finite(value, "a finite number")
+
+
+def _weight(value: Any) -> float:
+    weight = _finite(value, "a number above 0")
+    if weight <= 0:
+        raise ValueError(f"{_brief(value)} is not a number above 0: give one")
+    return weight
+
+
+def _finite(value: Any, rule: str) -> float:
+    try:
+        number = math.nan if isinstance(value, (bool, bytes)) or "_" in str(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{_brief(value)} is not {rule}: give one")
+    return number
+
+
+def _split(value: Any) -> str:
+    word = (_word(value) or "").casefold()
+    if word not in SPLITS:
+        raise ValueError(f"{_brief(value)} is not a split: write train, validation or test")
+    return SPLITS[word]
+
+
+def _brief(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "id": _word,
+    "sequence": _sequence,
+    "label": _label,
+    "target": _target,
+    "split": _split,
+    "group": _word,
+    "weight": _weight,
+}

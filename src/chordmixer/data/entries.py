@@ -1,0 +1,82 @@
+"""A record as its file has it, before any tokenizer, and the account of what became of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from numpy import ndarray
+
+
+@dataclass(slots=True)
+class Entry:
+    """One record of a user's file. Not frozen: that would make reading short records twice as slow.
+
+    >>> Entry("gene7", b"ACGT", place="genes.fa, record 1").length
+    4
+    """
+
+    id: str
+    """The name that the file gives; made from the place where it gives none."""
+    sequence: bytes | str | ndarray
+    """Letters without line breaks (bytes), text (str), or real numbers, float32 of shape (N,) or (N, channels)."""
+    place: str
+    """Where it stands, for messages: `genes.fa.gz, record 17`."""
+    description: str = ""
+    """What follows the id in a FASTA header, a GenBank definition."""
+    label: str | None = None
+    """A class; several, for a multi-label task, in one string as the file has them."""
+    target: float | None = None
+    """A number to predict."""
+    split: str | None = None
+    """`training`, `validation` or `test`, where the file says so."""
+    group: str | None = None
+    """Records of one group never cross a split."""
+    weight: float = 1.0
+    """How much it counts in the loss."""
+    circular: bool = False
+    """Whether the file says that its end joins its start."""
+
+    @property
+    def length(self) -> int:
+        return len(self.sequence)
+
+
+@dataclass
+class Account:
+    """Records in = used + rejected, and nothing else becomes of a record."""
+
+    read: int = 0
+    used: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """How many, by reason."""
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    """The first few of each reason, by id."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What was accepted but is worth a line: lower case, IUPAC letters, carriage returns."""
+
+    SHOWN = 5
+
+    def use(self) -> None:
+        self.read, self.used = self.read + 1, self.used + 1
+
+    def reject(self, entry_id: str, reason: str) -> None:
+        self.read += 1
+        self.rejected[reason] += 1
+        named = self.examples.setdefault(reason, [])
+        if len(named) < self.SHOWN:
+            named.append(entry_id)
+
+    def lines(self) -> Iterator[str]:
+        """For a person.
+
+        >>> account = Account(); account.use(); account.reject("gene7", "empty"); list(account.lines())
+        ['2 records read: 1 used, 1 rejected', '1 rejected, empty: gene7']
+        """
+        yield f"{self.read:,} records read: {self.used:,} used, {self.rejected.total():,} rejected"
+        for reason, count in self.rejected.most_common():
+            named = self.examples[reason]
+            yield f"{count:,} rejected, {reason}: {', '.join(named)}{', ...' if count > len(named) else ''}"
+        for note, count in self.notes.most_common():
+            yield f"{count:,} {note}"

@@ -1,0 +1,179 @@
+"""GenBank files by Biopython's parser, which warns where we refuse."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from chordmixer.data.entries import Entry
+from chordmixer.data.lines import plain_lines
+from chordmixer.data.sources import Source, until_broken
+
+if TYPE_CHECKING:
+    from Bio.SeqFeature import SeqFeature
+    from Bio.SeqRecord import SeqRecord
+
+
+def read_genbank(source: Source, features: str | None = None, rank: str | None = None) -> Iterator[Entry]:
+    """The records of a GenBank file, or their features of one type, such as `CDS` or `gene`; letters in upper case.
+
+    A feature is cut out along its location: parts are joined, the other strand is complemented. `rank` makes a label:
+
+    - `organism`: as the file names it;
+    - `genus`: the last name of the lineage, which is most often the genus: GenBank lists names without their ranks;
+    - `lineage:3`: the third name of the lineage, counted from 1;
+    - `qualifier:product`: what the feature says of its product, or else the record's `source` feature.
+
+    A record that does not say has no label.
+    """
+    if rank is not None and not _RANK.fullmatch(rank):
+        raise ValueError(
+            f"rank={rank!r} is not in GenBank: give organism, genus, lineage:N with N from 1, or qualifier:NAME"
+        )
+    return until_broken(_entries(source, features, rank))
+
+
+_RANK = re.compile(r"organism|genus|lineage:[1-9]\d{0,3}|qualifier:\S+")
+_LENGTH = re.compile(r"LOCUS\s.*?\s(\d{1,18})\s+(?:bp|aa)\b")
+_FEATURE = re.compile(r"^ {5}\S", re.MULTILINE)  # no other line before ORIGIN is indented by five
+_IDS = ("locus_tag", "protein_id", "gene")
+
+
+def _entries(source: Source, features: str | None, rank: str | None) -> Iterator[Entry]:
+    seen: Counter[str] = Counter()
+    for count, text in enumerate(_texts(source), start=1):
+        place = f"{source.name}, record {count}"
+        record = _parsed(text, place)
+        if features is None:
+            yield _whole(record, place, rank)
+            continue
+        seen.update(feature.type for feature in record.features)
+        chosen = (feature for feature in record.features if feature.type == features)
+        for number, feature in enumerate(chosen, start=1):
+            yield _part(record, feature, f"{features} {number}", place, rank)
+    if features is not None and not seen[features]:
+        found = ", ".join(repr(kind) for kind, _ in seen.most_common(8)) or "none"
+        raise ValueError(f"{source.name} has no feature {features!r}: it has {found}; choose one of its own")
+
+
+def _whole(record: SeqRecord, place: str, rank: str | None) -> Entry:
+    return Entry(
+        _printable(record.id or record.name, place),
+        bytes(record.seq).upper(),
+        place,
+        description=record.description,
+        label=_label(record, None, rank),
+        circular=record.annotations.get("topology") == "circular",
+    )
+
+
+def _part(record: SeqRecord, feature: SeqFeature, which: str, place: str, rank: str | None) -> Entry:
+    """A feature as a record of its own."""
+    try:
+        letters = bytes(feature.extract(record.seq)).upper()
+    except Exception as error:  # whatever Biopython raises: locations in other records, unknown strands
+        raise ValueError(f"{place}, {which} cannot be cut out ({_line(error)}): remove it from the file") from None
+    if len(letters) != len(feature.location):
+        raise ValueError(
+            f"{place}, {which} is at {feature.location}, outside of the {len(record)} letters: correct the location"
+        )
+    name = next((feature.qualifiers[key][0] for key in _IDS if feature.qualifiers.get(key)), None)
+    return Entry(
+        _printable(name or f"{record.id}_{which.replace(' ', '_')}", place),
+        letters,
+        f"{place}, {which}",
+        description=next(iter(feature.qualifiers.get("product", ())), record.description),
+        label=_label(record, feature, rank),
+    )
+
+
+def _label(record: SeqRecord, feature: SeqFeature | None, rank: str | None) -> str | None:
+    if rank is None:
+        return None
+    lineage = record.annotations.get("taxonomy", [])
+    kind, _, which = rank.partition(":")
+    if kind == "organism":
+        return record.annotations.get("organism") or None
+    if kind == "genus":
+        return lineage[-1] if lineage else None
+    if kind == "lineage":
+        return lineage[int(which) - 1] if len(lineage) >= int(which) else None
+    told = [feature] if feature is not None else []
+    told += [other for other in record.features if other.type == "source"]
+    return next((one.qualifiers[which][0] for one in told if one.qualifiers.get(which)), None)
+
+
+def _texts(source: Source) -> Iterator[str]:
+    """The text of each record, from `LOCUS` to `//`. Biopython would skip what does not begin with `LOCUS`."""
+    lines: list[bytes] = []
+    count = 0
+    for line in plain_lines(source):
+        if lines or line.strip():
+            lines.append(line)
+        if line.rstrip() == b"//":
+            count += 1
+            yield _text(lines, f"{source.name}, record {count}", first=count == 1)
+            lines = []
+    if lines:
+        place = f"{source.name}, record {count + 1}"
+        raise ValueError(f"{place}: the file ends within it: a record ends with //; use another copy")
+    if not count:
+        raise ValueError(f"{source.name} has no record: its lines are blank; give a GenBank file")
+
+
+def _text(lines: list[bytes], place: str, first: bool) -> str:
+    try:
+        text = b"\n".join((*lines, b"")).decode()
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{place}: its line {line} is not UTF-8: save the file as UTF-8") from None
+    if first and not text.startswith("LOCUS") and "Genetic Sequence Data Bank" in text:
+        text = text[text.find("\nLOCUS") + 1 :]  # NCBI's releases begin with a notice
+    if not text.startswith("LOCUS"):
+        raise ValueError(f"{place} begins with {text[:40]!r}: a GenBank record begins with LOCUS; mend it")
+    return text
+
+
+def _parsed(text: str, place: str) -> SeqRecord:
+    """Biopython's record, complete."""
+    try:
+        from Bio import BiopythonWarning, SeqIO
+    except ImportError:
+        raise ValueError("GenBank files need Biopython: pip install 'chordmixer[genbank]'") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BiopythonWarning)
+        try:
+            record: SeqRecord = SeqIO.read(io.StringIO(text), "genbank")
+        except Exception as error:  # the parser raises whatever its code trips over
+            raise ValueError(f"{place} is not sound GenBank ({_line(error)}): mend it, or use another copy") from None
+    if not record.seq.defined:
+        raise ValueError(f"{place} has no sequence, only a CONTIG: fetch it with its sequence (gbwithparts)")
+    declared = _LENGTH.match(text)
+    if declared is None or int(declared[1]) != len(record):
+        said = "no length" if declared is None else f"{declared[1]} letters"
+        raise ValueError(f"{place} has {len(record)} letters and its LOCUS says {said}: use another copy")
+    # Below a damaged FEATURES line, the parser takes the whole table for a part of the header, without a word.
+    lines = len(_FEATURE.findall(text, 0, text.find("\nORIGIN")))
+    if lines != len(record.features):
+        raise ValueError(
+            f"{place} has {lines} lines of features and {len(record.features)} features can be parsed: "
+            "its FEATURES table is damaged; use another copy"
+        )
+    return record
+
+
+def _printable(name: str, place: str) -> str:
+    if not name.isprintable():
+        raise ValueError(
+            f"{place}: its id {name[:40]!r} holds control characters: the file may be damaged; rename it"
+        )
+    return name
+
+
+def _line(error: Exception) -> str:
+    """An error of Biopython on one short line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,0 +1,226 @@
+"""What stands in a data set, as numbers: lengths, letters, duplicates, classes, and what gives the label away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.entries import Account
+from chordmixer.data.store import Store
+
+PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
+BINS = 16
+"""Of the histogram of lengths, at most."""
+SHOWN = 5
+"""Ids that stand as examples."""
+BATCH = 32
+FOLDS = 5
+LEVELS = 32
+"""Groups of equal size, at most, into which length or GC content is cut to see whether it tells the label."""
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Records with the same tokens. Of three copies two are duplicates."""
+
+    exact: int
+    """Records that an earlier one equals."""
+    reverse_complement: int | None
+    """Further records whose other strand an earlier one equals; None where tokens have no other strand."""
+    across_labels: int
+    """Sequences, of either strand, that stand under more than one label."""
+    examples: list[list[str]]
+    """Ids of the first few groups of equal records, those across labels first."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All numbers of `chordmixer inspect`."""
+
+    tokenizer: str
+    records: int
+    tokens: int
+    percentiles: dict[int, int]
+    """Of length: 0 is the shortest, 50 the median, 100 the longest; each the length of a record."""
+    edges: list[int]
+    """Of the histogram: bin i holds lengths from edges[i] to edges[i + 1] - 1, in steps of equal ratio."""
+    histogram: list[int]
+    longest: list[tuple[str, int]]
+    """Ids and lengths."""
+    letters: dict[str, int]
+    """As the files have them, the most frequent first."""
+    ambiguous: float | None
+    """Share of tokens that stand for no single known letter; None where every token does."""
+    gc: float | None
+    """Share of G and C among A, C, G, T."""
+    duplicates: Duplicates
+    classes: dict[str, int]
+    """Records of each label, the largest first."""
+    unlabelled: int
+    length_tells: float | None
+    """ROC-AUC of length alone, as `tells_label` measures it; None without classes."""
+    gc_tells: float | None
+    """The same of GC content."""
+    padding_in_batch: float
+    """Share of padding if random batches of 32 were padded to their longest."""
+    padding_to_longest: float
+    """Share of padding if every record were padded to the longest of all."""
+    account: Account
+
+
+def inspect(store: Store, labels: Sequence[str | None] | None = None) -> Inspection:
+    """Look at every token once; labels are the store's own unless given."""
+    if labels is None:
+        labels = store.column("label").tolist() if "label" in store.columns else [None] * len(store)
+    if len(labels) != len(store):
+        raise ValueError(f"{len(labels):,} labels for {len(store):,} records: give one each, None for none")
+    lengths = store.lengths
+    classes = Counter(label for label in labels if label is not None)
+    content = _Content(store)
+    edges, histogram = length_histogram(lengths)
+    percentiles = np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()
+    longest = np.argsort(-lengths, kind="stable")[:SHOWN].tolist()
+    code = {label: i for i, label in enumerate(classes)}
+    codes = np.array([-1 if label is None else code[label] for label in labels]) if classes else None
+    return Inspection(
+        tokenizer=store.tokenizer.name,
+        records=len(store),
+        tokens=int(lengths.sum()),
+        percentiles=dict(zip(PERCENTILES, percentiles, strict=True)),
+        edges=edges,
+        histogram=histogram,
+        longest=[(store.id(i), int(lengths[i])) for i in longest],
+        letters=dict(store.letters.most_common()),
+        ambiguous=content.ambiguous,
+        gc=content.gc,
+        duplicates=_duplicates(store, content, codes),
+        classes=dict(classes.most_common()),
+        unlabelled=len(store) - classes.total(),
+        length_tells=None if codes is None else tells_label(lengths, codes),
+        gc_tells=None if codes is None or content.gc_shares is None else tells_label(content.gc_shares, codes),
+        padding_in_batch=padding(lengths, BATCH),
+        padding_to_longest=padding(lengths, len(lengths)),
+        account=store.account,
+    )
+
+
+def length_histogram(lengths: ndarray) -> tuple[list[int], list[int]]:
+    """Edges in steps of equal ratio, in whole numbers, and how many lengths stand between them.
+
+    >>> length_histogram(np.array([1, 2, 2, 5]))
+    ([1, 2, 3, 4, 5, 6], [1, 2, 0, 0, 1])
+    """
+    low, high = int(lengths.min()), int(lengths.max()) + 1
+    edges = np.unique(np.rint(np.geomspace(low, high, BINS + 1)).astype(np.int64))
+    return edges.tolist(), np.histogram(lengths, edges)[0].tolist()
+
+
+def padding(lengths: ndarray, batch: int) -> float:
+    """Share of padding if random batches of so many records were padded to their longest.
+
+    >>> padding(np.array([10, 30]), 2), padding(np.array([7, 7, 7]), 2)
+    (0.33333333333333337, 0.0)
+    """
+    shuffled = np.random.default_rng(0).permutation(lengths)
+    starts = np.arange(0, len(lengths), batch)
+    sizes = np.diff(np.append(starts, len(lengths)))
+    return 1 - float(lengths.sum()) / float((np.maximum.reduceat(shuffled, starts) * sizes).sum())
+
+
+def tells_label(values: ndarray, codes: ndarray) -> float | None:
+    """Whether one number a record predicts its class: ROC-AUC, mean over the classes, each against the rest.
+
+    Cross-validated, so that it is near 0.5 where there is no signal, for small classes too; and by how often a class
+    occurs among records of similar value (32 groups), so that a class in the middle is seen as well. Classes of fewer
+    than 5 records, and codes below 0, are left out; None where fewer than two classes are left.
+
+    >>> tells_label(np.arange(1000), np.arange(1000) // 500) > 0.95
+    True
+    """
+    sizes = np.bincount(codes[codes >= 0], minlength=1)
+    kept = np.flatnonzero(sizes >= FOLDS)
+    inside = np.isin(codes, kept) & np.isfinite(values)
+    if len(kept) < 2 or not inside.any():
+        return None
+    values, codes = values[inside], np.searchsorted(kept, codes[inside])
+    levels = max(2, min(LEVELS, len(codes) // 25))
+    edges = np.unique(np.quantile(values, np.arange(1, levels) / levels))
+    cells = _folds(codes) * levels + np.searchsorted(edges, values, side="right")
+    shape = (len(kept), FOLDS, levels)
+    counts = np.bincount(codes * FOLDS * levels + cells, minlength=np.prod(shape)).reshape(shape)
+    total = counts.sum(axis=0)
+    return float(np.mean([_auc(own, total) for own in counts]))
+
+
+def _folds(codes: ndarray) -> ndarray:
+    """A fold each, at random, every class spread evenly."""
+    order = np.random.default_rng(0).permutation(len(codes))
+    order = order[np.argsort(codes[order], kind="stable")]
+    folds = np.empty(len(codes), dtype=np.int64)
+    folds[order] = np.arange(len(codes)) % FOLDS
+    return folds
+
+
+def _auc(own: ndarray, total: ndarray) -> float:
+    """Of one class, from its records and all records of each (fold, level); the mean over the folds."""
+    seen, among = own.sum(axis=0) - own, total.sum(axis=0) - total  # in the other folds
+    rate = own.sum() / total.sum()
+    scores = (seen + rate) / (among + 1)
+    above = np.sign(scores[:, :, None] - scores[:, None, :]) / 2 + 0.5  # 1 higher, 0.5 equal, 0 lower
+    wins = np.einsum("fi,fij,fj->f", own, above, total - own)
+    pairs = own.sum(axis=1) * (total - own).sum(axis=1)
+    return float(np.mean(wins[pairs > 0] / pairs[pairs > 0]))
+
+
+class _Content:
+    """What one pass over all tokens finds."""
+
+    def __init__(self, store: Store) -> None:
+        tokenizer, count = store.tokenizer, len(store)
+        self.forward = np.empty(count, dtype=np.uint64)
+        self.strandless = self.forward if tokenizer.complement is None else np.empty(count, dtype=np.uint64)
+        """The same for a sequence and its other strand."""
+        self.gc_shares = np.full(count, np.nan) if isinstance(tokenizer, Dna) else None
+        ambiguous = strong = plain = 0
+        for index in range(count):
+            tokens = store.tokens(index)
+            self.forward[index] = digest = _digest(tokens)
+            if tokenizer.complement is not None:
+                self.strandless[index] = min(digest, _digest(tokenizer.reverse_complement(tokens)))
+            known = len(tokens)
+            if tokenizer.certain < tokenizer.size:
+                known = int(np.count_nonzero(tokens < tokenizer.certain))
+                ambiguous += len(tokens) - known
+            if self.gc_shares is not None and known:
+                own = int(np.count_nonzero((tokens == 1) | (tokens == 2)))
+                self.gc_shares[index] = own / known
+                strong, plain = strong + own, plain + known
+        self.ambiguous = ambiguous / len(store.values) if tokenizer.certain < tokenizer.size else None
+        self.gc = strong / plain if plain else None
+
+
+def _digest(tokens: ndarray) -> int:
+    """64 bits: among a million records the chance that any two different ones agree is below one in ten million."""
+    return int.from_bytes(blake2b(np.ascontiguousarray(tokens).data, digest_size=8).digest(), "little")
+
+
+def _duplicates(store: Store, content: _Content, codes: ndarray | None) -> Duplicates:
+    distinct = len(np.unique(content.forward))
+    _, group, sizes = np.unique(content.strandless, return_inverse=True, return_counts=True)
+    crossing = np.zeros(len(sizes), dtype=bool)
+    if codes is not None:
+        pairs = np.unique(np.stack([group[codes >= 0], codes[codes >= 0]]), axis=1)
+        crossing = np.bincount(pairs[0], minlength=len(sizes)) > 1
+    shown = [*np.flatnonzero(crossing), *np.flatnonzero((sizes > 1) & ~crossing)][:SHOWN]
+    return Duplicates(
+        exact=len(store) - distinct,
+        reverse_complement=None if store.tokenizer.complement is None else distinct - len(sizes),
+        across_labels=int(crossing.sum()),
+        examples=[[store.id(int(i)) for i in np.flatnonzero(group == g)[:SHOWN]] for g in shown],
+    )

@@ -1,0 +1,97 @@
+"""Real-valued series: `.npy` files, one record each, alone or in folders that name their class."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chordmixer.data.entries import Account, Entry
+from chordmixer.data.sources import open_source
+from chordmixer.data.texts import class_files
+
+if TYPE_CHECKING:
+    from chordmixer.data.sources import Source
+
+MAGIC = b"\x93NUMPY"
+
+_BAD_HEADER = (ValueError, SyntaxError, TypeError, KeyError, OverflowError, RecursionError, MemoryError, TokenError)
+
+
+def read_series(source: Source) -> Iterator[Entry]:
+    """The one record of a `.npy` file: shape (N,), or (N, channels)."""
+    yield Entry(Path(source.name).name, _load(source), place=source.name)
+
+
+def read_series_folder(folder: Path, account: Account) -> Iterator[Entry]:
+    """A record for each `.npy` file of a folder, or of its folders, which then name the classes."""
+    for path, label in class_files(folder, account):
+        with open_source(path) as source:
+            yield Entry(path.relative_to(folder).as_posix(), _load(source), place=source.name, label=label)
+
+
+def as_series(values: Any) -> np.ndarray:
+    """Numbers as float32 of shape (N,) or (N, channels), all finite.
+
+    >>> as_series([[1, 2], [3, 4], [5, 6]]).shape
+    (3, 2)
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError("lists of unequal lengths: every step of a series must have the same channels") from None
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{array.dtype} is not a type of real number: save the series as float32")
+    if array.ndim not in (1, 2) or array.shape[1:] == (0,):
+        raise ValueError(f"shape {array.shape} is not (steps,) or (steps, channels): a record is one series; reshape")
+    with np.errstate(over="ignore"):
+        series = np.ascontiguousarray(array, dtype=np.float32)
+    if not np.isfinite(series).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(series))[0])
+        where = f"step {at[0]}" + (f", channel {at[1]}" if len(at) == 2 else "")
+        raise ValueError(f"{array[at]} at {where} is not finite in float32: every number must be; clean the series")
+    return series
+
+
+def _load(source: Source) -> np.ndarray:
+    """The array of a `.npy` file, whose header is believed only as far as the bytes go. Nothing is unpickled."""
+    data = source.stream.read()
+    try:
+        shape, transposed, dtype, start = _header(data)
+    except _BAD_HEADER as error:
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
+        raise ValueError(f"{source.name} is not a .npy file ({reason}): save it with numpy.save") from None
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{source.name} holds {dtype}, not real numbers: save it as float32")
+    claimed, held = math.prod(shape) * dtype.itemsize, len(data) - start
+    if claimed != held:
+        raise ValueError(
+            f"{source.name} claims {claimed:,} bytes of numbers and holds {held:,}: it is cut or damaged; "
+            "use another copy"
+        )
+    array = np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if transposed else "C")
+    try:
+        return as_series(array)
+    except ValueError as error:
+        raise ValueError(f"{source.name}: {error}") from None
+
+
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, whether in Fortran's order, type, and where the numbers start."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"version {version[0]}.{version[1]}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a damaged header may also be odd Python
+        shape, transposed, dtype = readers[version](file)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape {shape}")
+    return shape, transposed, dtype, file.tell()

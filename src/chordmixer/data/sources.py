@@ -1,0 +1,256 @@
+"""A user's file as a stream of plain bytes: decompressed by what it holds, whatever its name says.
+
+Every fault of the file is a `ValueError` of one line from here on.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import io
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from chordmixer.data.entries import Entry
+
+BLOCK = 1 << 20
+"""Bytes of a plain file that are read at once, and about what a decompressor gives at once."""
+HEAD = 1 << 16
+
+
+class BrokenStream(ValueError):
+    """The bytes end or turn to rubbish in the middle; `until_broken` adds how many records came before."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file.
+
+    >>> source = source_of(b">a\\nACGT\\n", name="genes.fa")
+    >>> source.head[:1], source.stream.read()
+    (b'>', b'>a\\nACGT\\n')
+    """
+
+    name: str
+    """As the user gave it; `-` for standard input."""
+    stream: io.BufferedReader
+    """Decompressed, without a byte order mark. `read1` gives all that came before a fault; `read` may not."""
+    head: bytes
+    """The first 64 KB, or all if it is less, for telling formats apart; the stream has them still."""
+
+
+@contextmanager
+def open_source(path: Path | str) -> Iterator[Source]:
+    """Open a file, or standard input for `-`: gzip, bzip2, xz, Zstandard or plain, told by the first bytes."""
+    name = str(path)
+    if name == "-":
+        yield _source(name, sys.stdin.buffer)
+        return
+    with _opened(name) as file:
+        yield _source(name, file)
+
+
+def source_of(data: bytes, name: str) -> Source:
+    """A source from bytes in memory, under a name for messages."""
+    return _source(name, io.BytesIO(data))
+
+
+def until_broken(entries: Iterator[Entry]) -> Iterator[Entry]:
+    """The entries as they come; where their stream breaks, the error says how many came before."""
+    count = 0
+    try:
+        for entry in entries:
+            yield entry
+            count += 1
+    except BrokenStream as error:
+        raise ValueError(f"{error}; {count:,} record{'s were' if count != 1 else ' was'} read before it") from None
+
+
+def _opened(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except FileNotFoundError:
+        raise ValueError(f"{name} does not exist: give the path of a file") from None
+    except IsADirectoryError:
+        raise ValueError(f"{name} is a folder: give a file in it") from None
+    except PermissionError:
+        raise ValueError(f"{name} may not be read: its permissions forbid it; change them or copy it") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name!r} cannot be opened ({error}): give the path of a file") from None
+
+
+def _source(name: str, file: BinaryIO) -> Source:
+    kind, blocks = _plain_blocks(name, file)
+    blocks = _gathered(blocks)
+    head = next(blocks).removeprefix(codecs.BOM_UTF8)
+    if not head:
+        raise ValueError(f"{name} is empty{f' inside its {kind}' if kind else ''}: give a file with a record in it")
+    for mark, encoding in _WRONG_MARKS.items():
+        if head.startswith(mark):
+            raise ValueError(f"{name} is {encoding} text: UTF-8 is read; save it as UTF-8")
+    for what, pattern in _ARCHIVES.items():
+        if pattern.match(head):
+            raise ValueError(f"{name} is a {what} archive: single files are read; unpack it and give what is inside")
+    return Source(name, io.BufferedReader(_Blocks(chain([head], blocks)), BLOCK), head[:HEAD])
+
+
+_WRONG_MARKS = {  # UTF-32 first: its little-endian mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_ARCHIVES = {
+    "zip": re.compile(rb"PK\x03\x04"),
+    "7z": re.compile(rb"7z\xbc\xaf\x27\x1c"),
+    "tar": re.compile(rb".{257}ustar", re.DOTALL),
+}
+
+
+def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Larger blocks, each of at least 64 KB but the last; a fault waits until all before it is given."""
+    taken: list[bytes] = []
+    size = 0
+    try:
+        for block in blocks:
+            taken.append(block)
+            size += len(block)
+            if size >= HEAD:
+                yield b"".join(taken)
+                taken, size = [], 0
+    except BrokenStream:
+        if size:
+            yield b"".join(taken)
+        raise
+    yield b"".join(taken)
+
+
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a file, for `io.BufferedReader`."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks = blocks
+        self.rest = memoryview(b"")
+        self.fault: BrokenStream | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        if self.fault is not None:
+            raise self.fault  # a second try must not look like the file's end
+        try:
+            while not self.rest:
+                self.rest = memoryview(next(self.blocks))
+        except StopIteration:
+            return 0
+        except BrokenStream as fault:
+            self.fault = fault
+            raise
+        count = min(len(target), len(self.rest))
+        target[:count] = self.rest[:count]
+        self.rest = self.rest[count:]
+        return count
+
+
+# --- Decompression ---
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One format of compression."""
+
+    magic: re.Pattern[bytes]
+    start: Callable[[], Any]
+    """A decompressor for one stream; it knows its `eof` and its `unused_data`, and verifies the checksum."""
+    feed: Callable[[Any, bytes], Iterator[bytes]]
+    """What a decompressor makes of some bytes, in blocks of bounded size."""
+    read: int = 1 << 18
+    """Compressed bytes that are read at once."""
+
+
+def _plain_blocks(name: str, file: BinaryIO) -> tuple[str | None, Iterator[bytes]]:
+    """The kind of compression, None for none, and what is inside."""
+    try:
+        start = file.read(16)
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read ({error.strerror}): check the disk, or use another copy") from None
+    for kind, form in _KINDS.items():
+        if form.magic.match(start):
+            return kind, _explained(name, f"the {kind} stream is cut or corrupt", _decompressed(form, start, file))
+    return None, _explained(name, "the file cannot be read on", _read(start, file))
+
+
+def _explained(name: str, what: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The one place where a fault of the bytes becomes our error."""
+    try:
+        yield from blocks
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise BrokenStream(f"{name}: {what} ({error}): use another copy of the file") from None
+
+
+def _read(start: bytes, file: BinaryIO) -> Iterator[bytes]:
+    yield start
+    while block := file.read(BLOCK):
+        yield block
+
+
+def _decompressed(form: _Kind, data: bytes, file: BinaryIO) -> Iterator[bytes]:
+    """The streams that stand one after the other in the file; zeros after a stream are padding."""
+    while data:
+        stream = form.start()
+        while not stream.eof:
+            if not (data := data or file.read(form.read)):
+                raise EOFError("it ends too early")
+            yield from form.feed(stream, data)
+            data = b""
+        data = stream.unused_data.lstrip(b"\0")
+        while not data and (more := file.read(form.read)):
+            data = more.lstrip(b"\0")
+
+
+def _feed_zlib(stream: Any, data: bytes) -> Iterator[bytes]:
+    while data:
+        yield stream.decompress(data, BLOCK)
+        data = stream.unconsumed_tail
+
+
+def _feed(stream: Any, data: bytes) -> Iterator[bytes]:
+    yield stream.decompress(data, BLOCK)
+    while not (stream.needs_input or stream.eof):
+        yield stream.decompress(b"", BLOCK)
+
+
+def _feed_zstd(stream: Any, data: bytes) -> Iterator[bytes]:
+    from zstandard import ZstdError
+
+    try:
+        yield stream.decompress(data)
+    except ZstdError as error:
+        raise EOFError(str(error)) from None
+
+
+def _start_zstd() -> Any:
+    try:
+        from zstandard import ZstdDecompressor
+    except ImportError:
+        raise ValueError("Zstandard files need the package zstandard: pip install zstandard") from None
+    # One frame each: `stream_reader` is simpler, but ends without a word where a frame is cut.
+    return ZstdDecompressor().decompressobj()
+
+
+_KINDS = {
+    "gzip": _Kind(re.compile(rb"\x1f\x8b"), lambda: zlib.decompressobj(wbits=31), _feed_zlib),
+    "bzip2": _Kind(re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2Decompressor, _feed),
+    "xz": _Kind(re.compile(rb"\xfd7zXZ\0"), lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30), _feed),
+    # It can grow thirty thousandfold and `decompress` knows no limit, so it gets little at once.
+    "zstd": _Kind(re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _start_zstd, _feed_zstd, read=1 << 8),
+}

@@ -1,0 +1,250 @@
+"""Tables, a record a row: CSV, TSV, JSON Lines and Parquet, read a piece at a time.
+
+CSV is parsed by Python's own reader: a field may be as long as a chromosome and hold line breaks, which block-wise
+parsers cut or refuse.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chordmixer.data.columns import Columns, entry, find, values
+from chordmixer.data.entries import Entry
+from chordmixer.data.sources import open_source, until_broken
+
+if TYPE_CHECKING:
+    from pyarrow import Array
+    from pyarrow.parquet import ParquetFile
+
+    from chordmixer.data.sources import Source
+
+PARQUET = b"PAR1"
+DELIMITERS = "\t,;"
+LONGEST_FIELD = 2**31 - 1
+"""The most that the CSV parser can count on every platform."""
+PIECE = 16 * 2**20
+"""About how many bytes of a Parquet file are decoded at a time; a page, which its writer chose, is the least."""
+BUFFER = 2**20
+
+
+class Row(NamedTuple):
+    """One row of a table."""
+
+    number: int
+    """From 1, the header not counted."""
+    values: dict[str, Any]
+    """What the table says of each role that it has a column for."""
+
+
+def read_csv(source: Source, columns: Columns) -> Iterator[Entry]:
+    """The records of a table with a header, its fields apart by tab, comma or semicolon."""
+    return until_broken(entry(source.name, *row) for row in csv_rows(source, columns))
+
+
+def read_jsonl(source: Source, columns: Columns) -> Iterator[Entry]:
+    """The records of a file with one JSON object a line."""
+    return until_broken(entry(source.name, *row) for row in jsonl_rows(source, columns))
+
+
+def read_parquet(path: Path | str, columns: Columns) -> Iterator[Entry]:
+    """The records of a Parquet file; a list column is a real-valued series."""
+    return (entry(str(path), *row) for row in parquet_rows(path, columns))
+
+
+def table_rows(path: Path | str, columns: Columns) -> Iterator[Row]:
+    """The rows of a table in any of these formats, told by what it holds."""
+    with open_source(path) as source:
+        if source.head.startswith(PARQUET):
+            yield from parquet_rows(path, columns)
+        else:
+            read = jsonl_rows if source.head.lstrip().startswith(b"{") else csv_rows
+            yield from read(source, columns)
+
+
+def delimiter(line: str) -> str | None:
+    """The delimiter that makes most columns of a header.
+
+    >>> delimiter("id;text, raw;label"), delimiter("text")
+    (';', None)
+    """
+    counts = {mark: len(next(csv.reader([line], delimiter=mark), [])) for mark in DELIMITERS}
+    best = max(counts, key=counts.__getitem__)
+    return best if counts[best] > 1 else None
+
+
+# --- CSV ---
+
+
+def csv_rows(source: Source, columns: Columns) -> Iterator[Row]:
+    """The rows of a CSV or TSV file."""
+    csv.field_size_limit(LONGEST_FIELD)  # for the whole process: the parser has no other way
+    lines = _lines(source, newline="")
+    head = next((line for line in lines if line.strip()), None)
+    if head is None:
+        raise ValueError(f"{source.name} is empty: give a table with a header")
+    parser = csv.reader(chain([head], lines), delimiter=delimiter(head) or ",", strict=True)
+    records = _parsed(parser, source.name)
+    header = next(records)
+    found = find(columns, header, source.name)
+    number = 0
+    for number, fields in enumerate(records, start=1):
+        place = f"{source.name}, row {number}"
+        if len(fields) != len(header):
+            raise ValueError(
+                f"{place} (before line {parser.line_num + 1}) has {len(fields)} fields and the header "
+                f"{len(header)}: they must agree; quote fields that hold the delimiter"
+            )
+        yield Row(number, values(dict(zip(header, fields, strict=True)), found, place))
+    if not number:
+        raise ValueError(f"{source.name} has a header and no rows: give a table with records")
+
+
+def _parsed(parser: Iterator[list[str]], name: str) -> Iterator[list[str]]:
+    """Rows without the blank ones."""
+    try:
+        yield from filter(None, parser)
+    except csv.Error as error:
+        line: int = parser.line_num  # type: ignore[attr-defined]
+        raise ValueError(f"{name}, line {line} cannot be parsed ({error}): quote the field well") from None
+
+
+def _lines(source: Source, newline: str | None) -> Iterator[str]:
+    """Lines of text, checked; bytes that are not UTF-8 come through the decoder so that their line can be told."""
+    text = io.TextIOWrapper(source.stream, encoding="utf-8", errors="surrogateescape", newline=newline)
+    for number, line in enumerate(text, start=1):
+        if "\0" in line:
+            raise ValueError(f"{source.name}, line {number} holds a NUL byte: a table is UTF-8 text; save it as that")
+        if not line.isascii():
+            try:
+                line.encode()
+            except UnicodeEncodeError as error:
+                byte = ord(line[error.start]) - 0xDC00
+                raise ValueError(
+                    f"{source.name}, line {number}: byte 0x{byte:02x} after {error.start} characters is not UTF-8: "
+                    "save the file as UTF-8"
+                ) from None
+        yield line
+
+
+# --- JSON Lines ---
+
+
+def jsonl_rows(source: Source, columns: Columns) -> Iterator[Row]:
+    """The rows of a JSON Lines file; keys that a row leaves out are missing values."""
+    layouts: dict[tuple[str, ...], dict[str, str]] = {}
+    number = 0
+    for line_number, line in enumerate(_lines(source, newline=None), start=1):
+        if not line.strip():
+            continue
+        number += 1
+        row = _object(line, f"{source.name}, line {line_number}")
+        place, names = f"{source.name}, row {number}", tuple(row)
+        if names not in layouts:
+            layouts[names] = find(columns, names, place, partial=True)
+        yield Row(number, values(row, layouts[names], place))
+    if not number:
+        raise ValueError(f"{source.name} is empty: give a file with one JSON object a line")
+    find(columns, list(dict.fromkeys(chain(*layouts))), source.name)  # a name that was given must be in some row
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ValueError(f"{place} is not JSON ({reason}): write one whole object a line") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{place} is {type(row).__name__}, not an object: write one object a line")
+    return row
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return made
+
+
+# --- Parquet ---
+
+
+def parquet_rows(path: Path | str, columns: Columns) -> Iterator[Row]:
+    """The rows of a Parquet file; pages that carry a checksum are verified."""
+    from pyarrow import parquet
+
+    with _explaining(path):
+        file = parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=BUFFER)
+        names = file.schema_arrow.names
+    with file:
+        found = find(columns, names, str(path))
+        number = 0
+        for piece in _pieces(file, path, list(dict.fromkeys(found.values()))):
+            for fields in zip(*piece.values(), strict=True):
+                number += 1
+                row = dict(zip(piece, fields, strict=True))
+                yield Row(number, values(row, found, f"{path}, row {number}"))
+    if not number:
+        raise ValueError(f"{path} has no rows: give a table with records")
+
+
+def _pieces(file: ParquetFile, path: Path | str, names: list[str]) -> Iterator[dict[str, list[Any]]]:
+    """A few rows at a time of these columns, as Python's values."""
+    with _explaining(path):
+        total, said = file.metadata, file.metadata.num_rows
+        size = sum(total.row_group(i).total_byte_size for i in range(total.num_row_groups))
+        rows = min(max(PIECE * said // max(size, 1), 1), 4096)
+        read = 0
+        for batch in file.iter_batches(rows, columns=names, use_threads=False):
+            batch.validate(full=True)  # offsets within bounds, text in UTF-8
+            read += batch.num_rows
+            yield {name: _python(batch.column(name)) for name in names}
+        if read != said:
+            raise ValueError(f"{read:,} rows where its footer says {said:,}")
+
+
+def _python(column: Array) -> list[Any]:
+    """The values of a column; lists of numbers as arrays, for they may be long."""
+    from pyarrow import types
+
+    depth, kind = 0, column.type
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        depth, kind = depth + 1, kind.value_type
+    if depth not in (1, 2) or not (types.is_floating(kind) or types.is_integer(kind)):
+        return list(column.to_pylist())
+    array = _vector if depth == 1 else _matrix
+    return [array(scalar.values) if scalar.is_valid else None for scalar in column]
+
+
+def _vector(numbers: Array) -> Any:
+    """Shape (N,); a number that is missing is NaN, which no series may hold."""
+    return numbers.to_numpy(zero_copy_only=False)
+
+
+def _matrix(steps: Array) -> Any:
+    """Shape (N, channels), or lists where the steps disagree."""
+    from pyarrow import compute
+
+    lengths = compute.list_value_length(steps)
+    fewest, most = (bound.as_py() for bound in compute.min_max(lengths).values())
+    if not most or fewest != most or lengths.null_count:
+        return steps.to_pylist()
+    return _vector(steps.flatten()).reshape(len(steps), most)
+
+
+@contextmanager
+def _explaining(path: Path | str) -> Iterator[None]:
+    """Turn whatever the Parquet library says of a damaged file into one line."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, OSError, ValueError, OverflowError, MemoryError, TypeError, LookupError) as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise ValueError(f"{path} cannot be read as Parquet ({reason}): use another copy") from None

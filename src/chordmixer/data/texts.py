@@ -1,0 +1,102 @@
+"""Text files, one record each: alone, in a folder, or in folders that name their class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chordmixer.data.entries import Account, Entry
+from chordmixer.data.sources import open_source
+
+if TYPE_CHECKING:
+    from chordmixer.data.sources import Source
+
+
+def read_text(source: Source) -> Iterator[Entry]:
+    """The one record of a text file."""
+    yield Entry(Path(source.name).name, _load(source), place=source.name)
+
+
+def read_text_folder(folder: Path, account: Account) -> Iterator[Entry]:
+    """A record for each file of a folder, or of its folders, which then name the classes."""
+    for path, label in class_files(folder, account):
+        name = path.relative_to(folder).as_posix()
+        if not path.stat().st_size:
+            yield Entry(name, "", place=str(path), label=label)
+            continue
+        with open_source(path) as source:
+            yield Entry(name, _load(source), place=source.name, label=label)
+
+
+def class_files(folder: Path, account: Account) -> Iterator[tuple[Path, str | None]]:
+    """The files of `folder/class/file` with their class, or of a flat `folder/file`, in the order of their names.
+
+    Hidden files are left out and counted in the account's notes.
+    """
+    inside = _visible(folder, account)
+    folders = [path for path in inside if path.is_dir()]
+    if not folders:
+        yield from ((path, None) for path in _plain(inside, folder))
+        return
+    if len(folders) < len(inside):
+        stray = next(path for path in inside if not path.is_dir())
+        raise ValueError(
+            f"{folder} holds folders and also the file {stray.name!r}: it must hold files, or a folder for each "
+            "class; move the file"
+        )
+    classes = {path.name: _plain(_visible(path, account), path) for path in folders}
+    yield from ((path, name) for name, paths in classes.items() for path in paths)
+
+
+def _visible(folder: Path, account: Account) -> list[Path]:
+    """What a folder holds, in the order of the names, which is the same everywhere."""
+    try:
+        inside = sorted(folder.iterdir(), key=lambda path: path.name)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be listed: {error.strerror}; give a folder that can be read") from None
+    hidden = sum(path.name.startswith(".") for path in inside)
+    if hidden:
+        account.notes["hidden files left out"] += hidden
+    visible = [path for path in inside if not path.name.startswith(".")]
+    odd = next((path for path in visible if not _is_utf8(path.name)), None)
+    if odd is not None:
+        raise ValueError(f"{folder} holds the name {odd.name!r}: names must be UTF-8; rename it")
+    return visible
+
+
+def _plain(paths: list[Path], folder: Path) -> list[Path]:
+    """The same paths, once it is sure that they are files."""
+    if not paths:
+        raise ValueError(f"{folder} holds no files: give a folder of files, or of a folder for each class")
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(
+                f"{path} is a folder in the folder of a class: files must lie in folder/class/file; "
+                f"give {folder} if it holds the classes"
+            )
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file: remove it or mend the link")
+    return paths
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _load(source: Source) -> str:
+    """The whole text, its line breaks as they are."""
+    data = source.stream.read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{source.name}: byte {error.start} is 0x{data[error.start]:02x}, which is not UTF-8: save it as UTF-8"
+        ) from None
+    if "\0" in text:
+        raise ValueError(f"{source.name}: byte {data.index(0)} is NUL: this is no text, or UTF-16; save it as UTF-8")
+    return text

@@ -1,0 +1,263 @@
+"""Letters, text and numbers become tokens: the tokenizers by name, saved with a run, or guessed from content."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer import files
+from chordmixer.config import from_dict
+from chordmixer.data.alphabets import Dna, Kmers, Protein
+from chordmixer.data.encoding import FORMAT, OnBad, Tokenizer, as_text, as_utf8, byte_names, count_bytes
+
+FILE = "tokenizer.json"
+SAMPLED = 10_000
+"""Characters of each sequence that a guess looks at."""
+
+
+@dataclass(frozen=True)
+class Bytes(Tokenizer):
+    """Text as its UTF-8 bytes, or any bytes: 256 tokens and nothing unknown.
+
+    >>> Bytes().encode("grün").tolist()
+    [103, 114, 195, 188, 110]
+    """
+
+    name = "bytes"
+
+    @property
+    def size(self) -> int:
+        return 256
+
+    def encode(self, sequence: bytes | str | ndarray) -> ndarray:
+        return np.frombuffer(as_utf8(sequence, self.name), np.uint8)
+
+    def decode(self, ids: ndarray) -> str:
+        return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
+
+    def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
+        return byte_names(count_bytes(b"".join(as_utf8(s, self.name) for s in sequences)))
+
+
+@dataclass(frozen=True)
+class Characters(Tokenizer):
+    """Text by characters of a vocabulary; any other is the last id, `unknown`, and counted.
+
+    >>> seen = Characters.of(["to be", "or not"])
+    >>> seen.vocabulary, seen.encode("bed").tolist()
+    (' benort', [1, 2, 7])
+    """
+
+    vocabulary: str
+    """Each character once; its place is its id."""
+
+    name = "characters"
+
+    def __post_init__(self) -> None:
+        if not self.vocabulary or len({*self.vocabulary}) < len(self.vocabulary):
+            raise ValueError(
+                f"vocabulary {self.vocabulary[:40]!r} is empty or has a character twice: each stands for one id; "
+                "build it with Characters.of(training texts)"
+            )
+
+    @classmethod
+    def of(cls, texts: Iterable[bytes | str]) -> Characters:
+        """All characters of the training set, in order."""
+        return cls("".join(sorted({c for text in texts for c in {*as_text(text, cls.name)}})))
+
+    @property
+    def size(self) -> int:
+        return len(self.vocabulary) + 1
+
+    @property
+    def certain(self) -> int:
+        return len(self.vocabulary)
+
+    @cached_property
+    def table(self) -> ndarray:
+        """Of all code points up to the vocabulary's last, and one beyond, their ids."""
+        codes = _codes(self.vocabulary)
+        ids = np.full(int(codes.max()) + 2, self.size - 1, dtype=self.dtype)
+        ids[codes] = np.arange(len(codes))
+        return ids
+
+    def encode(self, sequence: bytes | str | ndarray) -> ndarray:
+        return self.table[np.minimum(_codes(as_text(sequence, self.name)), len(self.table) - 1)]
+
+    def decode(self, ids: ndarray) -> str:
+        letters = self.vocabulary + "\N{REPLACEMENT CHARACTER}"
+        return "".join(letters[i] for i in ids.tolist())
+
+    def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
+        counts = np.bincount(_codes("".join(as_text(s, self.name) for s in sequences)))
+        return Counter({chr(code): int(counts[code]) for code in counts.nonzero()[0]})
+
+    def notes(self, census: Mapping[str, int]) -> Counter[str]:
+        unknown = sum(count for c, count in census.items() if c not in self.vocabulary)
+        return Counter({"characters that the vocabulary lacks, taken as unknown": unknown} if unknown else {})
+
+
+@dataclass(frozen=True)
+class Numbers(Tokenizer):
+    """Real series: float32, `channels` a token, no vocabulary.
+
+    >>> Numbers().encode(np.array([0.5, 2.0])).shape
+    (2, 1)
+    """
+
+    channels: int = 1
+    on_bad: OnBad = "error"
+    """NaN and infinite numbers: an error, or taken as 0 and counted."""
+    mean: tuple[float, ...] = ()
+    """Of each channel, what is taken off; none: nothing."""
+    scale: tuple[float, ...] = ()
+    """Of each channel, what the rest is divided by."""
+
+    name = "numbers"
+
+    def __post_init__(self) -> None:
+        for name, values in (("mean", self.mean), ("scale", self.scale)):
+            fits = len(values) in (0, self.channels) and np.isfinite(values).all()
+            if not fits or (name == "scale" and 0 in values):
+                raise ValueError(
+                    f"{name}={values} is not a finite number for each of {self.channels} channels: give one"
+                )
+
+    @staticmethod
+    def of(sample: Sequence[ndarray], on_bad: OnBad = "error") -> Numbers:
+        """With the channels of the first series, and the mean and spread of all: a network starts best near one.
+
+        >>> Numbers.of([np.array([10.0, 30.0])])
+        Numbers(channels=1, on_bad='error', mean=(20.0,), scale=(10.0,))
+        """
+        channels = sample[0].shape[1] if sample[0].ndim == 2 else 1
+        fitting = [s.reshape(len(s), -1) for s in sample if s.size == len(s) * channels]
+        rows = np.concatenate(fitting).astype(np.float64)
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        if not len(rows):
+            return Numbers(channels, on_bad)
+        spread = rows.std(axis=0)
+        spread[~(spread > 0)] = 1
+        return Numbers(channels, on_bad, tuple(rows.mean(axis=0).tolist()), tuple(spread.tolist()))
+
+    @property
+    def size(self) -> int:
+        return self.channels
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
+
+    def encode(self, sequence: bytes | str | ndarray) -> ndarray:
+        if not isinstance(sequence, ndarray) or sequence.dtype.kind not in "fiub":
+            raise ValueError(
+                f"a sequence of type {getattr(sequence, 'dtype', type(sequence).__name__)} is not a series of real "
+                "numbers: give an array of floats, or use another tokenizer"
+            )
+        values = sequence[:, None] if sequence.ndim == 1 else sequence
+        if values.shape[1:] != (self.channels,):
+            raise ValueError(
+                f"a series of shape {sequence.shape} does not have {self.channels} channels: all records have the "
+                f"same; give (N, {self.channels}), or set channels"
+            )
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32)
+        if not np.isfinite(values.sum(dtype=np.float64)) and self.on_bad == "error":
+            at = int(np.argwhere(~np.isfinite(values))[0, 0])
+            raise ValueError(
+                f"{sequence[at]} at position {at + 1:,} is not finite in float32: mend the record, or have such "
+                "numbers taken as 0 with on_bad=unknown"
+            )
+        if self.mean or self.scale:
+            values = ((values - np.array(self.mean or 0.0)) / np.array(self.scale or 1.0)).astype(np.float32)
+        return np.where(np.isfinite(values), values, np.float32(0)) if self.on_bad == "unknown" else values
+
+    def decode(self, ids: ndarray) -> str:
+        values = ids * np.array(self.scale or 1.0) + np.array(self.mean or 0.0)
+        return " ".join(",".join(f"{value:g}" for value in token) for token in values)
+
+    def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
+        with np.errstate(over="ignore"):
+            bad = sum(int((~np.isfinite(np.asarray(s).astype(np.float32))).sum()) for s in sequences)
+        return Counter({"not finite": bad} if bad else {})
+
+    def notes(self, census: Mapping[str, int]) -> Counter[str]:
+        bad = census.get("not finite", 0)
+        return Counter({"numbers that are not finite taken as 0": bad} if bad else {})
+
+
+def _codes(text: str) -> ndarray:
+    """Code points, halves of surrogate pairs among them."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+TOKENIZERS: dict[str, type[Tokenizer]] = {
+    "dna": Dna,
+    "protein": Protein,
+    "bytes": Bytes,
+    "characters": Characters,
+    "kmers": Kmers,
+    "numbers": Numbers,
+}
+
+
+def tokenizer_from_json(given: Mapping[str, Any], where: str = FILE) -> Tokenizer:
+    """The tokenizer that `to_json` wrote down; `where` stands in errors.
+
+    >>> tokenizer_from_json(Kmers(k=4).to_json())
+    Kmers(k=4, stride=1, case='same', on_bad='error')
+    """
+    settings = dict(given)
+    number, name = settings.pop("format", None), settings.pop("tokenizer", None)
+    if number != FORMAT:
+        raise ValueError(f"{where} has format {number!r}: this version reads {FORMAT}; use the one that wrote it")
+    if name not in TOKENIZERS:
+        raise ValueError(f"{where} names tokenizer {name!r}: choose from {', '.join(TOKENIZERS)}")
+    return from_dict(TOKENIZERS[name], settings, where)
+
+
+def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    files.write_json(folder / FILE, tokenizer.to_json())
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    return tokenizer_from_json(files.read_json(folder / FILE), str(folder / FILE))
+
+
+def guess(sample: Iterable[bytes | str | ndarray]) -> str:
+    """The tokenizer's name that fits these sequences, judged together.
+
+    Arrays are `numbers`. Of the characters, gaps apart: nine in ten A, C, G, T, U or N, or all of them nucleotide
+    letters and half of them these six, is `dna`; else nineteen in twenty letters or `*`, at least half of them upper
+    case, is `protein`; anything else is text, `bytes`.
+
+    >>> guess([b"ACGTNN", b"acguR"]), guess([b"MKTAYIAKQR", b"GATTACA"]), guess(["To be, or not to be"])
+    ('dna', 'protein', 'bytes')
+    """
+    counts: Counter[str] = Counter()
+    for sequence in sample:
+        if isinstance(sequence, ndarray):
+            return Numbers.name
+        counts.update(sequence[:SAMPLED] if isinstance(sequence, str) else sequence[:SAMPLED].decode("latin-1"))
+    for gap in "-.":
+        del counts[gap]
+    total = counts.total()
+    if not total:
+        raise ValueError("there are no characters to guess a tokenizer from: name one with tokenizer=")
+
+    def share(letters: str) -> float:
+        return sum(count for c, count in counts.items() if c in letters) / total
+
+    plain, whole = (share(letters + letters.lower()) for letters in ("ACGTUN", "ACGTUN" + Dna.OTHERS))
+    if plain >= 0.9 or (whole == 1 and plain >= 0.5):
+        return Dna.name
+    upper = share("ABCDEFGHIJKLMNOPQRSTUVWXYZ*")
+    lower = share("abcdefghijklmnopqrstuvwxyz")
+    return Protein.name if upper + lower >= 0.95 and upper >= lower else Bytes.name

@@ -1,0 +1,246 @@
+"""A user's own files as a task: their store, what is asked of the records, how they are shared out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.data.entries import Account
+from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
+from chordmixer.data.inspection import Inspection, inspect
+from chordmixer.data.leakage import Leak, digests, leakage
+from chordmixer.data.reading import Reading
+from chordmixer.data.records import StoreRecords
+from chordmixer.data.sketches import SketchConfig, sketch_all
+from chordmixer.data.splits import PARTS, Split, SplitConfig, split
+from chordmixer.data.store import Store
+from chordmixer.tasks.questions import Asked, Question, question
+
+KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
+"""Of each tokenizer, what its tokens are to those that compare or count k-mers; real numbers are `real`."""
+COMPARED = 300_000_000
+"""Tokens up to which near-copies across the split are looked for: some two minutes."""
+
+
+@dataclass(frozen=True)
+class FilesConfig:
+    """Which files, how they are read, what is asked, how they are split."""
+
+    files: tuple[str, ...] = field(default=(), compare=False)
+    """Paths of files and folders, or - for standard input. Their content counts, not where they lie."""
+    reading: Reading = field(default_factory=Reading)
+    """How they are read, and where labels and groups are."""
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """How a record becomes tokens."""
+    asked: Asked = "auto"
+    """One of several classes, several labels a record, or a number; `auto`: told by the data."""
+    separator: str = ";"
+    """What stands between the labels of a record that has several."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+    """Which records are trained on."""
+    both_strands: bool = False
+    """Train on either strand of DNA, drawn anew each epoch, and answer with the mean over both. For records that
+    may lie on either, such as fragments of genomes; not where the strand has a meaning, as of introns and genes, or
+    a composition of its own, as of mitochondria."""
+    seed: int = 0
+    """Of the strands."""
+    cache: str | None = field(default=None, compare=False)
+    """The folder of stores; None: the user's cache folder."""
+    key: str | None = None
+    """The store's name in that folder: a hash of the files' content and of how they are read."""
+
+
+class Files:
+    """The task. A copy of its config that knows the store's key opens when the files have moved.
+
+    Rotation is circular: the network reads the first token after the last. Of a circular record that is the truth,
+    and it matters little where its file cuts it; of a linear one the ends meet, as in the paper.
+    """
+
+    Config = FilesConfig
+    keeps_validation = True
+
+    def __init__(self, config: FilesConfig, say: Callable[[str], None] = lambda _: None) -> None:
+        self.config = _with_key(config, say)
+        self._opened = _open(self.config)
+        store, asked = self.store, self.question
+        self.embedding = "real" if store.values.dtype.kind == "f" else "tokens"
+        self.inputs = store.tokenizer.size
+        self.max_length = int(store.lengths[asked.records].max())
+        self.target = asked.target(self.split.training)
+        self.complement = store.tokenizer.complement if config.both_strands else None
+
+    @property
+    def store(self) -> Store:
+        return self._opened.store
+
+    @property
+    def question(self) -> Question:
+        return self._opened.question
+
+    @property
+    def split(self) -> Split:
+        """By the place of a record in `question.records`."""
+        return self._opened.split
+
+    @property
+    def kind(self) -> str:
+        """What the tokens are to those that count k-mers: dna, protein, text or real."""
+        return _kind(self.store)
+
+    def records(self, split: str) -> StoreRecords:
+        """Of `training`, `validation` or `test`; those of training draw their strand where both are asked for."""
+        own = self.split.parts[split]
+        indices = self.question.records[own]
+        weights = None
+        if split == "training" and "weight" in self.store.columns:
+            weights = self.store.column("weight")[indices]
+            weights = weights / weights.mean()
+        strands = self.config.seed if self.config.both_strands else None
+        return StoreRecords(self.store, indices, self.question.targets[own], weights, strands)
+
+    @property
+    def account(self) -> Account:
+        """Of the reading, and of the records that were left out since they have no answer."""
+        whole, left_out = self.store.account, self.question.unanswered
+        account = replace(
+            whole,
+            used=whole.used - len(left_out),
+            rejected=Counter(whole.rejected),
+            examples=dict(whole.examples),
+            notes=Counter(whole.notes),
+        )
+        if left_out:
+            account.rejected["without a label"] = len(left_out)
+            account.examples["without a label"] = left_out[: Account.SHOWN]
+        return account
+
+    @property
+    def inspection(self) -> Inspection:
+        """What stands in the files."""
+        return self._opened.inspection
+
+    @property
+    def leaks(self) -> dict[str, Leak]:
+        """What validation and test have in common with training, by the records' numbers in the store."""
+        return self._opened.leaks
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """What a run folder says of its data: tokenizer.json and data.json."""
+        parts = self.split.parts
+        about = {
+            "format": 1,
+            "sources": self.store.sources,
+            "account": vars(self.account),
+            "asked": self.question.kind,
+            "inspection": asdict(replace(self.inspection, account=Account())) | {"account": vars(self.store.account)},
+            "split": {
+                "method": self.split.method,
+                "seed": self.config.split.seed,
+                "fractions": list(self.config.split.fractions),
+                "sizes": {part: len(own) for part, own in parts.items()},
+            },
+            "leakage": {part: self._leak(leak) for part, leak in self.leaks.items()},
+            "near_copies_looked_for": len(self.store.values) <= COMPARED and self.kind != "real",
+        }
+        return {"tokenizer.json": self.store.tokenizer.to_json(), "data.json": about}
+
+    def _leak(self, leak: Leak) -> dict[str, Any]:
+        named = {kind: [[self.store.id(i) for i in pair] for pair in pairs] for kind, pairs in leak.examples.items()}
+        return {**asdict(leak), "examples": named}
+
+
+def _with_key(config: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
+    """Read the files, or find their store."""
+    if not config.files:
+        raise ValueError("no files were given: name at least one, or - for standard input")
+    reading = labelled(config.files, config.reading, say) if config.key is None else config.reading
+    _, key = gather(config.files, reading, config.tokenizer, _cache(config), say, config.key)
+    return replace(config, reading=reading, key=key)
+
+
+def _cache(config: FilesConfig) -> Path:
+    return Path(config.cache).expanduser() if config.cache else default_cache()
+
+
+class _Opened:
+    """What follows from a config, worked out once."""
+
+    def __init__(self, config: FilesConfig) -> None:
+        reading = config.reading
+        self.store, _ = gather(config.files, reading, config.tokenizer, _cache(config), _silent, config.key)
+        self.question = question(self.store, config.asked, config.separator, reading.on_unmatched)
+        if config.both_strands and self.store.tokenizer.complement is None:
+            raise ValueError(
+                f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
+                "the tokenizer with --tokenizer dna if these are nucleotides"
+            )
+        self.split = _split(self.store, self.question, config.split)
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        return inspect(self.store)
+
+    @cached_property
+    def leaks(self) -> dict[str, Leak]:
+        """In the store's numbers."""
+        kind, records = _kind(self.store), self.question.records
+        sequences = [self.store.tokens(i) for i in records]
+        sketches, threshold = None, 1.0
+        if kind != "real" and len(self.store.values) <= COMPARED:
+            config = SketchConfig.of(kind)
+            sketches, threshold = sketch_all(sequences, config), config.threshold
+        found = leakage(digests(sequences, canonical=kind == "dna"), sketches, threshold, self.split.parts)
+        return {part: _renumbered(leak, records) for part, leak in found.items()}
+
+
+@lru_cache(maxsize=2)
+def _open(config: FilesConfig) -> _Opened:
+    """The recipe, the training and the baselines of one process need the same."""
+    return _Opened(config)
+
+
+def _split(store: Store, asked: Question, config: SplitConfig) -> Split:
+    columns: dict[str, list[Any] | None] = {
+        name: store.column(name)[asked.records].tolist() if name in store.columns else None
+        for name in ("split", "group")
+    }
+    targets = asked.targets.tolist() if asked.kind == "classes" else asked.targets
+    if asked.kind == "classes":
+        targets = [asked.names[k] for k in targets]
+    parts = split(
+        targets,
+        config,
+        splits=columns["split"],
+        groups=columns["group"],
+        sequences=[store.tokens(i) for i in asked.records],
+        kind=_kind(store),
+    )
+    for part in PARTS:
+        if not len(parts.parts[part]):
+            raise ValueError(f"the {part} part has no record: every part needs one; give more records")
+    return parts
+
+
+def _kind(store: Store) -> str:
+    return KINDS.get(store.tokenizer.name, "real")
+
+
+def _renumbered(leak: Leak, records: ndarray) -> Leak:
+    numbers = np.asarray(records)
+    examples = {
+        kind: [(int(numbers[held]), int(numbers[trained])) for held, trained in pairs]
+        for kind, pairs in leak.examples.items()
+    }
+    return replace(leak, examples=examples)
+
+
+def _silent(_: str) -> None:
+    """For a store that is there already."""

@@ -1,0 +1,243 @@
+"""A trained run at work on files: records become tokens, windows, batches, and answers in the records' order.
+
+Windows are a function of the input alone, and batches of their window, so that a record's answer does not depend on
+where an interrupted run was taken up again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy import ndarray
+from torch import Tensor
+
+from chordmixer import files
+from chordmixer.data import tokenizers
+from chordmixer.data.encoding import Tokenizer
+from chordmixer.data.entries import Account, Entry
+from chordmixer.models import Model
+from chordmixer.models.model import read_config
+from chordmixer.packed import Packed
+from chordmixer.training import answers
+from chordmixer.training.answers import Answers
+from chordmixer.training.strands import both_strands
+
+OnBad = Literal["error", "unknown", "reject"]
+OverLength = Literal["error", "windows"]
+
+BATCH_TOKENS = {"cpu": 1 << 16, "cuda": 1 << 19}
+"""Of a batch where none were asked for; a longer record is a batch of its own."""
+BATCHES = 4
+"""In a window: the more, the more alike the lengths in a batch, and the more work a kill may cost."""
+MOST_RECORDS = 1 << 14
+"""In a window."""
+
+
+class Item(NamedTuple):
+    """A record of the input and its tokens."""
+
+    entry: Entry
+    tokens: ndarray
+
+
+class Piece(NamedTuple):
+    """All of a record of a window, or a part of one that is too long for the model."""
+
+    record: int
+    start: int
+    stop: int
+
+
+class Trained:
+    """A run folder, loaded for use: its model, tokenizer and labels."""
+
+    def __init__(self, run: Path | str, device: str | None = None, batch_tokens: int | None = None) -> None:
+        self.folder = Path(run)
+        if not self.folder.is_dir():
+            raise ValueError(f"{run} is not a folder: give the --out folder of a training run")
+        if batch_tokens is not None and batch_tokens < 1:
+            raise ValueError(f"batch_tokens={batch_tokens} is too small: give 1 or more")
+        self.device = _device(device)
+        self.answers = Answers.load(self.folder)
+        if (self.folder / files.MANIFEST).exists():
+            files.verify(self.folder, [answers.FILE, tokenizers.FILE])
+        self.tokenizer = tokenizers.load_tokenizer(self.folder)
+        self.model = Model.from_pretrained(str(self.folder), device=self.device.type)
+        self.max_length = self.model.config.network.max_length
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[self.device.type]
+        self.config = read_config(self.folder)
+        self.half = self.config.get("training", {}).get("precision") == "bf16"
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """The files of a folder may be of different runs."""
+        config, target = self.model.config, self.answers.target
+        found = (config.inputs, config.outputs, self.tokenizer.name)
+        if found != (self.tokenizer.size, target.outputs, self.answers.tokenizer) or config.head == "tokens":
+            raise ValueError(
+                f"{self.folder}: the model, {tokenizers.FILE} and {answers.FILE} do not fit each other: use the "
+                "files of one run"
+            )
+        if self.answers.both_strands and self.tokenizer.complement is None:
+            raise ValueError(f"{self.folder / answers.FILE} asks for both strands, and {self.tokenizer.name} has one")
+
+    @property
+    def digest(self) -> str:
+        """Of all that its answers depend on."""
+        whole = hashlib.sha256()
+        for name in ("config.json", "model.safetensors", tokenizers.FILE, answers.FILE):
+            whole.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
+        return whole.hexdigest()
+
+    def windows(
+        self, entries: Iterable[Entry], account: Account, on_bad: OnBad | None, say: Callable[[str], None]
+    ) -> Iterator[list[Item]]:
+        """The records as tokens, so many at a time that the memory they take has a bound."""
+        tokenizer = _lenient(self.tokenizer) if on_bad == "unknown" else self.tokenizer
+        window: list[Item] = []
+        total = 0
+        for item in _items(entries, tokenizer, on_bad == "reject", account, say):
+            if window and (total + len(item.tokens) > BATCHES * self.batch_tokens or len(window) == MOST_RECORDS):
+                yield _noted(window, tokenizer, account)
+                window, total = [], 0
+            window.append(item)
+            total += len(item.tokens)
+        if window:
+            yield _noted(window, tokenizer, account)
+
+    def pieces(self, window: Sequence[Item], over_length: OverLength) -> list[Piece]:
+        """Each record whole; one that is too long is an error, or parts of `max_length` that overlap by half."""
+        found = []
+        for number, (entry, tokens) in enumerate(window):
+            whole, most = len(tokens), self.max_length
+            if whole > most and over_length == "error":
+                raise ValueError(
+                    f"{entry.place} ({entry.id}) has {whole:,} tokens, above this model's max_length={most:,}: no "
+                    "record is cut unasked; add --over-length windows, or train with a larger max_length"
+                )
+            step = max(1, most // 2)
+            starts = range(0, whole - most + step, step) if whole > most else (0,)
+            found += [Piece(number, start, min(start + most, whole)) for start in starts]
+        return found
+
+    def batches(self, window: Sequence[Item], pieces: Sequence[Piece]) -> Iterator[tuple[list[Piece], Packed]]:
+        """Pieces of about the same length together, under the token budget."""
+        for batch in _batched(sorted(pieces, key=_length, reverse=True), self.batch_tokens):
+            parts = [window[piece.record].tokens[piece.start : piece.stop] for piece in batch]
+            values = np.concatenate(parts)
+            values = values if values.dtype.kind == "f" else values.astype(np.int32)
+            packed = Packed.from_lengths(torch.from_numpy(values), [len(part) for part in parts])
+            yield batch, packed.to(self.device)
+
+    def averages(
+        self, window: Sequence[Item], pieces: Sequence[Piece], answer: Callable[[Packed], Tensor], width: int
+    ) -> ndarray:
+        """A row a record, (records, width): of several pieces the mean of theirs, weighted by their lengths."""
+        sums, weights = np.zeros((len(window), width)), np.zeros((len(window), 1))
+        for batch, packed in self.batches(window, pieces):
+            with self.computing(packed, window[batch[0].record].entry):
+                rows = self._of_strands(answer, packed).double().cpu().numpy()
+            records, lengths = [piece.record for piece in batch], np.array([[_length(piece)] for piece in batch])
+            np.add.at(sums, records, rows * lengths)
+            np.add.at(weights, records, lengths)
+        rows = sums / weights
+        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if len(bad):
+            entry = window[bad[0]].entry
+            raise ValueError(
+                f"{entry.place} ({entry.id}): the model's answer is NaN or infinite: look for numbers of a size that "
+                "training never saw, or train again"
+            )
+        return rows
+
+    def outputs(self, window: Sequence[Item], pieces: Sequence[Piece]) -> ndarray:
+        """What the head gives for each record."""
+        return self.averages(window, pieces, self.model, self.model.config.outputs)
+
+    def _of_strands(self, answer: Callable[[Packed], Tensor], packed: Packed) -> Tensor:
+        if not self.answers.both_strands:
+            return answer(packed)
+        assert self.tokenizer.complement is not None
+        complement = torch.from_numpy(self.tokenizer.complement.astype(np.int32))
+        return both_strands(answer, packed, complement.to(self.device))
+
+    @contextmanager
+    def computing(self, packed: Packed, longest: Entry) -> Iterator[None]:
+        """Without gradients; on a GPU in the precision of the training. What does not fit is one line."""
+        half = self.half and self.device.type == "cuda"
+        try:
+            with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+                yield
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+                raise
+            raise ValueError(
+                f"{packed.tokens:,} tokens at once do not fit into the memory of {self.device}, the longest record "
+                f"is {longest.id} of {max(packed.lengths):,}: lower --batch-tokens, now {self.batch_tokens:,}, or "
+                "use a device with more"
+            ) from None
+
+
+def check_choice(name: str, value: Any, options: Sequence[Any]) -> None:
+    """Refuse what is not one of several words."""
+    if value not in options:
+        raise ValueError(f"{name}={value!r} is not a choice: give one of {', '.join(filter(None, options))}")
+
+
+def _device(name: str | None) -> torch.device:
+    check_choice("device", name, (None, "auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _lenient(tokenizer: Tokenizer) -> Tokenizer:
+    """With bad characters taken as unknown; some tokenizers know no bad ones."""
+    names = {field.name for field in fields(tokenizer)}  # type: ignore[arg-type]  # every tokenizer is a dataclass
+    return replace(tokenizer, on_bad="unknown") if "on_bad" in names else tokenizer  # type: ignore[type-var]
+
+
+def _items(
+    entries: Iterable[Entry], tokenizer: Tokenizer, reject: bool, account: Account, say: Callable[[str], None]
+) -> Iterator[Item]:
+    for entry in entries:
+        try:
+            tokens = tokenizer.encode(entry.sequence)
+        except ValueError as error:
+            if not reject:
+                raise ValueError(f"{entry.place} ({entry.id}): {error}") from None
+            say(f"rejected {entry.place} ({entry.id}): {error}")
+            account.reject(entry.id, f"refused by the {tokenizer.name} tokenizer")
+            continue
+        account.use()
+        yield Item(entry, tokens)
+
+
+def _noted(window: list[Item], tokenizer: Tokenizer, account: Account) -> list[Item]:
+    """The same, once what is unusual in it stands in the account."""
+    account.notes.update(tokenizer.notes(tokenizer.census([item.entry.sequence for item in window])))
+    return window
+
+
+def _length(piece: Piece) -> int:
+    return piece.stop - piece.start
+
+
+def _batched(pieces: Iterable[Piece], tokens: int) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    total = 0
+    for piece in pieces:
+        if batch and total + _length(piece) > tokens:
+            yield batch
+            batch, total = [], 0
+        batch.append(piece)
+        total += _length(piece)
+    if batch:
+        yield batch

@@ -1,0 +1,94 @@
+"""What a finished run leaves beside its scores: what its outputs mean, and plain baselines on the same records."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from chordmixer import files
+from chordmixer.tasks import Task
+from chordmixer.tasks.files import Files
+from chordmixer.tasks.targets import Regression
+from chordmixer.training import answers
+from chordmixer.training.answers import Answers
+from chordmixer.training.calibration import temperature
+from chordmixer.training.evaluation import Evaluation, Predictions, save_evaluation, summarise
+from chordmixer.training.experiment import Experiment
+from chordmixer.training.plain import plain_baselines
+from chordmixer.version import __version__
+
+BASELINES = "baselines.json"
+LONG = 20_000_000
+"""Tokens from which on baselines take long enough to say so."""
+
+
+def evaluate(experiment: Experiment, task: Task, predictions: Mapping[str, Predictions]) -> dict[str, Evaluation]:
+    """The scores of each part that was predicted."""
+    return {part: summarise(own, task.target, experiment, part) for part, own in predictions.items()}
+
+
+def write(
+    folder: Path,
+    task: Task,
+    weights: Mapping[str, Tensor],
+    evaluations: Mapping[str, Evaluation],
+    predictions: Mapping[str, Predictions],
+) -> None:
+    """The model, what its outputs mean, its scores and predictions, and a manifest of it all."""
+    files.write_tensors(folder / "model.safetensors", weights)
+    documents = _write_documents(folder, task, predictions)
+    files.write_manifest(folder, ["config.json", "model.safetensors", "metrics.jsonl", *documents])
+    for part, evaluation in evaluations.items():
+        save_evaluation(folder, evaluation, predictions[part])
+
+
+def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predictions]) -> list[str]:
+    """What a task says of its data, and labels.json with a temperature that the validation set gives; their names."""
+    documents = task.documents()
+    if not documents:
+        return []
+    versions = {"chordmixer": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    documents["data.json"]["versions"] = versions
+    for name, content in documents.items():
+        files.write_json(folder / name, content)
+    tokenizer = documents["tokenizer.json"]["tokenizer"]
+    known = Answers(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
+    if not isinstance(known.target, Regression):
+        own = predictions["validation"]
+        known = replace(known, temperature=temperature(known.unweighted(own.outputs), own.targets))
+    known.save(folder)
+    return [*documents, answers.FILE]
+
+
+def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluation]:
+    """Score plain baselines on the test part of a run on files, by the same code; leaves baselines.json."""
+    folder = Path(run)
+    experiment = Experiment.load(folder)
+    task = experiment.build_task()
+    if not isinstance(task, Files):
+        raise ValueError(f"{folder} is a run of {experiment.task}, which has no plain baselines: give a run on files")
+    if len(task.store.values) > LONG:
+        say("plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+    test = task.records("test")
+    names, lengths = [test.name(i) for i in range(len(test))], task.store.lengths[test.indices]
+    rows, found = [], []
+    for plain in plain_baselines(
+        [task.store.tokens(i) for i in task.question.records],
+        task.store.lengths[task.question.records],
+        task.question.targets,
+        task.split.parts,
+        task.target,
+        task.kind,
+    ):
+        predictions = Predictions(names, lengths, task.question.targets[task.split.test], plain.outputs)
+        evaluation = replace(summarise(predictions, task.target, experiment, "test"), encoder=plain.name)
+        rows.append({"name": plain.name, "sentence": plain.sentence, "evaluation": asdict(evaluation)})
+        found.append(evaluation)
+    files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
+    files.write_manifest(folder, [BASELINES])
+    return found

@@ -1,0 +1,265 @@
+"""Charts as inline SVG: a frame with two axes on which lines, dots, bars and error bars are put; a heat map.
+
+All charts are 360 units wide: a phone's width, at which letters are of reading size; wider screens enlarge them.
+Every series has its own colour, dashes and marker, so that none is told by colour alone. Values that are NaN or
+infinite are left out: a line breaks there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+
+from numpy import ndarray
+
+from chordmixer.views.axes import FONT, Axis, apart, fitted, text_width
+from chordmixer.views.page import Html, tag
+
+WIDTH = 360
+SERIES = 8
+"""Colours that there are."""
+DASHES = (None, "7 3", "2 2", "9 3 2 3", "12 3", "4 2", "1 3", "6 2 2 2 2 2")
+DARK = 0.65
+"""The share from which on a cell's label is written in the page's colour."""
+NAMED = 140
+"""Most units that the names along a vertical axis take."""
+
+Point = tuple[float, float]
+
+
+class Plot:
+    """A frame, its axes, and the marks put on it so far."""
+
+    def __init__(self, x: Axis, y: Axis, height: int = 240) -> None:
+        self.x_axis, self.y_axis, self.height = x, y, height
+        names = [fitted(label, NAMED) for _, label in y.ticks]
+        self.left = 11 + max(map(text_width, names), default=0)
+        self.right = WIDTH - max(10.0, *(text_width(label) / 2 + 1 for _, label in x.ticks[-1:]), 0)
+        self.top, self.bottom = (22 if y.title else 8), height - (40 if x.title else 22)
+        self.marks: list[Html] = []
+
+    def x(self, value: float) -> float:
+        return self.left + self.x_axis.share(value) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return self.bottom - self.y_axis.share(value) * (self.bottom - self.top)
+
+    def line(self, points: Iterable[Point], series: int = 0, *, faint: bool = False) -> None:
+        """Through the points; one that stands alone between gaps is a dot."""
+        kind = f"line c{series % SERIES}" + (" faint" if faint else "")
+        for run in self._runs(points):
+            if len(run) == 1:
+                self.marks.append(_marker(*run[0], series, 2))
+                continue
+            path = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in run)
+            self.marks.append(tag("path", d=path, class_=kind, stroke_dasharray=None if faint else _dash(series)))
+
+    def dots(self, points: Iterable[Point], series: int = 0, size: float = 3.5) -> None:
+        self.marks += [_marker(x, y, series, size) for run in self._runs(points) for x, y in run]
+
+    def errors(
+        self, rows: Iterable[tuple[float, float, float]], series: int = 0, *, lying: bool = False, cap: float = 3
+    ) -> None:
+        """Bars from low to high at a place along the other axis: (place, low, high)."""
+        for place, low, high in rows:
+            if lying:
+                (a, b), c = (self.x(low), self.x(high)), self.y(place)
+                path = f"M{_n(a)} {_n(c)}H{_n(b)}M{_n(a)} {_n(c - cap)}v{2 * cap}M{_n(b)} {_n(c - cap)}v{2 * cap}"
+            else:
+                (a, b), c = (self.y(low), self.y(high)), self.x(place)
+                path = f"M{_n(c)} {_n(a)}V{_n(b)}M{_n(c - cap)} {_n(a)}h{2 * cap}M{_n(c - cap)} {_n(b)}h{2 * cap}"
+            if math.isfinite(a + b + c):
+                self.marks.append(tag("path", d=path, class_=f"error c{series % SERIES}"))
+
+    def bars(self, edges: Sequence[float], heights: Sequence[float], series: int = 0) -> None:
+        """Side by side between the edges, from the lower end of the axis up."""
+        for (start, end), height in zip(pairwise(edges), heights, strict=True):
+            left, right, top = self.x(start), self.x(end), self.y(height)
+            if math.isfinite(left + right + top) and height > self.y_axis.low:
+                size = {"width": _n(max(right - left - 1, 0.5)), "height": _n(self.bottom - top)}
+                self.marks.append(tag("rect", x=_n(left + 0.5), y=_n(top), **size, class_=f"f{series % SERIES}"))
+
+    def squares(self, x_edges: Sequence[float], y_edges: Sequence[float], counts: ndarray) -> None:
+        """How many fall between two edges in x (rows of `counts`) and in y (columns), as shades."""
+        most = max(float(counts.max(initial=0)), 1)
+        for i, j in zip(*counts.nonzero(), strict=True):
+            left, right = self.x(x_edges[i]), self.x(x_edges[i + 1])
+            low, high = self.y(y_edges[j]), self.y(y_edges[j + 1])
+            shade = 0.15 + 0.85 * math.log1p(float(counts[i, j])) / math.log1p(most)
+            place = {"x": _n(left), "y": _n(high), "width": _n(right - left), "height": _n(low - high)}
+            self.marks.append(tag("rect", **place, class_="heat", fill_opacity=f"{shade:.2f}"))
+
+    def rule(self, *points: Point) -> None:
+        """A dashed line of reference through these points."""
+        path = "M" + "L".join(f"{_n(self.x(x))} {_n(self.y(y))}" for x, y in points)
+        self.marks.append(tag("path", d=path, class_="rule"))
+
+    def across(self, value: float, *, standing: bool = False) -> None:
+        """A line of reference over the whole frame, at a value of y, or of x where `standing`."""
+        x, y = self.x_axis, self.y_axis
+        if math.isfinite((x if standing else y).share(value)):
+            self.rule(
+                *(
+                    (value, end) if standing else (end, value)
+                    for end in ((y if standing else x).low, (y if standing else x).high)
+                )
+            )
+
+    def svg(self, title: str, description: str) -> Html:
+        """The finished chart; `title` and `description` are for those who hear it."""
+        marks = self.marks or [
+            _words((self.left + self.right) / 2, (self.top + self.bottom) / 2, "no data", "tick", "middle")
+        ]
+        return _svg(self.height, title, description, *self._frame(), *marks)
+
+    def _runs(self, points: Iterable[Point]) -> Iterator[list[Point]]:
+        """Points of the chart without a gap between them."""
+        placed = [(self.x(x), self.y(y)) for x, y in points]
+        for known, run in groupby(placed, lambda p: math.isfinite(p[0] + p[1])):
+            if known:
+                yield list(run)
+
+    def _frame(self) -> Iterator[Html]:
+        middle = (self.left + self.right) / 2
+        x_ticks = [(self.x(value), label) for value, label in self.x_axis.ticks]
+        y_ticks = [(self.y(value), label) for value, label in self.y_axis.ticks]
+        for y, _ in y_ticks:
+            yield tag("path", d=f"M{_n(self.left)} {_n(y)}H{_n(self.right)}", class_="grid")
+        size = {"width": _n(self.right - self.left), "height": _n(self.bottom - self.top)}
+        yield tag("rect", x=_n(self.left), y=_n(self.top), **size, class_="frame")
+        for y, label in y_ticks:
+            name = fitted(label, NAMED)
+            yield _words(self.left - 8, y + 4, name, "tick", "end", label if name != label else None)
+        for i in apart([x for x, _ in x_ticks], [label for _, label in x_ticks]):
+            x, label = x_ticks[i]
+            yield tag("path", d=f"M{_n(x)} {_n(self.bottom)}v4", class_="frame")
+            yield _words(
+                min(max(x, text_width(label) / 2), WIDTH - text_width(label) / 2),
+                self.bottom + 17,
+                label,
+                "tick",
+                "middle",
+            )
+        if self.x_axis.title:
+            half = min(middle, WIDTH - middle)
+            yield _words(middle, self.height - 6, fitted(self.x_axis.title, 2 * half), None, "middle")
+        if self.y_axis.title:
+            yield _words(1, 12, fitted(self.y_axis.title, WIDTH - 2), None, None)
+
+
+def heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    shares: ndarray,
+    labels: Sequence[Sequence[str]],
+    title: str,
+    description: str,
+    titles: tuple[str, str],
+) -> Html:
+    """A cell for each row and column, shaded by its share (0 to 1), with its label where that fits.
+
+    Columns are named where all names fit, else by the number before the row's name. `titles` are those of the rows
+    and of the columns.
+    """
+    side, over = _names(rows, columns)
+    left, width = _room(side, len(columns))
+    height, top = min(max(width, FONT + 3), 64), 38
+    fits = all(text_width(label) <= width - 2 for line in labels for label in line)
+    middles = [left + (j + 0.5) * width for j in range(len(columns))]
+    parts = [_words(1, 12, fitted(f"{titles[0]} ↓   {titles[1]} →", WIDTH - 2), None, None)]
+    parts += [_words(middles[j], top - 6, over[j], "tick", "middle", columns[j]) for j in apart(middles, over, gap=2)]
+    for i, name in enumerate(side):
+        y, baseline = top + i * height, top + (i + 0.5) * height + 4
+        parts.append(_words(left - 6, baseline, fitted(name, left - 8), "tick", "end", rows[i]))
+        for j, share in enumerate(map(_known, shares[i])):
+            cell = {
+                "x": _n(left + j * width + 0.5),
+                "y": _n(y + 0.5),
+                "width": _n(width - 1),
+                "height": _n(height - 1),
+            }
+            parts.append(tag("rect", **cell, class_="heat", fill_opacity=f"{share:.3f}"))
+            if fits:
+                parts.append(_words(middles[j], baseline, labels[i][j], "over" if share > DARK else None, "middle"))
+    end = {"x": _n(left), "y": top, "width": _n(width * len(columns)), "height": _n(height * len(rows))}
+    parts.append(tag("rect", **end, class_="frame"))
+    return _svg(math.ceil(top + height * len(rows) + 2), title, description, *parts)
+
+
+def _names(rows: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands beside the rows and over the columns: names where all fit over their columns, else numbers."""
+    _, width = _room(rows, len(columns))
+    if all(text_width(name) <= width - 4 for name in columns):
+        return list(rows), list(columns)
+    return [f"{i} {row}" for i, row in enumerate(rows, 1)], [str(j) for j in range(1, len(columns) + 1)]
+
+
+def _room(names: Sequence[str], columns: int) -> tuple[float, float]:
+    """Where the cells begin beside these names, and how wide each can be."""
+    left = min(max(map(text_width, names), default=0) + 8, NAMED)
+    return left, min((WIDTH - left - 2) / max(columns, 1), 110)
+
+
+def shares(names: Sequence[str], counts: Sequence[float], title: str, description: str) -> Html:
+    """Lying bars from zero, each with its name before it and its count behind it."""
+    labels = [f"{count:,}" for count in counts]
+    left = min(max(map(text_width, names), default=0), NAMED) + 8
+    room = WIDTH - left - max(map(text_width, labels), default=0) - 8
+    most = max([*counts, 1])
+    parts = []
+    for i, (name, count, label) in enumerate(zip(names, counts, labels, strict=True)):
+        y, width = 22 * i + 4, max(room * count / most, 1 if count else 0)
+        parts.append(_words(left - 6, y + 13, fitted(name, left - 6), "tick", "end", name))
+        parts.append(tag("rect", x=_n(left), y=y, width=_n(width), height=16, class_="f0"))
+        parts.append(_words(left + width + 5, y + 13, label, None, None))
+    return _svg(22 * max(len(names), 1) + 6, title, description, *parts)
+
+
+def legend(names: Iterable[tuple[str, int | None]], *, markers: bool = True) -> Html:
+    """What each series is: its name and number, None for a line of reference."""
+    return tag("ul", *(tag("li", _sample(series, markers), name) for name, series in names), class_="legend")
+
+
+def _sample(series: int | None, markers: bool) -> Html:
+    kind = "rule" if series is None else f"line c{series % SERIES}"
+    line = tag("path", d="M1 6H27", class_=kind, stroke_dasharray=None if series is None else _dash(series))
+    dot = _marker(14, 6, series, 3.5) if markers and series is not None else ""
+    return tag("svg", line, dot, viewBox="0 0 28 12", aria_hidden="true")
+
+
+def _marker(x: float, y: float, series: int, size: float) -> Html:
+    """Circle, square, triangle, diamond, and again."""
+    kind, r = f"f{series % SERIES}", size
+    if series % 4 == 0:
+        return tag("circle", cx=_n(x), cy=_n(y), r=_n(r), class_=kind)
+    shapes = (
+        f"M{_n(x - r)} {_n(y - r)}h{_n(2 * r)}v{_n(2 * r)}h{_n(-2 * r)}z",
+        f"M{_n(x)} {_n(y - r - 1)}l{_n(r + 1)} {_n(2 * r)}h{_n(-2 * r - 2)}z",
+        f"M{_n(x)} {_n(y - r - 1)}l{_n(r + 1)} {_n(r + 1)}l{_n(-r - 1)} {_n(r + 1)}l{_n(-r - 1)} {_n(-r - 1)}z",
+    )
+    return tag("path", d=shapes[series % 4 - 1], class_=kind)
+
+
+def _words(x: float, y: float, words: str, class_: str | None, anchor: str | None, whole: str | None = None) -> Html:
+    """Text in a chart; `whole` is what it stands for where that is more."""
+    title = tag("title", whole) if whole is not None and whole != words else ""
+    return tag("text", title, words, x=_n(x), y=_n(y), class_=class_, text_anchor=anchor)
+
+
+def _svg(height: int, title: str, description: str, *parts: Html) -> Html:
+    told = (tag("title", title), tag("desc", description))
+    return tag("svg", *told, *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", class_="chart")
+
+
+def _dash(series: int) -> str | None:
+    return DASHES[series % SERIES]
+
+
+def _known(share: float) -> float:
+    return min(max(float(share), 0.0), 1.0) if math.isfinite(share) else 0.0
+
+
+def _n(value: float) -> str:
+    """A coordinate, to a tenth of a unit."""
+    return f"{value:.1f}".removesuffix(".0")

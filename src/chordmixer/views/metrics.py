@@ -1,0 +1,100 @@
+"""How metrics are named, written and explained to a reader."""
+
+from __future__ import annotations
+
+import math
+
+from chordmixer.training.evaluation import Score
+from chordmixer.views.page import Html, join, tag
+
+NAMES = {
+    "accuracy": "accuracy",
+    "average_precision": "average precision",
+    "balanced_accuracy": "balanced accuracy",
+    "f1_macro": "F1, mean of classes",
+    "f1_micro": "F1, all labels",
+    "log_loss": "log loss",
+    "mae": "mean absolute error",
+    "mcc": "Matthews correlation",
+    "mse": "mean squared error",
+    "pearson": "Pearson correlation",
+    "r2": "R²",
+    "roc_auc": "ROC-AUC",
+}
+UNDEFINED = "-"
+"""In a table."""
+LESS_IS_BETTER = {"log_loss", "mae", "mse"}
+SHARES = {"accuracy", "average_precision", "balanced_accuracy", "f1_macro", "f1_micro", "roc_auc"}
+"""These lie between 0 and 1."""
+MEANINGS = {
+    "accuracy": "the share of records answered right; with several labels a record, with all of them right.",
+    "average_precision": "the area under the precision-recall curve; guessing gives the share of positives.",
+    "balanced_accuracy": "accuracy as a mean over the classes, so that large classes count no more than small ones.",
+    "f1_macro": "the harmonic mean of precision and recall, as a mean over classes or labels.",
+    "f1_micro": "the harmonic mean of precision and recall over all labels of all records together.",
+    "log_loss": "the mean of -log of the probability given to the true class, before calibration; less is better.",
+    "mae": "the mean distance between answer and truth, in the target's own unit; less is better.",
+    "mcc": "the correlation between answers and truth: 1 is perfect, 0 is guessing.",
+    "mse": "the mean squared distance between answer and truth; less is better.",
+    "pearson": "the correlation between answer and truth: 1 is perfect, 0 is none.",
+    "r2": "the share of the targets' variance that the answers explain: 1 is perfect, 0 is the mean for all records.",
+    "roc_auc": "the chance that a positive record scores above a negative one, ties counting half: 1 is perfect, 0.5 "
+    "is guessing; with several classes the mean over all, each against the rest.",
+}
+
+
+def name(metric: str) -> str:
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def title(metric: str) -> str:
+    """Its name at the start of a line.
+
+    >>> title("accuracy"), title("roc_auc")
+    ('Accuracy', 'ROC-AUC')
+    """
+    words = name(metric)
+    return words[:1].upper() + words[1:]
+
+
+def number(value: float) -> str:
+    """
+    >>> number(0.96789), number(24.301), number(1234.5), number(0.00012345), number(float("nan"))
+    ('0.968', '24.30', '1,234', '0.000123', 'undefined')
+    """
+    if not math.isfinite(value):
+        return "undefined"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if 0 < abs(value) < 0.01:
+        return f"{value:.3g}"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:#.4g}".rstrip(".")
+
+
+def spread(score: Score) -> str:
+    """
+    >>> spread(Score(0.9, 0.85, 0.95))
+    '0.850 to 0.950'
+    """
+    return f"{number(score.low)} to {number(score.high)}"
+
+
+def sentence(score: Score) -> str:
+    """
+    >>> sentence(Score(0.9, 0.85, 0.95))
+    '0.900 (95 % interval 0.850 to 0.950)'
+    """
+    return f"{number(score.value)} (95 % interval {spread(score)})"
+
+
+def cell(score: Score | None, *, best: bool = False) -> Html:
+    """For a table: the value, and its interval below."""
+    if score is None or not math.isfinite(score.value):
+        return join([UNDEFINED])
+    value = number(score.value)
+    return join([tag("b", value) if best else value, tag("small", spread(score))])
+
+
+def within(metric: str) -> tuple[float, float]:
+    """Where values of a metric can lie."""
+    return (0.0, 1.0) if metric in SHARES else (-math.inf, math.inf)

@@ -1,0 +1,108 @@
+"""What a run amounts to, in plain sentences: what was learnt, how well, beside what plain means can do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from chordmixer.tasks.targets import Classification, MultiLabel
+from chordmixer.training.calibration import COLDEST, HOTTEST
+from chordmixer.training.evaluation import Evaluation, Score
+from chordmixer.views import inspection, metrics
+from chordmixer.views.page import short
+from chordmixer.views.runs import Run, Scored
+
+FEW = 100
+"""Test records below which intervals are said to be wide."""
+
+
+def asked(run: Run) -> str:
+    """What the model is for, as the end of a sentence that begins with `trained to`."""
+    if run.task == "adding":
+        return "add the two marked numbers of a sequence (the Adding problem)"
+    if isinstance(run.target, Classification):
+        if len(run.labels) == 2:
+            first, second = (short(label, 40) for label in run.labels)
+            return f"tell {second} from {first}"
+        return f"tell {len(run.labels):,} classes apart"
+    if isinstance(run.target, MultiLabel):
+        return f"say which of {len(run.labels):,} labels a sequence has"
+    return "predict a number from a sequence"
+
+
+def headline(run: Run) -> Iterator[str]:
+    """One sentence on the model, one on how it stands beside the best plain baseline, or beside guessing."""
+    if run.test is None:
+        yield (
+            f"A model to {asked(run)}; this folder holds no test scores yet (evaluation-test.json is missing): "
+            f"train to the end, or run chordmixer evaluate {run.folder}."
+        )
+        return
+    metric = run.test.headline
+    own = run.test.scores[metric]
+    yield (
+        f"The model was trained to {asked(run)}; on {run.test.records:,} test records it reaches "
+        f"{metrics.name(metric)} {metrics.sentence(own)}."
+    )
+    best = best_baseline(run.baselines, metric)
+    if best:
+        yield beside_baseline(own, best.evaluation.scores[metric], short(best.name, 60))
+    yield from _beside_guessing(run.test)
+
+
+def best_baseline(baselines: Sequence[Scored], metric: str) -> Scored | None:
+    """The one with the highest value of a headline metric, of which more is better."""
+    known = [b for b in baselines if metric in b.evaluation.scores]
+    known = [b for b in known if math.isfinite(b.evaluation.scores[metric].value)]
+    return max(known, key=lambda b: b.evaluation.scores[metric].value, default=None)
+
+
+def beside_baseline(own: Score, other: Score, name: str) -> str:
+    """Who wins, said plainly.
+
+    >>> beside_baseline(Score(0.90, 0.85, 0.95), Score(0.88, 0.82, 0.93), "4-mers")[-75:]
+    'the intervals overlap, so that these records do not settle which is better.'
+    """
+    stands = f"The best plain baseline, {name}, reaches {metrics.sentence(other)}"
+    if not math.isfinite(own.value):
+        return f"{stands}; the model has no such score."
+    if own.low > other.high:
+        return f"{stands}: the model is better, and the intervals do not overlap."
+    if other.low > own.high:
+        return f"{stands}: the plain baseline wins, and the intervals do not overlap. Use it, or train differently."
+    ahead = "the model is ahead" if own.value > other.value else "the plain baseline is ahead"
+    ahead = "both are equal" if own.value == other.value else ahead
+    return f"{stands}: {ahead}, but the intervals overlap, so that these records do not settle which is better."
+
+
+def _beside_guessing(test: Evaluation) -> Iterator[str]:
+    guess, own = test.guessing.get(test.headline, math.nan), test.scores[test.headline]
+    if not math.isfinite(guess):
+        return
+    if own.low > guess:
+        yield f"One constant answer for all records would reach {metrics.number(guess)}."
+    else:
+        yield (
+            f"One constant answer for all records would reach {metrics.number(guess)}, which is not below the "
+            "model's interval: the model has not been shown to have learnt anything."
+        )
+
+
+def to_mind(run: Run) -> Iterator[str]:
+    """What may mislead who reads the scores."""
+    if run.data and run.data.inspection:
+        yield from inspection.warnings(run.data.inspection)
+    for part, leak in (run.data.leakage if run.data else {}).items():
+        if leak.total:
+            yield (
+                f"{leak.total:,} of {leak.records:,} {part} records have a copy or near-copy among the training "
+                "records: scores on them are partly recall; split by group or similarity to keep copies together."
+            )
+    if run.test and run.test.records < FEW:
+        yield f"The test part has only {run.test.records:,} records: the intervals are wide; go by them."
+    heat = run.answers.temperature if run.answers else None
+    if heat is not None and not COLDEST * 1.01 < heat < HOTTEST * 0.99:
+        yield (
+            f"The temperature {heat:.3g} is at the end of what is tried: the probabilities are not to be trusted; "
+            "give more validation records."
+        )

@@ -1,0 +1,128 @@
+"""`train` on files, from end to end, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chordmixer import files
+from chordmixer.training import Experiment
+
+Command = Callable[..., tuple[int, str, str]]
+
+TINY = ["--set", "model.network.track_size=4", "--set", "model.network.hidden=8", "--set", "training.device=cpu"]
+SHORT = ["--set", "training.epochs=2", "--set", "training.evaluate_epochs=1"]
+
+
+def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, said, errors = chordmixer("train", *motifs, "--out", run, *TINY, *SHORT, "--group", "header:gene", "--rc")
+    assert (code, errors) == (0, "")
+    for line in (
+        "each file is a class: with, without",
+        "200 records read: 200 used, 0 rejected",
+        "split (grouped): ",
+        "files: ",
+        "2 epochs",
+        "validation at step",
+        "majority class: roc_auc 0.500",
+        "4-mers: roc_auc 0.",
+        "the model: roc_auc 0.",
+        "The best plain baseline, 4-mers, reaches",
+        f"report: {run / 'report.html'}",
+        f"chordmixer predict {run} NEW_FILES -o answers.tsv",
+    ):
+        assert line in said, line
+    assert len(files.read_json(run / "baselines.json")["baselines"]) == 3
+    assert (run / "report.html").stat().st_size > 10_000
+    weights = (run / "model.safetensors").read_bytes()
+
+    code, again, errors = chordmixer("train", "--resume", run, "--no-baselines")
+    assert (code, errors) == (0, "") and "going on from" in again
+    assert (run / "model.safetensors").read_bytes() == weights
+
+    moved = [str(shutil.copy(path, tmp_path)) for path in motifs]
+    same = ["--out", run, *TINY, *SHORT, "--group", "header:gene", "--rc", "--no-baselines", "--resume"]
+    assert chordmixer("train", *moved, *same)[::2] == (0, "")
+    code, _, errors = chordmixer("train", *moved, *same, "--split", "random")
+    assert code == 2 and "was started with other settings: resume with the same ones" in errors
+
+
+def test_a_run_at_work(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+    """predict, embed, evaluate and report of the same run."""
+    run = tmp_path / "run"
+    assert chordmixer("train", *motifs, "--out", run, *TINY, *SHORT, "--no-baselines")[0] == 0
+    assert not (run / "baselines.json").exists()
+
+    code, said, errors = chordmixer("predict", run, motifs[0])
+    rows = [line.split("\t") for line in said.splitlines()]
+    assert code == 0 and rows[0] == ["id", "length", "windows", "class", "probability", "with", "without"]
+    assert [row[0] for row in rows[1:]] == [f"with{i}" for i in range(100)]
+    assert "100 records read: 100 used, 0 rejected" in errors
+
+    code, said, errors = chordmixer("predict", run, *motifs, "-o", tmp_path / "a.jsonl", "--min-confidence", 0.99999)
+    assert code == 0 and said == ""
+    assert "unclassified" in {json.loads(line)["class"] for line in (tmp_path / "a.jsonl").read_text().splitlines()}
+
+    assert chordmixer("embed", run, motifs[1], "-o", tmp_path / "e.parquet")[0] == 0
+    code, said, _ = chordmixer("evaluate", run, *motifs)
+    assert code == 0 and "files, files set: roc_auc in % by length" in said
+    code, said, _ = chordmixer("evaluate", run, "--split", "training")
+    assert code == 0 and "files, training set: roc_auc" in said
+    assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")
+
+
+def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+    (tmp_path / "labels.tsv").write_text(
+        "".join(["name\tkind\n", *(f"with{i}\t{'ab'[i % 2]}\n" for i in range(99)), "other\ta\n"])
+    )
+    given = [motifs[0], "--labels", tmp_path / "labels.tsv", "--column", "label=kind", "--out", tmp_path / "run"]
+    code, _, errors = chordmixer("train", *given)
+    assert code == 2 and "has no row in" in errors and "--on-unmatched reject" in errors
+    code, said, errors = chordmixer("train", *given, "--on-unmatched", "reject", *TINY, *SHORT, "--no-baselines")
+    assert (code, errors) == (0, "") and "100 records read: 99 used, 1 rejected" in said
+    data = Experiment.load(tmp_path / "run").data
+    assert data.reading.columns.label == "kind" and data.asked == "auto" and data.split.method == "auto"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{0}", "{1}"], "no folder for the run: add --out RUN"),
+        (["{0}", "--out", "{run}"], "no record has a label or a number to learn: give one file for each class"),
+        (["{0}", "none.fa", "--out", "{run}"], "none.fa is neither a file nor a task"),
+        (["{0}", "{1}", "--out", "{run}", "--ask", "sums"], "data.asked='sums' is not a choice: give one of auto"),
+        (["{0}", "{1}", "--out", "{run}", "--split", "even"], "data.split.method='even' is not a choice"),
+        (["{0}", "{1}", "--out", "{run}", "--split", "grouped"], "split method 'grouped' needs groups"),
+        (["{0}", "{1}", "--out", "{run}", "--base-length", "3"], "--base-length is of the Adding problem"),
+        (
+            ["{0}", "{1}", "--out", "{run}", "--set", "model.network.max_length=40"],
+            "above model.network.max_length=40",
+        ),
+        (["{0}", "{1}", "--out", "{run}", "--tokenizer", "bytes", "--rc"], "--rc asks for both strands"),
+        (["adding", "--rc", "--out", "{run}"], "adding makes its own data: leave out files and how they are read"),
+        (["adding", "{0}", "--out", "{run}"], "adding makes its own data"),
+        (["{run}", "--resume", "--rc"], "--resume RUN takes its settings from the run: leave out the other options"),
+        (["{run}", "{0}", "--resume"], "--resume RUN takes its settings from the run"),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
+)
+def test_refusals_are_one_line_and_leave_no_folder(
+    chordmixer: Command, motifs: list[str], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, _, errors = chordmixer("train", *(a.format(*motifs, run=tmp_path / "run") for a in arguments))
+    assert (code, errors.count("\n")) == (2, 1) and message in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_is_called_like_a_task(
+    chordmixer: Command, motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(motifs[0], "adding")
+    code, _, errors = chordmixer("train", "adding", "--out", "run")
+    assert code == 2 and "no record has a label" in errors

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import math
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordmixer.config import from_dict
+from chordmixer.data.columns import USUAL, Columns, entry, find, values
+
+
+@pytest.mark.parametrize(("role", "name"), [(role, name) for role, names in USUAL.items() for name in names])
+@pytest.mark.parametrize(
+    "spell", [str, str.upper, str.title, " {} ".format], ids=["as-is", "upper", "title", "spaced"]
+)
+def test_usual_names_in_any_case(role: str, name: str, spell: Any) -> None:
+    names = [spell(name), "seq" if role != "sequence" else "other"]
+    assert find(Columns(), names, "t.csv")[role] == spell(name)
+
+
+def test_names_that_are_given() -> None:
+    names = ["gene", "Bases", "Phylum", "text"]
+    assert find(Columns(id="gene", sequence="bases", label="Phylum"), names, "t.csv") == {
+        "id": "gene",
+        "sequence": "Bases",
+        "label": "Phylum",
+    }
+
+
+def test_an_exact_name_comes_before_one_in_another_case() -> None:
+    assert find(Columns(label="Kind"), ["seq", "kind", "Kind"], "t.csv")["label"] == "Kind"
+
+
+def test_a_column_that_was_given_has_no_second_role_by_its_name() -> None:
+    assert find(Columns(label="target"), ["seq", "target"], "t.csv") == {"sequence": "seq", "label": "target"}
+    assert find(Columns(label="group", group="group"), ["seq", "group"], "t.csv")["group"] == "group"
+
+
+def test_a_role_can_be_left_out() -> None:
+    assert find(Columns(label="-", weight="-"), ["seq", "class", "weight"], "t.csv") == {"sequence": "seq"}
+    assert find(Columns(sequence="-"), ["id", "seq", "class"], "t.csv") == {"id": "id", "label": "class"}
+
+
+def test_settings_survive_a_run_folder() -> None:
+    assert from_dict(Columns, {"label": "-", "id": "gene"}, "columns") == Columns(label="-", id="gene")
+
+
+def test_the_id_column_is_preferred_to_other_names() -> None:
+    assert find(Columns(), ["name", "ID", "accession", "seq"], "t.csv")["id"] == "ID"
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "message"),
+    [
+        (
+            Columns(),
+            ["name", "label"],
+            r"t.csv has no column for the sequence: it has 'name', 'label'; choose with --co",
+        ),
+        (
+            Columns(),
+            [],
+            r"t.csv has no column for the sequence: it has no columns; .* or give --format if this is no su",
+        ),
+        (
+            Columns(),
+            ["seq", "text"],
+            r"has 2 columns that may be the sequence, 'seq', 'text': .* --column sequence=NAME",
+        ),
+        (
+            Columns(),
+            ["seq", "label", "Class"],
+            r"may be the label, 'label', 'Class': choose one with --column label=NA",
+        ),
+        (Columns(), ["seq", "name", "accession"], r"2 columns that may be the id, 'name', 'accession'"),
+        (
+            Columns(label="x"),
+            ["seq", "label"],
+            r"t.csv has no column 'x': it has 'seq', 'label'; .* --column label=NAME",
+        ),
+        (Columns(label="x"), ["seq", "X", " x"], r"t.csv has 2 columns that may be the label, 'X', ' x'"),
+        (
+            Columns(),
+            ["seq", "a", "a"],
+            r"t.csv has 'a' as the name of several columns: names must differ; rename one",
+        ),
+        (Columns(sequence="-"), ["seq"], r"t.csv has no column for the id"),
+        (Columns(), [str(i) for i in range(99)], r"'18', '19' and 79 more; choose"),
+        (Columns(), ["x" * 1000], r"'x{40}'; choose"),
+    ],
+    ids=str,
+)
+def test_names_that_cannot_be_found(columns: Columns, names: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find(columns, names, "t.csv")
+
+
+def test_a_partial_row_may_lack_all_but_the_sequence() -> None:
+    assert find(Columns(label="x"), ["seq"], "row", partial=True) == {"sequence": "seq"}
+    with pytest.raises(ValueError, match="row has no column 'x'"):
+        find(Columns(sequence="x"), ["seq"], "row", partial=True)
+
+
+def read(role: str, value: Any) -> Any:
+    return values({"c": value}, {role: "c"}, "t.csv, row 7")[role]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("pos", "pos"),
+        (" pos ", "pos"),
+        ("", None),
+        (None, None),
+        (math.nan, None),
+        (3, "3"),
+        (0, "0"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (False, "false"),
+        (b"pos", "pos"),
+        (date(2024, 2, 29), "2024-02-29"),
+        (["a", "b c"], "a;b c"),
+        ([1, 2], "1;2"),
+        (np.array([1, 2]), "1;2"),
+        ([], ""),
+    ],
+    ids=str,
+)
+def test_labels_are_words(value: Any, label: str | None) -> None:
+    assert read("label", value) == label
+
+
+@pytest.mark.parametrize("value", [-1.5, "-1.5", " -1.5 ", "-15e-1"], ids=repr)
+def test_targets_are_numbers(value: Any) -> None:
+    assert read("target", value) == -1.5
+
+
+def test_a_target_may_be_missing() -> None:
+    assert read("target", "") is None and read("target", None) is None
+
+
+@pytest.mark.parametrize("word", ["train", "Training", " TRAIN "])
+def test_splits_have_one_name(word: str) -> None:
+    assert read("split", word) == "training"
+    assert [read("split", w) for w in ("val", "valid", "validation", "dev")] == ["validation"] * 4
+    assert read("split", "test") == "test"
+
+
+def test_sequences() -> None:
+    assert read("sequence", " AC\nGT ") == " AC\nGT "
+    assert read("sequence", b"AC\xff") == b"AC\xff"
+    assert read("sequence", None) == ""
+    assert read("sequence", [1, 2.5]).tolist() == [1, 2.5]
+    assert read("sequence", [[1, 2], [3, 4]]).shape == (2, 2)
+    assert read("sequence", []).shape == (0,)
+
+
+def test_weights() -> None:
+    assert read("weight", "0.25") == 0.25 and read("weight", 3) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("role", "value", "message"),
+    [
+        ("split", "holdout", r"t.csv, row 7, column 'c': 'holdout' is not a split: write train, validation or test"),
+        ("split", None, "None is not a split"),
+        ("target", "high", "'high' is not a finite number: give one"),
+        ("target", "nan", "'nan' is not a finite number"),
+        ("target", math.inf, "inf is not a finite number"),
+        ("target", "1e999", "'1e999' is not a finite number"),
+        ("target", 10**400, r"10+\.\.\. is not a finite number"),
+        ("target", True, "True is not a finite number"),
+        ("target", "1_000", "'1_000' is not a finite number"),
+        ("target", [1], r"\[1\] is not a finite number"),
+        ("weight", 0, "0 is not a number above 0: give one"),
+        ("weight", "-1", "'-1' is not a number above 0"),
+        ("weight", None, "None is not a number above 0"),
+        ("weight", "", "'' is not a number above 0"),
+        ("label", {"a": 1}, r"\{'a': 1\} is not a single value"),
+        ("label", [["a"]], r"\['a'\] is not a single value"),
+        ("label", ["a;b"], "label 'a;b' in a list: labels must not be empty or hold a semicolon"),
+        ("label", ["a", None], "label '' in a list"),
+        ("label", "a\nb", r"'a\\nb' holds a line break, a tab or a control character: a name has none; rename it"),
+        ("id", "a\tb", "holds a line break, a tab"),
+        ("group", "a\x7f", "holds a line break, a tab or a control"),
+        ("label", b"\xff", "byte 0 is not UTF-8"),
+        ("label", "a\ud800", r"half a character \(a surrogate\) at position 1"),
+        ("sequence", "a\0b", "a NUL character at position 1: text must have none; remove it"),
+        ("sequence", "ab\udcff", "half a character"),
+        ("sequence", 7, "7 is not a sequence: give text or a list of numbers"),
+        ("sequence", [1, "x"], "is not a type of real number"),
+        ("sequence", [1, None], "is not a type of real number"),
+        ("sequence", [[1, 2], [3]], "lists of unequal lengths"),
+        ("sequence", [1, math.nan], "nan at step 1 is not finite in float32"),
+    ],
+    ids=repr,
+)
+def test_values_that_are_refused(role: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        read(role, value)
+    assert "\n" not in str(caught.value) and str(caught.value).startswith("t.csv, row 7, column 'c': ")
+
+
+def test_a_row_without_an_id_is_named_by_its_place() -> None:
+    assert entry("data/t.csv", 7, {"sequence": "A"}).id == "t.csv:7"
+    assert entry("data/t.csv", 7, {"sequence": "A", "id": None}).id == "t.csv:7"
+    made = entry("data/t.csv", 7, {"sequence": "A", "id": "g", "weight": 2.0})
+    assert (made.id, made.weight, made.place) == ("g", 2.0, "data/t.csv, row 7")

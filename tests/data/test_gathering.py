@@ -1,0 +1,183 @@
+"""Files become a store once, are found again by content, and what is missing is said with its cure."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chordmixer.data import gathering
+from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
+from chordmixer.data.reading import Reading
+from chordmixer.data.tokenizers import Characters
+
+FASTA = ">a\nACGT\n>b\nACGGT\n"
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def fasta(tmp_path: Path) -> str:
+    (tmp_path / "x.fa").write_text(FASTA)
+    return str(tmp_path / "x.fa")
+
+
+def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "chordmixer" / "stores"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_cache() == Path("/home/me/.cache/chordmixer/stores")
+
+
+def test_files_are_read_once(fasta: str, tmp_path: Path, said: list[str]) -> None:
+    cache = tmp_path / "cache"
+    store, key = gather([fasta], Reading(), TokenizerConfig(), cache, said.append)
+    assert (store.folder, len(store), store.tokenizer.name) == (cache / key, 2, "dna")
+    assert said[0] == f"reading {fasta}" and said[1].startswith("read 2 records, 9 tokens (dna) in ")
+    again, same = gather([fasta], Reading(), TokenizerConfig(), cache, said.append)
+    assert same == key and again.tokens(1).tolist() == store.tokens(1).tolist()
+    assert said[2:] == [f"{fasta}: read before, found in {cache}"]
+
+
+def test_content_and_settings_make_the_key_and_folders_do_not(fasta: str, tmp_path: Path) -> None:
+    def key(path: str, tokenizer: TokenizerConfig) -> str:
+        return gather([path], Reading(), tokenizer, tmp_path / "cache", print)[1]
+
+    (tmp_path / "moved").mkdir()
+    moved = shutil.copy(fasta, tmp_path / "moved")
+    assert key(fasta, TokenizerConfig()) == key(str(moved), TokenizerConfig())
+    keys = [key(fasta, config) for config in (TokenizerConfig(), TokenizerConfig("kmers"), TokenizerConfig("bytes"))]
+    assert len(set(keys)) == 3
+    Path(fasta).write_text(FASTA + ">c\nA\n")
+    assert key(fasta, TokenizerConfig()) not in keys
+
+
+def test_a_key_opens_without_the_files(fasta: str, tmp_path: Path) -> None:
+    store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print)
+    Path(fasta).unlink()
+    assert gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)[0].id(1) == "b"
+    shutil.rmtree(store.folder)
+    message = rf"neither the files of this run nor their store are here: .*x\.fa and .*{key} do not exist; put one of"
+    with pytest.raises(ValueError, match=message):
+        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
+    Path(fasta).write_text(FASTA)
+    assert len(gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)[0]) == 2
+    shutil.rmtree(store.folder)
+    Path(fasta).write_text(">a\nACGA\n")
+    with pytest.raises(ValueError, match=r"x\.fa is not what it was when the run began, and the store .* is gone"):
+        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
+
+
+def test_a_stream_is_kept_by_what_it_held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = []
+    for _ in range(2):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FASTA.encode())))
+        store, key = gather(["-"], Reading(), TokenizerConfig(), tmp_path, print)
+        keys.append(key)
+    assert keys[0] == keys[1] and [path.name for path in tmp_path.iterdir()] == [key]
+    assert gather(["-"], Reading(), TokenizerConfig(), tmp_path, print, key)[0].id(0) == store.id(0) == "a"
+    with pytest.raises(ValueError, match="a stream is read once, and `characters` reads twice: save it as a file"):
+        gather(["-"], Reading(), TokenizerConfig("characters"), tmp_path, print)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "size"),
+    [
+        (TokenizerConfig("dna", others="own"), "dna", 15),
+        (TokenizerConfig("protein"), "protein", 21),
+        (TokenizerConfig("kmers", k=4), "kmers", 257),
+        (TokenizerConfig("characters"), "characters", 5),
+        (TokenizerConfig("bytes"), "bytes", 256),
+    ],
+    ids=lambda value: value.name if isinstance(value, TokenizerConfig) else "",
+)
+def test_each_tokenizer(fasta: str, tmp_path: Path, config: TokenizerConfig, name: str, size: int) -> None:
+    tokenizer = gather([fasta], Reading(), config, tmp_path / "cache", print)[0].tokenizer
+    assert (tokenizer.name, tokenizer.size) == (name, size)
+    if isinstance(tokenizer, Characters):
+        assert tokenizer.vocabulary == "ACGT"
+
+
+def test_numbers_have_the_channels_of_the_first(tmp_path: Path) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.stack([np.arange(5 + number) * 1e4, np.full(5 + number, 7)], axis=1))
+    paths = [str(tmp_path / f"{number}.npy") for number in range(3)]
+    store, _ = gather(paths, Reading(labels="files"), TokenizerConfig(), tmp_path / "cache", print)
+    assert (store.tokenizer.size, store.tokens(2).shape) == (2, (7, 2))
+    assert store.values.mean(axis=0) == pytest.approx(0, abs=1e-6) and store.values[:, 0].std() == pytest.approx(1)
+    assert store.tokenizer.decode(store.tokens(0)).split()[1] == "10000,7"
+    with pytest.raises(ValueError, match=r"0\.npy .* holds numbers: characters are of texts; use numbers"):
+        gather(paths, Reading(), TokenizerConfig("characters"), tmp_path / "cache", print)
+
+
+def test_bad_characters_by_policy(tmp_path: Path) -> None:
+    (tmp_path / "bad.fa").write_text(FASTA + ">c\nAC7T\n")
+    paths = [str(tmp_path / "bad.fa")]
+
+    def store(on_bad: str) -> gathering.Store:
+        config = TokenizerConfig("dna", on_bad=on_bad)  # type: ignore[arg-type]
+        return gather(paths, Reading(), config, tmp_path / "cache", print)[0]
+
+    with pytest.raises(ValueError, match=r"record 3 \(c\): character '7' at position 3 is not a nucleotide"):
+        store("error")
+    assert store("unknown").tokens(2).tolist() == [0, 1, 4, 3]
+    rejecting = store("reject")
+    assert (len(rejecting), rejecting.account.read, rejecting.account.rejected.total()) == (2, 3, 1)
+
+
+def test_nothing_usable(tmp_path: Path) -> None:
+    (tmp_path / "empty.fa").write_text(">a\n\n>b\n\n")
+    with pytest.raises(ValueError, match=r"empty\.fa holds no record that can be used"):
+        gather([str(tmp_path / "empty.fa")], Reading(on_empty="reject"), TokenizerConfig(), tmp_path / "c", print)
+
+
+def test_long_reading_says_how_far_it_is(
+    fasta: str, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "EVERY_SECONDS", -1.0)
+    gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", said.append)
+    assert "  0 records, 0 letters so far" in said
+
+
+# --- Labels where none are given ---
+
+Write = Callable[[str, str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_several_files_without_labels_are_classes(write: Write, said: list[str]) -> None:
+    paths = [write("worm.fa", FASTA), write("fly.fa.txt", FASTA)]
+    assert labelled(paths, Reading(), said.append) == Reading(labels="files")
+    assert said == ["the records have no labels of their own, so each file is a class: worm, fly.fa"]
+
+
+@pytest.mark.parametrize("column", ["label", "target"])
+def test_records_with_answers_keep_them(write: Write, said: list[str], column: str) -> None:
+    paths = [write(f"{n}.csv", f"sequence,{column}\nACGT,1\n") for n in "ab"]
+    assert labelled(paths, Reading(), said.append) == Reading() and said == []
+
+
+def test_one_file_a_stream_or_given_labels_stay(write: Write, said: list[str]) -> None:
+    paths = [write("a.fa", FASTA), write("b.fa", FASTA)]
+    assert labelled(paths[:1], Reading(), said.append) == Reading()
+    assert labelled([paths[0], "-"], Reading(), said.append) == Reading()
+    headers = replace(Reading(), labels="header:gene")
+    assert labelled(paths, headers, said.append) == headers and said == []

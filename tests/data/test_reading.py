@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from tests.data.mutants import survivors
+
+from chordmixer import config
+from chordmixer.data.columns import Columns
+from chordmixer.data.entries import Account, Entry
+from chordmixer.data.reading import Reading, content_key, read, sniff
+from chordmixer.data.sources import source_of
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+TABLE = {"id": ["a", "b"], "text": ["first, text", "second"], "label": ["x", "y"]}
+
+
+def as_csv(table: dict[str, list[Any]]) -> bytes:
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([[*table], *zip(*table.values(), strict=True)])
+    return file.getvalue().encode()
+
+
+def as_jsonl(table: dict[str, list[Any]]) -> bytes:
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+
+
+def as_parquet(table: dict[str, list[Any]]) -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(pa.table(table), file, row_group_size=16, write_page_checksum=True)
+    return file.getvalue()
+
+
+def as_npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+FILES: dict[str, bytes] = {
+    "fasta": b">a x\nAC\nGT\n>b\nGG\n",
+    "fastq": b"@a\nACGT\n+\nIIII\n",
+    "csv": as_csv(TABLE),
+    "jsonl": as_jsonl(TABLE),
+    "parquet": as_parquet(TABLE),
+    "npy": as_npy(np.arange(3.0)),
+}
+
+
+def entries(*paths: Path | str, account: Account | None = None, **settings: Any) -> list[Entry]:
+    return list(read(paths, Reading(**settings), account if account is not None else Account()))
+
+
+def put(path: Path, data: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+# --- What a file is ---
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("before", [b"", b"\n \r\n"], ids=["", "blank-lines"])
+def test_formats_are_told_by_content(kind: str, before: bytes) -> None:
+    assert sniff(source_of(before + FILES[kind], "misleading.png")) == kind
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"LOCUS       X 4 bp DNA\n", "genbank"),
+        (b"; an old comment\r>a\rACGT\r", "fasta"),
+        (b"text\tlabel\r\n", "csv"),
+        (b"text;label", "csv"),
+        ("größe,text\n".encode("latin-1"), "csv"),
+    ],
+    ids=repr,
+)
+def test_more_formats(data: bytes, kind: str) -> None:
+    assert sniff(source_of(data, "x")) == kind
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (b"Once upon a time\nthere was", r"begins with b'Once upon a time'"),
+        (b"ACGTACGT\n", r"begins with b'ACGTACGT'"),
+        (b"[1]", r"begins with b'\[1\]'"),
+        (b"\x89PNG,,\r\n\0", r"begins with b'\\x89PNG,,'"),
+        (b" \n \n", r"begins with nothing but blanks"),
+        (b"LOCUST plagues", r"begins with b'LOCUST plagues'"),
+    ],
+    ids=repr,
+)
+def test_what_is_none_of_these(data: bytes, seen: str) -> None:
+    with pytest.raises(ValueError, match=rf"notes.txt {seen}: this is not FASTA, .* with --format \(text: each file"):
+        sniff(source_of(data, "notes.txt"))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_are_read_whatever_their_name(tmp_path: Path, kind: str) -> None:
+    path = put(tmp_path / "data", FILES[kind])
+    assert str(entries(path)) == str(entries(str(path))) == str(entries(path, kind=kind))
+    assert [len(e.sequence) for e in entries(path)] == {"fasta": [4, 2], "fastq": [4], "npy": [3]}.get(kind, [11, 6])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "parquet"])
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress], ids=["gzip", "bzip2"])
+def test_compressed_files(tmp_path: Path, kind: str, compress: Callable[[bytes], bytes]) -> None:
+    assert len(entries(put(tmp_path / "data", compress(FILES[kind])))) == {"fastq": 1, "npy": 1}.get(kind, 2)
+
+
+def test_parquet_must_be_a_plain_file(tmp_path: Path) -> None:
+    message = r"data is Parquet in a stream or compressed: it is read from a plain file; save it as one"
+    with pytest.raises(ValueError, match=message):
+        entries(put(tmp_path / "data", gzip.compress(FILES["parquet"])))
+
+
+@pytest.mark.parametrize("kind", ["fasta", "fastq", "csv", "jsonl"])
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(FILES[kind])))
+    assert entries("-")[0].place.startswith("-, r")
+
+
+def test_genbank(tmp_path: Path) -> None:
+    pytest.importorskip("Bio", reason="biopython is not installed: GenBank cannot be read")
+    path = put(
+        tmp_path / "x.gb",
+        "LOCUS       X                          4 bp    DNA     circular BCT 01-JAN-2000\n"
+        "DEFINITION  a record.\nACCESSION   X\nVERSION     X.1\nKEYWORDS    .\nSOURCE      Escherichia coli\n"
+        "  ORGANISM  Escherichia coli\n            Bacteria; Pseudomonadota.\n"
+        "FEATURES             Location/Qualifiers\n"
+        '     source          1..4\n     gene            complement(1..2)\n                     /gene="thr"\n'
+        "ORIGIN\n        1 acgt\n//\n",
+    )
+    (whole,) = entries(path, rank="lineage:2")
+    assert (whole.id, whole.sequence, whole.label, whole.circular) == ("X.1", b"ACGT", "Pseudomonadota", True)
+    (gene,) = entries(path, features="gene", rank="organism")
+    assert (gene.id, gene.sequence, gene.label) == ("thr", b"GT", "Escherichia coli")
+
+
+def test_a_text_is_read_when_asked(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", ">Once, upon a time")
+    assert entries(path, kind="text") == [Entry("a.txt", ">Once, upon a time", str(path))]
+
+
+def test_files_one_after_the_other(tmp_path: Path) -> None:
+    paths = [put(tmp_path / "b", FILES["csv"]), put(tmp_path / "a", FILES["fasta"])]
+    assert [e.id for e in entries(*paths)] == ["a", "b", "a", "b"]
+
+
+def test_it_is_a_stream(tmp_path: Path) -> None:
+    """The second file is not even looked at before the first has been read."""
+    stream = read([put(tmp_path / "a", FILES["fasta"]), tmp_path / "gone"], Reading(), Account())
+    assert [next(stream).id, next(stream).id] == ["a", "b"]
+    with pytest.raises(ValueError, match="gone does not exist"):
+        next(stream)
+
+
+def test_a_cut_stream_says_how_many_came_before(tmp_path: Path) -> None:
+    data = gzip.compress(b"".join(b">r%d\n%d\n" % (i, i**9) for i in range(99_999)))
+    with pytest.raises(ValueError, match=r"the gzip stream is cut .*; \d[\d,]+ records were read before it"):
+        entries(put(tmp_path / "a.fa.gz", data[: len(data) // 2]))
+
+
+def test_no_files() -> None:
+    with pytest.raises(ValueError, match="no files were given: name at least one, or - for standard input"):
+        entries()
+
+
+# --- Folders ---
+
+
+def test_a_folder_of_texts(tmp_path: Path) -> None:
+    for name, text in (("pos/1", "good, very"), ("neg/1", "bad"), ("neg/0", "")):
+        put(tmp_path / name, text)
+    account = Account()
+    found = entries(tmp_path, account=account, on_empty="reject")
+    assert [(e.id, e.label) for e in found] == [("neg/1", "neg"), ("pos/1", "pos")]
+    assert account.examples == {"empty": ["neg/0"]}
+    assert [e.label for e in entries(tmp_path, labels="files", on_empty="reject")] == ["neg", "pos"]
+
+
+def test_a_folder_of_empty_texts(tmp_path: Path) -> None:
+    put(tmp_path / "a", "")
+    with pytest.raises(ValueError, match=r"a: record 'a' is empty"):
+        entries(tmp_path)
+
+
+def test_a_folder_of_series(tmp_path: Path) -> None:
+    put(tmp_path / "sick" / "1.npy", FILES["npy"])
+    assert [(e.id, e.label, e.length) for e in entries(tmp_path)] == [("sick/1.npy", "sick", 3)]
+
+
+def test_flat_folders_as_classes(tmp_path: Path) -> None:
+    put(tmp_path / "pos" / "1", "good")
+    put(tmp_path / "neg" / "1", "bad")
+    found = entries(tmp_path / "pos", tmp_path / "neg", labels="files", group="files")
+    assert [(e.label, e.group) for e in found] == [("pos", "pos"), ("neg", "neg")]
+
+
+def test_a_folder_of_other_files(tmp_path: Path) -> None:
+    put(tmp_path / "a.fa", FILES["fasta"])
+    with pytest.raises(
+        ValueError, match=r"is a folder of fasta files: of folders, texts and .npy .*; give .*/\*, or --for"
+    ):
+        entries(tmp_path)
+    with pytest.raises(ValueError, match=r"is a folder of csv files"):
+        entries(tmp_path, kind="csv")
+    assert entries(tmp_path, kind="text")[0].sequence == FILES["fasta"].decode()
+
+
+# --- Labels, groups, empty records ---
+
+
+def test_one_file_per_class(tmp_path: Path) -> None:
+    paths = [put(tmp_path / name, FILES["fasta"]) for name in ("worm.fa", "fly.fa")]
+    assert [e.label for e in entries(*paths)] == [None] * 4
+    assert [e.label for e in entries(*paths, labels="files")] == ["worm", "worm", "fly", "fly"]
+
+
+def test_labels_and_groups_in_headers(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.fa", ">a kind=x gene:g1.2\nA\n>b gene:g1.3 kind=y\nC\n")
+    found = entries(path, labels="header:kind", group=r"header:/gene:(\w+)/")
+    assert [(e.label, e.group) for e in found] == [("x", "g1"), ("y", "g1")]
+
+
+@pytest.mark.parametrize("write", [as_csv, as_jsonl, as_parquet])
+def test_labels_in_a_table(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
+    path = put(tmp_path / "a.fa", FILES["fasta"])
+    labels = put(tmp_path / "labels", write({"gene": ["b", "a"], "kind": ["y", "x"], "split": ["test", "train"]}))
+    found = entries(path, labels=str(labels), columns=Columns(id="gene", label="kind"))
+    assert [(e.label, e.split, e.description) for e in found] == [("x", "training", "x"), ("y", "test", "")]
+
+
+def test_a_table_for_a_table(tmp_path: Path) -> None:
+    """Names that are given are of the table of labels; what it does not say stays as it was."""
+    path = put(tmp_path / "a.csv", "id,bases,label,kind\na,AC,old,k\n")
+    labels = put(tmp_path / "labels.csv", "id,kind\na,0.5\n")
+    (found,) = entries(path, labels=str(labels), columns=Columns(sequence="bases", target="kind"))
+    assert (found.sequence, found.label, found.target) == ("AC", "old", 0.5)
+
+
+def test_records_and_rows_without_each_other(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.fa", FILES["fasta"])
+    labels = put(tmp_path / "l.csv", "id,label\nb,x\nc,y\n")
+    with pytest.raises(ValueError, match=r"a.fa, record 1: id 'a' has no row in .*l.csv"):
+        entries(path, labels=str(labels))
+    account = Account()
+    assert [e.id for e in entries(path, labels=str(labels), on_unmatched="reject", account=account)] == ["b"]
+    assert account.rejected.total() == 1 and account.notes == {f"rows of {labels} without a record: c": 1}
+
+
+def test_ids_must_differ_only_where_they_are_keys(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.fa", ">a\nA\n>a\nC\n")
+    assert len(entries(path)) == 2
+    with pytest.raises(ValueError, match=r"a.fa, record 2: id 'a' was there before"):
+        entries(path, labels=str(put(tmp_path / "l.csv", "id,label\na,x\n")))
+
+
+def test_empty_records(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.fa", ">a\nAC\n>b\n>c\nG\n")
+    message = r"a.fa, record 2: record 'b' is empty: a record needs a letter; fill it, or leave .* --on-empty reject"
+    with pytest.raises(ValueError, match=message):
+        entries(path)
+    account = Account()
+    for _ in read([path], Reading(on_empty="reject"), account):
+        account.use()
+    assert list(account.lines()) == ["3 records read: 2 used, 1 rejected", "1 rejected, empty: b"]
+
+
+def test_an_empty_record_has_had_its_row(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.fa", ">a\nAC\n>b\n")
+    labels = put(tmp_path / "l.csv", "id,label\na,x\nb,y\n")
+    assert len(entries(path, labels=str(labels), on_empty="reject")) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "word"}, r"kind='word' is not a choice: give one of auto, fasta, .*npy"),
+        ({"on_empty": "skip"}, r"on_empty='skip' is not a choice: give one of error, reject"),
+        ({"on_unmatched": "skip"}, r"on_unmatched='skip' is not a choice"),
+        ({"labels": "header:/a/"}, r"has 0 groups"),
+        ({"group": "header:/(/"}, r"is not a regular expression"),
+        ({"group": "family"}, r"group='family' is not files, header:NAME or header:/REGEX/: .* --column group=NAME"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Reading(**settings)
+
+
+def test_settings_survive_a_run_folder() -> None:
+    reading = Reading(kind="csv", columns=Columns(label="-"), labels="header:x", on_empty="reject")
+    assert config.from_dict(Reading, json.loads(json.dumps(config.to_dict(reading))), "reading") == reading
+
+
+# --- The key of a cache ---
+
+
+def test_the_key_is_of_bytes_names_and_settings(tmp_path: Path) -> None:
+    path, other = put(tmp_path / "a" / "x.fa", FILES["fasta"]), put(tmp_path / "b" / "x.fa", FILES["fasta"])
+    labels = put(tmp_path / "l.csv", "id,label\na,x\n")
+    key = content_key([path], Reading())
+    assert key is not None and len(key) == 64
+    assert key == content_key([str(path)], Reading()) == content_key([other], Reading())
+    with_table = content_key([path], Reading(labels=str(labels)))
+    different = [
+        key,
+        with_table,
+        content_key([path, other], Reading()),
+        content_key([path], Reading(labels="files")),
+        content_key([path], Reading(columns=Columns(label="x"))),
+        content_key([path.rename(path.with_name("y.fa"))], Reading()),
+    ]
+    put(labels, "id,label\na,y\n")
+    different.append(content_key([other], Reading(labels=str(labels))))
+    put(other, b">a x\nAC\nGT\n>b\nGA\n")
+    different.append(content_key([other], Reading()))
+    assert len(set(different)) == len(different)
+
+
+def test_the_key_of_a_folder(tmp_path: Path) -> None:
+    put(tmp_path / "t" / "a" / "1", "one")
+    put(tmp_path / "t" / "b" / "2", "two")
+    keys = [content_key([tmp_path / "t"], Reading())]
+    put(tmp_path / "t" / "a" / ".hidden", "")
+    assert content_key([tmp_path / "t"], Reading()) == keys[0]
+    (tmp_path / "t" / "b").rename(tmp_path / "t" / "c")
+    keys.append(content_key([tmp_path / "t"], Reading()))
+    put(tmp_path / "t" / "c" / "2", "too")
+    keys.append(content_key([tmp_path / "t"], Reading()))
+    assert len(set(keys)) == 3
+
+
+def test_files_that_run_together_have_another_key(tmp_path: Path) -> None:
+    one = [put(tmp_path / "a" / "x", b"12"), put(tmp_path / "b" / "x", b"3")]
+    two = [put(tmp_path / "c" / "x", b"1"), put(tmp_path / "d" / "x", b"23")]
+    assert content_key(one, Reading()) != content_key(two, Reading())
+
+
+def test_a_stream_has_no_key(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert content_key(["-"], Reading()) is None
+    assert content_key([tmp_path / "pipe"], Reading()) is None
+    with pytest.raises(
+        ValueError, match=r"gone cannot be read \(No such file or directory\): give the path of a file"
+    ):
+        content_key([tmp_path / "gone"], Reading())
+
+
+# --- Damage ---
+
+ROWS = {
+    "id": [f"g{i}" for i in range(40)],
+    "text": ['some text, with "quotes" and\nlines ü ' * (i % 5 + 1) for i in range(40)],
+    "label": ["ab"[i % 2] for i in range(40)],
+    "split": [("train", "val", "test")[i % 3] for i in range(40)],
+    "target": [i / 7 for i in range(40)],
+}
+SERIES = {"id": ROWS["id"], "series": [[[float(i), 2.0]] * (i + 1) for i in range(40)]}
+DAMAGED: dict[str, tuple[bytes, int | None]] = {
+    "csv": (as_csv(ROWS), None),
+    "jsonl": (as_jsonl(ROWS), None),
+    "parquet": (as_parquet(ROWS), 40),
+    "parquet-series": (as_parquet(SERIES), 40),
+    "text": ("Grüße, some words\nand lines\r\n".encode() * 20, 1),
+    "npy": (as_npy(np.arange(60, dtype=np.float32).reshape(20, 3)), 1),
+}
+"""Files, and the records that a mutant has which can be read, where the format knows."""
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_mutants(tmp_path: Path, kind: str) -> None:
+    data, expected = DAMAGED[kind]
+    reading = Reading(kind="text" if kind == "text" else "auto", on_empty="reject")
+
+    def accounted(mutant: bytes) -> Account:
+        account = Account()
+        for _ in read([put(tmp_path / "mutant", mutant)], reading, account):
+            account.use()
+        return account
+
+    for mutant, account in survivors(data, accounted, seed=2):
+        if mutant.startswith(data[:4]) and expected is not None:
+            assert account.read == expected
+        assert account.read == account.used + account.rejected.total() > 0
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not here: real files cannot be read")
+def test_real_introns() -> None:
+    paths = [SHARED / "introns" / f"{name}.fa.gz" for name in ("caenorhabditis", "drosophila")]
+    reading = Reading(labels="files", group=r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/")
+    found = [(e.label, e.group) for e in read(paths, reading, Account())]
+    assert Counter(label for label, _ in found) == {"caenorhabditis": 36_902, "drosophila": 31_066}
+    assert not {group for label, group in found if label == "drosophila"} & {g for n, g in found if n != "drosophila"}

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordmixer.data.entries import Account
+from chordmixer.data.series import as_series, read_series, read_series_folder
+from chordmixer.data.sources import source_of
+
+
+def saved(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def load(data: bytes) -> np.ndarray:
+    (entry,) = read_series(source_of(data, "series/ecg.npy"))
+    assert (entry.id, entry.place, entry.label) == ("ecg.npy", "series/ecg.npy", None)
+    assert isinstance(entry.sequence, np.ndarray)
+    return entry.sequence
+
+
+def header(text: str, data: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
+    """A `.npy` file with this header, whatever it says."""
+    size = len(text).to_bytes(2 if version[0] == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes(version) + size + text.encode("latin-1") + data
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(5, dtype=np.float32),
+        np.arange(6, dtype=np.float64).reshape(3, 2),
+        np.asfortranarray(np.arange(6, dtype=">f8").reshape(3, 2)),
+        np.arange(5, dtype=">i2"),
+        np.array([True, False]),
+        np.zeros((0,), np.float32),
+        np.arange(4, dtype=np.float16),
+        np.ones((1, 3), np.uint8),
+    ],
+    ids=lambda array: f"{array.dtype}-{array.shape}",
+)
+def test_numbers_become_float32(array: np.ndarray) -> None:
+    series = load(saved(array))
+    assert series.dtype == np.float32 and series.flags.c_contiguous
+    np.testing.assert_array_equal(series, array.astype(np.float32))
+
+
+def test_a_compressed_series() -> None:
+    assert load(gzip.compress(saved(np.arange(3.0)))).tolist() == [0, 1, 2]
+
+
+def test_a_header_of_version_2() -> None:
+    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}"
+    assert load(header(text, np.ones(2, "<f4").tobytes(), (2, 0))).tolist() == [1, 1]
+
+
+def test_folders_name_the_classes(tmp_path: Path) -> None:
+    for name, value in (("b/2.npy", 2), ("a/1.npy", 1), ("b/.x", 3)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(saved(np.full(3, value)))
+    account = Account()
+    entries = list(read_series_folder(tmp_path, account))
+    assert [(e.id, e.label, e.sequence[0]) for e in entries] == [("a/1.npy", "a", 1), ("b/2.npy", "b", 2)]
+    assert account.notes == {"hidden files left out": 1}
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    trap = tmp_path / "sprung"
+    file = io.BytesIO()
+    np.save(file, np.array([Trap(trap)], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"series/ecg.npy holds object, not real numbers: save it as float32"):
+        load(file.getvalue())
+    with pytest.raises(ValueError, match=r"is not a .npy file"):
+        load(pickle.dumps(Trap(trap)))
+    assert not trap.exists()
+
+
+WHOLE = saved(np.arange(10, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (WHOLE[:-1], r"ecg.npy claims 40 bytes of numbers and holds 39: it is cut or damaged; use another copy"),
+        (WHOLE + b"\0", r"claims 40 bytes of numbers and holds 41"),
+        (WHOLE[:50], r"ecg.npy is not a .npy file \(.+\): save it with numpy.save"),
+        (b"text", r"ecg.npy is not a .npy file"),
+        (
+            header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}"),
+            r"claims 4,398,046,511,104 byt",
+        ),
+        (
+            header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", b"1234"),
+            r"not a .npy file \(shape \(-1,\)",
+        ),
+        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -1)}", b"1234"), r"not a .npy file \(shape"),
+        (
+            header("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", b"1234"),
+            r"shape \(\) is not \(steps,\) or",
+        ),
+        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (1e9,)}"), r"is not a .npy file"),
+        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}"), r"is not a .npy file"),
+        (header("(" * 9000), r"is not a .npy file"),
+        (header("__import__('os')"), r"is not a .npy file"),
+        (header("{'descr': '<f4', 'fortran_order': '\\d', 'shape': (1,)}"), r"is not a .npy file"),
+        (header("x" * 20_000), r"is not a .npy file"),
+        (header("{}", version=(3, 0)), r"is not a .npy file \(version 3.0\)"),
+        (saved(np.array(["a"])), r"ecg.npy holds <U1, not real numbers"),
+        (saved(np.array([1j])), r"ecg.npy holds complex128, not real numbers"),
+        (saved(np.zeros(3, [("a", "f4")])), r"not real numbers"),
+        (
+            saved(np.zeros((2, 2, 2))),
+            r"ecg.npy: shape \(2, 2, 2\) is not \(steps,\) or \(steps, channels\): a record is",
+        ),
+        (saved(np.zeros((2, 0))), r"ecg.npy: shape \(2, 0\) is not"),
+        (
+            saved(np.array([0, 1, np.nan])),
+            r"ecg.npy: nan at step 2 is not finite in float32: every number must be; clea",
+        ),
+        (saved(np.array([[0, 1], [2, -np.inf]])), r"ecg.npy: -inf at step 1, channel 1 is not finite"),
+        (saved(np.array([1e300])), r"ecg.npy: 1e\+300 at step 0 is not finite in float32"),
+    ],
+    ids=lambda value: repr(value)[:30] if isinstance(value, str) else "",
+)
+def test_series_that_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        load(data)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_lists_of_unequal_lengths() -> None:
+    with pytest.raises(
+        ValueError, match="lists of unequal lengths: every step of a series must have the same channels"
+    ):
+        as_series([[1, 2], [3]])
+
+
+def test_numbers_that_are_words() -> None:
+    with pytest.raises(ValueError, match="<U3 is not a type of real number: save the series as float32"):
+        as_series(["1.5"])

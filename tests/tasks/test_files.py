@@ -1,0 +1,226 @@
+"""A user's files as a task: what is asked, how it is split, what a record is, and what a run folder says of it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chordmixer.config import from_dict, override, to_dict
+from chordmixer.data import Loader, TokenSampler
+from chordmixer.data.columns import Columns
+from chordmixer.data.gathering import TokenizerConfig
+from chordmixer.data.reading import Reading
+from chordmixer.data.splits import SplitConfig
+from chordmixer.tasks import files, task_class
+from chordmixer.tasks.files import Files, FilesConfig
+from chordmixer.tasks.targets import Classification, Regression
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def opened_anew() -> None:
+    files._open.cache_clear()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Callable[..., str]:
+    def write(name: str, header: str, rows: list[str]) -> str:
+        (tmp_path / name).write_text("\n".join([header, *rows]) + "\n")
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_two_files_are_two_classes(motifs: list[str]) -> None:
+    said: list[str] = []
+    task = Files(FilesConfig(tuple(motifs)), said.append)
+    assert task_class("files") is Files
+    assert "each file is a class: with, without" in said[0]
+    assert (task.embedding, task.inputs, task.kind) == ("tokens", 5, "dna")
+    assert isinstance(task.target, Classification) and task.target.labels == ["with", "without"]
+    assert {part: len(own) for part, own in task.split.parts.items()} == {
+        "training": 140,
+        "validation": 20,
+        "test": 40,
+    }
+    assert task.complement is None and task.max_length == max(task.store.lengths)
+    assert task.config.reading.labels == "files" and task.config.key is not None
+
+
+def test_a_record_is_its_letters(motifs: list[str]) -> None:
+    task = Files(FilesConfig(tuple(motifs)))
+    records = task.records("test")
+    text = "".join(Path(path).read_text() for path in motifs)
+    for index in range(len(records)):
+        values, target = records[index]
+        name, label = records.name(index), task.target.labels[int(target)]
+        letters = text.split(f">{name} ")[1].split("\n")[1]
+        assert task.store.tokenizer.decode(values.numpy()) == letters
+        assert name.rstrip("0123456789") == label and len(values) == records.lengths[index]
+        assert values.dtype == torch.uint8 and target.dtype == torch.int64
+
+
+def test_parts_do_not_overlap_and_groups_stay_together(motifs: list[str]) -> None:
+    task = Files(FilesConfig(tuple(motifs), reading=Reading(labels="files", group="header:gene")))
+    assert task.split.method == "grouped"
+    groups = task.store.column("group")
+    of_part = [{groups[i] for i in task.question.records[own]} for own in task.split.parts.values()]
+    assert sum(map(len, of_part)) == 25
+    assert len({*task.split.training, *task.split.validation, *task.split.test}) == 200
+
+
+def test_records_travel_to_a_worker_by_path(motifs: list[str]) -> None:
+    records = Files(FilesConfig(tuple(motifs))).records("training")
+    data = pickle.dumps(records)
+    assert len(data) < 20_000
+    assert torch.equal(pickle.loads(data)[7].values, records[7].values)
+
+
+def test_the_config_is_json(motifs: list[str]) -> None:
+    given = FilesConfig(
+        tuple(motifs), Reading(columns=Columns(label="x")), TokenizerConfig("kmers", 4), "labels", ",", SplitConfig()
+    )
+    again = from_dict(FilesConfig, json.loads(json.dumps(to_dict(given))), "data")
+    assert again == given and again.files == given.files
+    with pytest.raises(
+        ValueError, match=r"data\.asked='sums' is not a choice: give one of auto, classes, labels, numb"
+    ):
+        override(FilesConfig(), {"asked": "sums"}, "data")
+
+
+def test_content_counts_and_places_do_not(motifs: list[str], tmp_path: Path) -> None:
+    moved = tuple(str(shutil.copy(path, tmp_path)) for path in motifs)
+    here, there = Files(FilesConfig(tuple(motifs))), Files(FilesConfig(moved, cache=str(tmp_path / "cache")))
+    assert here.config == there.config and here.config.files != there.config.files
+    for path in moved:
+        Path(path).unlink()
+    files._open.cache_clear()
+    assert Files(there.config).records("test").name(3) == here.records("test").name(3)
+    shutil.rmtree(tmp_path / "cache")
+    files._open.cache_clear()
+    with pytest.raises(ValueError, match="neither the files of this run nor their store are here"):
+        Files(there.config)
+
+
+def test_a_table_with_everything(table: Callable[..., str]) -> None:
+    parts = ("train", "train", "dev", "dev", "test", "test")
+    rows = [f"{'ACGT' * 5}{'A' * i},{'ab'[i % 2]},{parts[i % 6]},{1 + i % 2}" for i in range(60)]
+    task = Files(FilesConfig((table("all.csv", "seq,label,split,weight", rows),)))
+    assert task.split.method == "given" and [len(own) for own in task.split.parts.values()] == [20, 20, 20]
+    training = task.records("training")
+    assert training.weights is not None and training.weights.mean() == pytest.approx(1)
+    assert {round(w, 3) for w in training.weights.tolist()} == {0.667, 1.333}
+    (batch,) = Loader(training, TokenSampler(training.lengths, tokens=10**6, sequences=20)).epoch()
+    assert batch.weights is not None and batch.weights.tolist() == pytest.approx(training.weights[batch.indices])
+    assert task.records("test").weights is None
+
+
+def test_texts_numbers_and_several_labels(table: Callable[..., str]) -> None:
+    words = [f'"{("good", "bad", "fine", "ill")[i % 4]} book, number {i}"' for i in range(40)]
+    texts = [f"{word},{i / 7}" for i, word in enumerate(words)]
+    task = Files(FilesConfig((table("texts.csv", "text,target", texts),)))
+    assert (task.inputs, task.kind, task.target.outputs) == (256, "text", 1)
+    assert isinstance(task.target, Regression) and task.records("test")[0].target.dtype == torch.float32
+    rows = [f"{word},{('a', 'b', 'a;b', '')[i % 4]}" for i, word in enumerate(words)]
+    several = Files(FilesConfig((table("several.csv", "text,label", rows),), asked="labels"))
+    assert several.target.outputs == 2 and several.records("training")[0].target.shape == (2,)
+
+
+def test_series(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    for name in ("up", "down"):
+        (tmp_path / "series" / name).mkdir(parents=True)
+        for i in range(10):
+            steps = np.cumsum(chance.normal(size=(20 + i, 2)), axis=0)
+            np.save(tmp_path / "series" / name / f"{i}.npy", steps if name == "up" else -steps)
+    task = Files(FilesConfig((str(tmp_path / "series"),)))
+    assert (task.embedding, task.inputs, task.kind, task.target.labels) == ("real", 2, "real", ["down", "up"])
+    assert task.records("training")[0].values.dtype == torch.float32
+    assert task.documents()["data.json"]["near_copies_looked_for"] is False
+
+
+def test_both_strands_are_drawn_by_epoch_and_index_alone(motifs: list[str]) -> None:
+    task = Files(FilesConfig(tuple(motifs), both_strands=True, seed=3))
+    records, again = task.records("training"), task.records("training")
+    tokenizer = task.store.tokenizer
+    turned = np.zeros((6, len(records)), dtype=bool)
+    for epoch in range(6):
+        for index in reversed(range(len(records))):
+            drawn, plain = records.drawn(index, epoch).values.numpy(), records[index].values.numpy()
+            turned[epoch, index] = not np.array_equal(drawn, plain)
+            if turned[epoch, index]:
+                assert np.array_equal(drawn, tokenizer.reverse_complement(plain))
+    assert np.array_equal(again.drawn(5, 4).values, records.drawn(5, 4).values)
+    assert 0.4 < turned.mean() < 0.6 and len({row.tobytes() for row in turned}) == 6
+    other = Files(FilesConfig(tuple(motifs), both_strands=True, seed=4)).records("training")
+    assert any(not torch.equal(other.drawn(i, 0).values, records.drawn(i, 0).values) for i in range(20))
+    assert task.complement is not None and task.complement.tolist() == [3, 2, 1, 0, 4]
+
+
+def test_without_rc_nothing_is_turned(motifs: list[str]) -> None:
+    records = Files(FilesConfig(tuple(motifs))).records("training")
+    assert all(torch.equal(records.drawn(i, 1).values, records[i].values) for i in range(len(records)))
+
+
+def test_what_a_run_says_of_its_data(table: Callable[..., str], tmp_path: Path) -> None:
+    rows = [f"r{i},{'ACGT'[i % 4]}{'CCGTAATG' * 4}{'A' * (i // 4)},{'ab'[i % 2] if i else ''}" for i in range(60)]
+    path = table("some.csv", "id,sequence,label", rows)
+    with pytest.raises(ValueError, match="1 of 60 records have no label, r0: fill them in"):
+        Files(FilesConfig((path,)))
+    task = Files(FilesConfig((path,), Reading(on_unmatched="reject")))
+    assert [*task.account.lines()][:2] == ["60 records read: 59 used, 1 rejected", "1 rejected, without a label: r0"]
+    said = json.loads(json.dumps(task.documents()))
+    about = said["data.json"]
+    assert set(said) == {"tokenizer.json", "data.json"} and said["tokenizer.json"]["tokenizer"] == "dna"
+    assert (about["format"], about["sources"], about["asked"]) == (1, [path], "classes")
+    assert about["split"]["method"] == "random" and sum(about["split"]["sizes"].values()) == 59
+    assert about["account"]["rejected"] == {"without a label": 1}
+    assert about["inspection"]["classes"] == {"b": 30, "a": 29} and about["inspection"]["account"]["used"] == 60
+    near = about["leakage"]["test"]
+    assert near["near"] == near["records"] == about["split"]["sizes"]["test"]
+    assert all(name.startswith("r") for pair in near["examples"]["near"] for name in pair)
+    assert about["near_copies_looked_for"] is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"files": ()}, "no files were given: name at least one, or - for standard input"),
+        ({"files": ("none.fa",)}, r"none\.fa (does not exist|cannot be read)"),
+        ({"split": SplitConfig("grouped")}, "split method 'grouped' needs groups, and the data have none"),
+        (
+            {"tokenizer": TokenizerConfig("bytes"), "both_strands": True},
+            "--rc asks for both strands, and bytes tokens",
+        ),
+        ({"asked": "number"}, "label 'with' of record 'with0' is not a finite number"),
+    ],
+    ids=str,
+)
+def test_refusals(motifs: list[str], settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Files(replace(FilesConfig(tuple(motifs)), **settings))
+
+
+def test_a_file_without_labels(motifs: list[str]) -> None:
+    with pytest.raises(ValueError, match="no record has a label or a number to learn: give one file for each class"):
+        Files(FilesConfig((motifs[0],)))
+    with pytest.raises(ValueError, match="all 100 records are of one class, 'with'"):
+        Files(FilesConfig((motifs[0],), Reading(labels="files")))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside this checkout")
+def test_real_introns() -> None:
+    paths = tuple(str(SHARED / "introns" / f"{name}.fa.gz") for name in ("caenorhabditis", "drosophila"))
+    task = Files(FilesConfig(paths))
+    assert task.target.labels == ["caenorhabditis", "drosophila"] and task.max_length == 16_515
+    assert sum(map(len, task.split.parts.values())) == 67_968 == task.account.used

@@ -1,0 +1,82 @@
+"""The formulas against scikit-learn's, ties and missing classes too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from chordmixer.tasks import scores
+
+CHANCE = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 6], ids=["many-ties", "some-ties", "no-ties"])
+def test_areas_of_each_row(decimals: int) -> None:
+    positive = CHANCE.random((5, 300)) < 0.3
+    values = (CHANCE.normal(size=(5, 300)) + positive).round(decimals)
+    roc, precision = scores.areas(values, positive)
+    assert roc == pytest.approx([metrics.roc_auc_score(y, s) for y, s in zip(positive, values, strict=True)])
+    assert precision == pytest.approx(
+        [metrics.average_precision_score(y, s) for y, s in zip(positive, values, strict=True)]
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
+def test_areas_of_few(rows: list[tuple[int, bool]]) -> None:
+    values, positive = np.array([s for s, _ in rows], float), np.array([y for _, y in rows])
+    roc, precision = scores.areas(values[None], positive[None])
+    above = [(a > b) + (a == b) / 2 for a in values[positive] for b in values[~positive]]
+    assert roc[0] == pytest.approx(np.mean(above)) if above else np.isnan(roc[0])
+    assert np.isnan(precision[0]) or precision[0] == pytest.approx(metrics.average_precision_score(positive, values))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("spread", [1, 30, 1000])
+def test_log_odds_do_not_round(classes: int, spread: int) -> None:
+    outputs = CHANCE.normal(size=(50, classes)) * spread
+    expected = [[row[k] - np.logaddexp.reduce(np.delete(row, k)) for k in range(classes)] for row in outputs]
+    assert scores.log_odds(outputs) == pytest.approx(np.array(expected), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+@pytest.mark.parametrize("case", ["good", "useless", "one answer", "a class absent"])
+def test_answers(classes: int, case: str) -> None:
+    targets = CHANCE.integers(0, classes - (case == "a class absent"), 200)
+    answers = {
+        "good": np.where(CHANCE.random(200) < 0.7, targets, CHANCE.integers(0, classes, 200)),
+        "useless": CHANCE.integers(0, classes, 200),
+        "one answer": np.zeros(200, int),
+        "a class absent": CHANCE.integers(0, classes - 1, 200),
+    }[case]
+    found = scores.of_confusion(scores.confusion(answers, targets, classes))
+    assert found["balanced_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(targets, answers))
+    assert found["f1_macro"] == pytest.approx(metrics.f1_score(targets, answers, average="macro", zero_division=0))
+    assert found["mcc"] == pytest.approx(metrics.matthews_corrcoef(targets, answers))
+
+
+def test_the_confusion_is_by_true_class() -> None:
+    assert scores.confusion(np.array([0, 1, 1]), np.array([0, 0, 1]), 2).tolist() == [[1, 1], [0, 1]]
+
+
+def test_log_loss_is_sklearns() -> None:
+    outputs, targets = CHANCE.normal(size=(100, 3)) * 3, CHANCE.integers(0, 3, 100)
+    shares = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    assert scores.log_loss(outputs, targets) == pytest.approx(metrics.log_loss(targets, shares))
+    assert scores.log_loss(np.array([[0.0, 1e5]]), np.array([0])) == 1e5
+
+
+def test_regression() -> None:
+    targets = CHANCE.normal(size=100)
+    answers = targets + CHANCE.normal(size=100)
+    assert scores.explained(answers, targets) == pytest.approx(metrics.r2_score(targets, answers))
+    assert scores.pearson(answers, targets) == pytest.approx(np.corrcoef(answers, targets)[0, 1])
+
+
+def test_undefined_numbers_are_nan() -> None:
+    ones = np.ones(3)
+    assert np.isnan(
+        [scores.explained(ones, ones), scores.pearson(ones, np.arange(3.0)), scores.mean_of_known(ones[:0])]
+    ).all()

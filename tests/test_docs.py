@@ -1,0 +1,89 @@
+"""The commands and the Python of the pages for users run, on small files of the names that the pages use."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import chordmixer.recipes  # noqa: F401
+from chordmixer.cli import app
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def fenced(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), flags=re.S)
+
+
+COMMANDS = [line for block in fenced("own-files.md", "sh") for line in block.splitlines() if line]
+
+
+def letters(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return ["".join(draw.choices("ACGT", k=draw.randint(30, 90))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every file that the page names."""
+    folder = tmp_path_factory.mktemp("own-files")
+    for name, seed in (("worm.fa.gz", 1), ("fly.fa.gz", 2), ("more.fa.gz", 3)):
+        records = "".join(f">{name}-{i}\n{text}\n" for i, text in enumerate(letters(40, seed)))
+        (folder / name).write_bytes(gzip.compress(records.encode()))
+    (folder / "new.fa").write_text("".join(f">new-{i}\n{text}\n" for i, text in enumerate(letters(6, 4))))
+    kinds = [("Chordata", "Nematoda")[i % 2] for i in range(60)]
+    genes = [
+        f">g{i} phylum={kind} gene={i // 3}\n{text}\n"
+        for i, (kind, text) in enumerate(zip(kinds, letters(60, 5), strict=True))
+    ]
+    (folder / "genes.fa").write_text("".join(genes))
+    table = "".join(f"g{i},{kind}\n" for i, kind in enumerate(kinds))
+    (folder / "genes.csv").write_text("id,label\n" + table)
+    rows = "".join(f'"a review that says number {i}",{("good", "bad")[i % 2]}\n' for i in range(40))
+    (folder / "reviews.csv").write_text("text,label\n" + rows)
+    return folder
+
+
+@pytest.fixture
+def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass over the records, and nothing in the user's own cache."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
+    monkeypatch.setattr(recipe, "STEPS", 1)
+    monkeypatch.setattr(recipe, "PASSES", (1, 1))
+    monkeypatch.setattr("chordmixer.training.evaluation.RESAMPLES", 20)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
+    """All of them, in the page's order: later ones use what earlier ones leave."""
+    for line in COMMANDS:
+        command, _, given = line.partition("<")
+        words = shlex.split(command)[1:]
+        if given:
+            source = given.split(">")[0].strip()
+            answer = CliRunner().invoke(app, words, input=(folder / source).read_bytes())
+        else:
+            answer = CliRunner().invoke(app, words)
+        assert answer.exit_code == 0, f"{line}: {answer.output}{answer.exception!r}"
+    for made in ("answers.tsv", "answers.parquet", "embeddings.parquet", "RUN/report.html", "RUN-apart/report.html"):
+        assert (folder / made).stat().st_size > 0
+
+
+@pytest.mark.usefixtures("small")
+def test_the_python_of_the_page_for_engineers_runs() -> None:
+    exec(compile("\n".join(fenced("backbone.md", "python")), "backbone.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["own-files.md", "backbone.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text()):
+        assert (DOCS / link).exists(), link

@@ -1,0 +1,108 @@
+"""Temperature: what it recovers, where it stops, and the error of calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordmixer.tasks.scores import log_loss
+from chordmixer.training.calibration import (
+    COLDEST,
+    HOTTEST,
+    expected_calibration_error,
+    probabilities,
+    reliability,
+    temperature,
+)
+
+
+def drawn(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs that are right as often as they say."""
+    chance = np.random.default_rng(seed)
+    outputs = chance.normal(size=(count, classes)) * 2
+    targets = np.array([chance.choice(classes, p=row) for row in probabilities(outputs)])
+    return outputs.astype(np.float32), targets
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("stretch", [0.25, 1, 4])
+def test_the_temperature_is_recovered(classes: int, stretch: float) -> None:
+    outputs, targets = drawn(4000, classes)
+    assert temperature(outputs * stretch, targets) == pytest.approx(stretch, rel=0.1)
+
+
+@given(st.integers(0, 50), st.sampled_from([0.5, 2, 6]))
+def test_it_is_the_minimum(seed: int, stretch: float) -> None:
+    outputs, targets = drawn(300, 3, seed)
+    found = temperature(outputs * stretch, targets)
+    losses = [log_loss(outputs * stretch / t, targets) for t in (found, 1.2 * found, found / 1.2)]
+    assert losses[0] < min(losses[1:])
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_what_all_classes_have_in_common_does_not_matter(count: int) -> None:
+    outputs, targets = drawn(count, 3)
+    shift = np.random.default_rng(1).normal(50, 20, (count, 1))
+    assert temperature(outputs + shift, targets) == pytest.approx(temperature(outputs, targets), rel=1e-4)
+
+
+def test_several_labels() -> None:
+    chance = np.random.default_rng(0)
+    outputs = chance.normal(size=(4000, 3)) * 2
+    targets = (chance.random((4000, 3)) < probabilities(outputs, several=True)).astype(np.float32)
+    assert temperature(outputs * 3, targets) == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_outputs_that_are_always_right(count: int) -> None:
+    """More of them allow more confidence, but never all."""
+    targets = np.arange(count) % 2
+    outputs = np.where(np.eye(2)[targets] > 0, 2.0, -2.0)
+    found = temperature(outputs, targets)
+    assert COLDEST <= found < HOTTEST
+    sure = probabilities(outputs, found).max()
+    assert sure == pytest.approx((count + 0.5) / (count + 1), abs=1e-3)
+
+
+def test_outputs_that_are_always_wrong() -> None:
+    assert temperature(np.array([[5.0, -5.0]] * 20), np.ones(20, int)) == HOTTEST
+
+
+def test_outputs_that_say_nothing() -> None:
+    assert temperature(np.zeros((20, 2)), np.ones(20, int)) == 1.0
+
+
+def test_huge_outputs() -> None:
+    outputs, targets = drawn(500, 3)
+    assert temperature(outputs * 1e6, targets) == HOTTEST
+    assert temperature(outputs * 1e-6, targets) == COLDEST
+
+
+@pytest.mark.parametrize("outputs", [np.zeros((0, 2)), np.array([[np.nan, 1.0]])], ids=["none", "nan"])
+def test_outputs_that_give_none(outputs: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=r"outputs give no temperature: it takes at least one, and all finite"):
+        temperature(outputs, np.zeros(len(outputs), int))
+
+
+def test_probabilities() -> None:
+    outputs = np.array([[1000.0, 0.0, -1000.0]], dtype=np.float32)
+    assert probabilities(outputs).tolist() == [[1, 0, 0]]
+    assert probabilities(outputs, several=True).tolist() == [[1, 0.5, 0]]
+    assert probabilities(outputs, 1000.0).sum() == pytest.approx(1)
+
+
+def test_the_error_of_what_is_calibrated_is_small() -> None:
+    outputs, targets = drawn(20_000, 4)
+    for stretch, low, high in ((1, 0, 0.015), (4, 0.15, 0.5)):
+        shares = probabilities(outputs * stretch)
+        right = shares.argmax(axis=1) == targets
+        assert low <= expected_calibration_error(shares.max(axis=1), right) <= high
+
+
+def test_bins_are_by_confidence() -> None:
+    rows = reliability(np.array([0.0, 0.05, 0.55, 1.0]), np.array([0, 1, 1, 1]), bins=10)
+    assert [(row.records, row.right) for row in rows] == [(2, 0.5), (1, 1), (1, 1)]
+    assert [row.confidence for row in rows] == pytest.approx([0.025, 0.55, 1])
+    assert expected_calibration_error(np.zeros(0), np.zeros(0)) == 0

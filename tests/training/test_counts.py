@@ -1,0 +1,78 @@
+"""Counts of k-mers, against counting by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordmixer.training import counts
+from chordmixer.training.counts import Grams, gram_counts, kmer_frequencies
+
+DNA = Grams(2, letters=4)
+records = st.lists(st.lists(st.integers(0, 4), max_size=12), min_size=1, max_size=6)
+
+
+def arrays(rows: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(row, dtype=np.uint8) for row in rows]
+
+
+@given(records)
+def test_frequencies_by_hand(rows: list[list[int]]) -> None:
+    found = kmer_frequencies(arrays(rows), np.arange(len(rows)), DNA)
+    for row, shares in zip(rows, found, strict=True):
+        own = Counter(4 * a + b for a, b in pairwise(row) if max(a, b) < 4)
+        assert shares == pytest.approx([own[code] / max(own.total(), 1) for code in range(16)])
+
+
+@pytest.mark.parametrize("limits", [(10, 4096), (1_000_000, 2), (1, 1)], ids=str)
+def test_chunks_do_not_matter(limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(0)
+    rows = [chance.integers(0, 4, n).astype(np.uint8) for n in (5, 0, 30, 1, 8, 12, 12)]
+    parts = {"training": np.arange(5), "test": np.array([6, 5])}
+    dense, sparse = kmer_frequencies(rows, np.arange(7), DNA), gram_counts(rows, parts, DNA)
+    monkeypatch.setattr(counts, "TOKENS", limits[0])
+    monkeypatch.setattr(counts, "RECORDS", limits[1])
+    assert (kmer_frequencies(rows, np.arange(7), DNA) == dense).all()
+    again = gram_counts(rows, parts, DNA)
+    assert all((again[part] != sparse[part]).nnz == 0 for part in parts)
+
+
+def test_rows_of_records_in_the_asked_order() -> None:
+    rows = arrays([[0, 0, 0], [1, 1, 1], [2, 2, 2]])
+    assert kmer_frequencies(rows, np.array([2, 0]), DNA).argmax(axis=1).tolist() == [10, 0]
+
+
+def test_weights_are_sublinear_tf_idf() -> None:
+    """Three training texts: one gram in all of them, one in two, one alone, which goes."""
+    texts = [np.frombuffer(t, np.uint8) for t in (b"aabb", b"aabb", b"aacc", b"aaaabb")]
+    found = gram_counts(texts, {"training": np.arange(3), "test": np.array([3])}, Grams(1))
+    assert found["training"].shape[1] == 2 and found["training"].dtype == np.float32
+    common, rarer = np.log(4 / 4) + 1, np.log(4 / 3) + 1
+    expected = np.array([(1 + np.log(4)) * common, (1 + np.log(2)) * rarer])
+    assert sorted(found["test"].toarray()[0]) == pytest.approx(sorted(expected / np.linalg.norm(expected)), rel=1e-5)
+    assert found["training"].toarray()[2].max() == 1
+
+
+def test_the_commonest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"acd", b"aef")]
+    parts = {"training": np.arange(4)}
+    assert gram_counts(texts, parts, Grams(1))["training"].shape[1] == 4
+    monkeypatch.setattr(counts, "ENTRIES", 6)
+    kept = gram_counts(texts, parts, Grams(1))["training"]
+    assert kept.shape[1] == 3 and kept.nnz == 6
+
+
+def test_nothing_to_count() -> None:
+    found = gram_counts([np.array([1, 2], dtype=np.uint8)] * 3, {"training": np.arange(3)}, Grams(5))
+    assert found["training"].shape == (3, 1) and found["training"].nnz == 0
+
+
+@pytest.mark.parametrize("k", [0, 32])
+def test_runs_that_are_none(k: int) -> None:
+    with pytest.raises(ValueError, match=f"k={k} is not a k-mer's length: give 1 to 31"):
+        Grams(k)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.training.trained_runs import dna, make_run, write_fasta
+
+from chordmixer.data.alphabets import Dna
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.packed import Packed
+from chordmixer.training import embedding
+from chordmixer.training.embedding import embed
+
+LENGTHS = [30, 5, 128, 1, 60]
+WIDTH = 16
+"""Eight tracks of two channels."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+def tokens_of(run: Path, text: str) -> np.ndarray:
+    """The encoder's tokens of one record alone."""
+    with torch.inference_mode():
+        y = Model.from_pretrained(run).encode(Packed.from_list([torch.tensor(Dna().encode(text).astype(np.int64))]))
+    return y.values.numpy()
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 64, 10_000])
+def test_what_the_head_pools(run: Path, tmp_path: Path, batch_tokens: int) -> None:
+    embed(run, [write_fasta(tmp_path / "x.fa", LENGTHS)], tmp_path / "e.parquet", batch_tokens=batch_tokens)
+    table = pq.read_table(tmp_path / "e.parquet", page_checksum_verification=True)
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), WIDTH)
+    assert table.column("id").to_pylist() == [f"r{i}" for i in range(len(LENGTHS))]
+    assert table.column("length").to_pylist() == LENGTHS and table.column("windows").to_pylist() == [1] * len(LENGTHS)
+    for i, (n, found) in enumerate(zip(LENGTHS, table.column("embedding").to_pylist(), strict=True)):
+        np.testing.assert_allclose(found, tokens_of(run, dna(n, i)).mean(axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 10_000])
+def test_each_token(run: Path, tmp_path: Path, batch_tokens: int) -> None:
+    path = write_fasta(tmp_path / "x.fa", LENGTHS)
+    embed(run, [path], tmp_path / "e.parquet", per_token=True, batch_tokens=batch_tokens)
+    table = pq.read_table(tmp_path / "e.parquet")
+    assert table.schema.field("embedding").type == pa.list_(pa.list_(pa.float32(), WIDTH))
+    for i, (n, found) in enumerate(zip(LENGTHS, table.column("embedding").to_pylist(), strict=True)):
+        np.testing.assert_allclose(found, tokens_of(run, dna(n, i)), atol=1e-5)
+
+
+def test_a_token_that_the_head_adds_is_no_token_of_the_record(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    network = ChordMixerConfig(max_length=128, track_size=2, hidden=8)
+    Model(ModelConfig(5, 3, head="class_token", network=network)).save_pretrained(run)
+    embed(run, [write_fasta(tmp_path / "x.fa", LENGTHS)], tmp_path / "e.parquet", per_token=True)
+    found = pq.read_table(tmp_path / "e.parquet").column("embedding").to_pylist()
+    assert [len(tokens) for tokens in found] == LENGTHS
+
+
+def test_windows_and_strands_are_averaged(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", max_length=64, both_strands=True)
+    embed(run, [write_fasta(tmp_path / "x.fa", [100])], tmp_path / "e.parquet", over_length="windows")
+    text = dna(100, 0)
+    parts = [text[:64], text[32:96], text[64:]]
+    back = [part[::-1].translate(str.maketrans("ACGT", "TGCA")) for part in parts]
+    means = [[tokens_of(run, part).mean(axis=0) for part in both] for both in (parts, back)]
+    expected = np.average(np.mean(means, axis=0), axis=0, weights=[64, 64, 36])
+    row = pq.read_table(tmp_path / "e.parquet").to_pylist()[0]
+    assert row["windows"] == 3
+    np.testing.assert_allclose(row["embedding"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("out", "given", "message"),
+    [
+        ("e.tsv", {}, r"e\.tsv ends in '\.tsv': rows are written as \.parquet; name it so"),
+        ("-", {}, r"standard output cannot take \.parquet: name a file with -o NAME\.parquet"),
+        (
+            "e.parquet",
+            {"per_token": True, "over_length": "windows"},
+            "gives a token several embeddings: leave it out",
+        ),
+    ],
+)
+def test_what_cannot_be(run: Path, tmp_path: Path, out: str, given: dict[str, Any], message: str) -> None:
+    path = write_fasta(tmp_path / "x.fa", [10])
+    with pytest.raises(ValueError, match=message):
+        embed(run, [path], out if out == "-" else tmp_path / out, **given)
+
+
+def test_a_row_that_no_reader_would_take(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MOST_BYTES", 4 * 100 * WIDTH)
+    with pytest.raises(ValueError, match=r"record 2 \(r1\) would be a row of 6,464 bytes, 101 tokens of 16 numbers"):
+        embed(run, [write_fasta(tmp_path / "x.fa", [100, 101])], tmp_path / "e.parquet", per_token=True)
+
+
+def test_nothing_is_left_to_do(run: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    path = write_fasta(tmp_path / "x.fa", [10])
+    embed(run, [path], tmp_path / "e.parquet")
+    embed(run, [path], tmp_path / "e.parquet", resume=True, say=said.append)
+    assert said == [f"{tmp_path / 'e.parquet'} is whole already: nothing is left to do"]

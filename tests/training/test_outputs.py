@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training.trained_runs import make_run, write_fasta
+
+from chordmixer.training import inference, outputs
+from chordmixer.training.prediction import predict
+
+LENGTHS = [30, 50, 20, 60, 10, 40, 70]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def fasta(tmp_path: Path) -> Path:
+    return write_fasta(tmp_path / "x.fa", LENGTHS)
+
+
+@pytest.fixture
+def each_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal has every window, and a window has one record."""
+    monkeypatch.setattr(outputs, "SECONDS", 0.0)
+    monkeypatch.setattr(inference, "MOST_RECORDS", 1)
+
+
+class Stopped(Exception):
+    """In place of a crash."""
+
+
+def interrupted(run: Path, fasta: Path, out: Path, after: int, **given: Any) -> None:
+    """Predict, and crash at the window after so many."""
+    answer, windows = inference.Trained.outputs, 0
+
+    def some(self: inference.Trained, *window: Any) -> Any:
+        nonlocal windows
+        windows += 1
+        if windows > after:
+            raise Stopped
+        return answer(self, *window)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(inference.Trained, "outputs", some)
+        predict(run, [fasta], out, **given)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- What stands there already ---
+
+
+def test_nothing_is_replaced_unasked(run: Path, fasta: Path, tmp_path: Path) -> None:
+    out = tmp_path / "y.tsv"
+    out.write_text("dear")
+    with pytest.raises(ValueError, match=r"y\.tsv is there already: give another name with -o, or .* --force"):
+        predict(run, [fasta], out)
+    assert out.read_text() == "dear"
+    predict(run, [fasta], out, force=True)
+    assert len(out.read_text().splitlines()) == 1 + len(LENGTHS)
+
+
+def test_a_whole_file_is_left_as_it_is(run: Path, fasta: Path, tmp_path: Path) -> None:
+    out, said = tmp_path / "y.tsv", []
+    predict(run, [fasta], out)
+    before = out.stat().st_mtime_ns
+    (tmp_path / "y.tsv.journal").write_text("{}")  # a kill between the last two acts leaves it
+    assert predict(run, [fasta], out, resume=True, say=said.append).read == 0
+    assert out.stat().st_mtime_ns == before and said == [f"{out} is whole already: nothing is left to do"]
+    assert names(tmp_path) == ["x.fa", "y.tsv"]
+
+
+def test_resume_without_a_beginning_begins(run: Path, fasta: Path, tmp_path: Path) -> None:
+    predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+    assert names(tmp_path) == ["x.fa", "y.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("out", "given", "message"),
+    [
+        ("y.csv", {}, r"y\.csv ends in '\.csv': rows are written as \.tsv, \.jsonl, \.parquet; name it so"),
+        ("y", {}, r"y ends in '': rows are written"),
+        ("none/y.tsv", {}, "none is not a folder: make it"),
+        ("y.tsv", {"resume": True, "force": True}, "--resume goes on and --force starts again: give one"),
+        ("-", {"resume": True}, "standard output cannot be resumed: name a file"),
+    ],
+)
+def test_outputs_that_cannot_be(
+    run: Path, fasta: Path, tmp_path: Path, out: str, given: dict[str, bool], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict(run, [fasta], out if out == "-" else tmp_path / out, **given)
+
+
+def test_an_input_is_not_an_output(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    path.write_text("id\tsequence\na\tACGT\n")
+    with pytest.raises(ValueError, match=r"x\.tsv is also an input: give the output another name"):
+        predict(run, [path], path, force=True)
+
+
+# --- Going on ---
+
+
+@pytest.mark.usefixtures("each_window")
+@pytest.mark.parametrize("ending", ["tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("after", [1, 4, 6])
+def test_what_was_done_is_not_done_again(run: Path, fasta: Path, tmp_path: Path, ending: str, after: int) -> None:
+    out = tmp_path / f"y.{ending}"
+    predict(run, [fasta], tmp_path / f"whole.{ending}")
+    interrupted(run, fasta, out, after)
+    assert not out.exists()
+    with pytest.raises(
+        ValueError, match=r"partial was left by an interrupted run: go on with --resume, or .*--force"
+    ):
+        predict(run, [fasta], out)
+    with (tmp_path / f"y.{ending}.partial").open("ab") as torn:
+        torn.write(b"half a row")  # what a kill between the rows and the journal leaves
+    interrupted(run, fasta, out, len(LENGTHS) - after - 1, resume=True)  # one window is missing still
+    account = predict(run, [fasta], out, resume=True)
+    assert out.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+    assert account.used == len(LENGTHS) and names(tmp_path) == ["whole." + ending, "x.fa", "y." + ending]
+
+
+@pytest.mark.usefixtures("each_window")
+def test_starting_again(run: Path, fasta: Path, tmp_path: Path) -> None:
+    interrupted(run, fasta, tmp_path / "y.tsv", 2, min_confidence=1.0)
+    predict(run, [fasta], tmp_path / "y.tsv", force=True)
+    predict(run, [fasta], tmp_path / "z.tsv")
+    assert (tmp_path / "y.tsv").read_bytes() == (tmp_path / "z.tsv").read_bytes()
+
+
+def test_nothing_is_left_of_a_run_that_has_done_nothing(run: Path, fasta: Path, tmp_path: Path) -> None:
+    interrupted(run, fasta, tmp_path / "y.tsv", 0)
+    assert names(tmp_path) == ["x.fa"]
+
+
+@pytest.mark.usefixtures("each_window")
+def test_other_settings_are_refused(run: Path, fasta: Path, tmp_path: Path) -> None:
+    interrupted(run, fasta, tmp_path / "y.tsv", 2)
+    for given, name in (({"min_confidence": 0.5}, "min_confidence"), ({"batch_tokens": 7}, "batch_tokens")):
+        with pytest.raises(ValueError, match=rf"partial was begun with another {name}: resume with the same"):
+            predict(run, [fasta], tmp_path / "y.tsv", resume=True, **given)
+    other = make_run(tmp_path / "other", seed=1)
+    with pytest.raises(ValueError, match=r"partial was begun with another run"):
+        predict(other, [fasta], tmp_path / "y.tsv", resume=True)
+    predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+
+
+@pytest.mark.usefixtures("each_window")
+@pytest.mark.parametrize("lengths", [[31, *LENGTHS[1:]], LENGTHS[:2]])
+def test_other_records_are_refused(run: Path, fasta: Path, tmp_path: Path, lengths: list[int]) -> None:
+    interrupted(run, fasta, tmp_path / "y.tsv", 3)
+    write_fasta(fasta, lengths)
+    with pytest.raises(ValueError, match=r"the records are not those that .*partial was begun with: give the same"):
+        predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+    write_fasta(fasta, LENGTHS)
+    predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+
+
+@pytest.mark.usefixtures("each_window")
+def test_damage(run: Path, fasta: Path, tmp_path: Path) -> None:
+    interrupted(run, fasta, tmp_path / "y.tsv", 3)
+    partial, journal = tmp_path / "y.tsv.partial", tmp_path / "y.tsv.journal"
+    known = json.loads(journal.read_text())
+    assert known["windows"] == 3 and known["bytes"] == partial.stat().st_size
+    journal.write_text(json.dumps({"settings": known["settings"]}))
+    with pytest.raises(ValueError, match=r"y\.tsv\.journal is damaged: start again with --force"):
+        predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+    journal.write_text(json.dumps(known))
+    partial.write_bytes(partial.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="partial is shorter than its journal says"):
+        predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+
+
+def test_two_processes_do_not_write_one_file(run: Path, fasta: Path, tmp_path: Path) -> None:
+    with (tmp_path / "y.tsv.partial").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=r"partial is being written by another process: wait for it"):
+            predict(run, [fasta], tmp_path / "y.tsv", resume=True)
+
+
+def test_a_full_disk_is_one_line(run: Path, fasta: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(ValueError, match=r"y\.tsv cannot be written \(File too large\): make room"):
+            predict(run, [fasta], tmp_path / "y.tsv")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == ["x.fa"]
+
+
+def test_a_reader_that_goes_away_is_one_line() -> None:
+    code = (
+        "import pyarrow as pa\nfrom chordmixer.training.outputs import Standard\n"
+        "try:\n    sink = Standard(pa.schema({'id': pa.string()}))\n"
+        "    batch = pa.record_batch({'id': ['x' * 1000] * 1000})\n"
+        "    while True: sink.write(batch)\n"
+        "except ValueError as error:\n    import sys; print(error, file=sys.stderr)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"id\n"
+        process.stdout.close()
+        assert process.stderr.read() == b"whoever read standard output has closed it: not all rows were written\n"
+        assert process.wait() == 0

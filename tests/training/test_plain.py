@@ -1,0 +1,186 @@
+"""Plain baselines: what each can and cannot learn, in the model's layout, without a look at the test part."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chordmixer.data.splits import SplitConfig, split
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.evaluation import Predictions
+from chordmixer.training.plain import Baseline, plain_baselines
+
+INTRONS = Path(__file__).parents[3] / "shared" / "data" / "introns"
+CHANCE = np.random.default_rng(0)
+PARTS = {"training": np.arange(200), "validation": np.arange(200, 260), "test": np.arange(260, 400)}
+LENGTHS = CHANCE.integers(30, 300, 400)
+CLASSES = CHANCE.integers(0, 2, 400)
+
+
+def of_classes(classes: np.ndarray, lengths: np.ndarray = LENGTHS, letters: int = 4) -> list[np.ndarray]:
+    """Letters that lean a little to one or the other end."""
+    tilt = np.linspace(-0.5, 0.5, letters)
+    shares = [np.exp(sign * tilt) / np.exp(sign * tilt).sum() for sign in (-1, 1)]
+    return [CHANCE.choice(letters, n, p=shares[c]).astype(np.uint8) for c, n in zip(classes, lengths, strict=True)]
+
+
+def run(sequences: Any, targets: np.ndarray, target: Any, kind: str, **more: Any) -> dict[str, Baseline]:
+    lengths = [len(s) for s in sequences]
+    found = {b.name: b for b in plain_baselines(sequences, lengths, targets, PARTS, target, kind, **more)}
+    for baseline in found.values():
+        assert baseline.outputs.shape == (140, target.outputs) and baseline.outputs.dtype == np.float32
+        assert np.isfinite(baseline.outputs).all() and baseline.sentence
+    return found
+
+
+def headline(baseline: Baseline, targets: np.ndarray, target: Any) -> float:
+    return target.metrics(baseline.outputs, targets[PARTS["test"]])[target.headline]
+
+
+@pytest.mark.parametrize(
+    ("kind", "letters", "k", "name"),
+    [("dna", 4, 0, "4-mers"), ("dna", 4, 8, "8-mers"), ("protein", 20, 1, "1-mers"), ("text", 60, 1, "1-grams")],
+)
+def test_two_classes(kind: str, letters: int, k: int, name: str) -> None:
+    target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    found = run(of_classes(CLASSES, letters=letters), CLASSES, target, kind, k=k)
+    assert [*found] == ["majority class", "length alone", name]
+    assert headline(found[name], CLASSES, target) > (0.9 if k < 8 else 0.6)
+    assert headline(found["length alone"], CLASSES, target) < 0.65
+    assert headline(found["majority class"], CLASSES, target) == 0.5
+    for baseline in found.values():
+        assert np.exp(baseline.outputs).sum(axis=1) == pytest.approx(1, abs=1e-4)
+
+
+def test_length_alone_finds_any_trend() -> None:
+    """Middle lengths against short and long ones."""
+    classes = ((LENGTHS > 100) & (LENGTHS < 200)).astype(int)
+    target = Classification(["out", "in"], classes[PARTS["training"]])
+    found = run(of_classes(np.zeros(400, int)), classes, target, "dna")
+    assert headline(found["length alone"], classes, target) > 0.95
+    assert headline(found["4-mers"], classes, target) < 0.8
+
+
+def test_the_majority_is_of_the_training_part() -> None:
+    classes = np.array([0] * 150 + [1] * 50 + [0, 1] * 100)
+    target = Classification(["a", "b"], classes[PARTS["training"]])
+    majority = run(of_classes(classes), classes, target, "dna")["majority class"].outputs
+    assert np.exp(majority[0]) == pytest.approx([0.75, 0.25]) and (majority == majority[0]).all()
+
+
+def test_three_classes() -> None:
+    classes = CHANCE.integers(0, 3, 400)
+    target = Classification(["a", "b", "c"], classes[PARTS["training"]])
+    sequences = [
+        CHANCE.choice(4, n, p=np.roll([0.4, 0.2, 0.2, 0.2], c)) for c, n in zip(classes, LENGTHS, strict=True)
+    ]
+    assert headline(run(sequences, classes, target, "dna")["4-mers"], classes, target) > 0.8
+
+
+def test_rare_classes_weigh_as_in_the_model() -> None:
+    """One in ten: unweighted, hardly any answer would be the rare class."""
+    classes = (np.arange(400) % 10 == 0).astype(int)
+    target = Classification(["common", "rare"], classes[PARTS["training"]])
+    found = run(of_classes(np.zeros(400, int)), classes, target, "dna")["length alone"]
+    assert np.exp(found.outputs[:, 1]).mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_several_labels() -> None:
+    composition = CLASSES
+    targets = np.stack([composition, LENGTHS > 150, np.arange(400) % 5 == 0], axis=1).astype(np.float32)
+    target = MultiLabel.of(["rich", "long", "chance"], targets[PARTS["training"]])
+    found = run(of_classes(composition), targets, target, "dna")
+    assert [*found] == ["label shares", "length alone", "4-mers"]
+    metrics = [
+        Classification(["no", "yes"], [0, 1]).metrics(
+            np.stack([np.zeros(140), found[name].outputs[:, k]], axis=1), targets[PARTS["test"], k].astype(int)
+        )["roc_auc"]
+        for name, k in (("4-mers", 0), ("length alone", 1))
+    ]
+    assert metrics[0] > 0.9 and metrics[1] > 0.99
+
+
+def test_a_label_that_all_training_records_have() -> None:
+    targets = np.ones((400, 2), np.float32)
+    targets[::2, 0] = 0
+    target = MultiLabel.of(["half", "all"], targets[PARTS["training"]])
+    assert (run(of_classes(CLASSES), targets, target, "dna")["4-mers"].outputs[:, 1] > 10).all()
+
+
+@pytest.mark.parametrize(("kind", "k"), [("dna", 0), ("text", 1)], ids=["dense", "sparse"])
+def test_regression(kind: str, k: int) -> None:
+    sequences = of_classes(CLASSES)
+    targets = np.array([1000 + 500 * (s == 3).mean() for s in sequences], dtype=np.float32)
+    target = Regression.of(targets[PARTS["training"]])
+    found = run(sequences, targets, target, kind, k=k)
+    assert [*found][:2] == ["mean", "length alone"]
+    scores = [headline(b, targets, target) for b in found.values()]
+    assert scores[0] <= 0 and scores[1] < 0.2 and scores[2] > 0.8
+
+
+def test_series() -> None:
+    series = [CHANCE.normal(c, 1, (n, 2)).astype(np.float32) for c, n in zip(CLASSES, LENGTHS, strict=True)]
+    target = Classification(["low", "high"], CLASSES[PARTS["training"]])
+    found = run(series, CLASSES, target, "real")
+    assert [*found] == ["majority class", "length alone", "moments"]
+    assert headline(found["moments"], CLASSES, target) > 0.99
+
+
+def test_the_test_part_is_not_looked_at() -> None:
+    sequences, target = of_classes(CLASSES), Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    other = CLASSES.copy()
+    other[PARTS["test"]] = 1 - other[PARTS["test"]]
+    found, again = run(sequences, CLASSES, target, "dna"), run(sequences, other, target, "dna")
+    assert all((found[name].outputs == again[name].outputs).all() for name in found)
+
+
+def test_strength_is_chosen_on_the_validation_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a strength that fits and one that cannot, the validation loss takes the first, in either order."""
+    sequences, target = of_classes(CLASSES), Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    for strengths in ((0.01, 1e-9), (1e-9, 0.01)):
+        monkeypatch.setattr("chordmixer.training.plain.DENSE", strengths)
+        outputs = run(sequences, CLASSES, target, "dna")["4-mers"].outputs
+        loss = target.losses(torch.from_numpy(outputs), torch.from_numpy(CLASSES[PARTS["test"]])).mean()
+        assert loss < 0.5
+
+
+def test_rows_are_in_the_order_of_the_test_part() -> None:
+    """So that they can be scored by length beside the model's: long records are easier."""
+    sequences, target = of_classes(CLASSES), Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    outputs = run(sequences, CLASSES, target, "dna")["4-mers"].outputs
+    own = PARTS["test"]
+    whole = Predictions([str(i) for i in own], LENGTHS[own], CLASSES[own], outputs)
+    losses = [
+        Predictions(whole.names, own_lengths, whole.targets[chosen], whole.outputs[chosen]).loss(target)
+        for chosen in (whole.lengths < 100, whole.lengths > 200)
+        if len(own_lengths := whole.lengths[chosen])
+    ]
+    assert losses[1] < losses[0]
+
+
+def test_kinds_that_are_none() -> None:
+    target = Classification(["a", "b"], [0, 1])
+    with pytest.raises(ValueError, match="kind='rna' is not one of tokens: give one of dna, protein, text, real"):
+        next(plain_baselines([], [], np.zeros(0, int), {}, target, "rna"))
+
+
+@pytest.mark.skipif(not INTRONS.is_dir(), reason="needs ../shared/data/introns beside the repository")
+def test_introns_of_worm_and_fly() -> None:
+    """The first of them; of all, lengths matched and split by gene, 4-mers reach 0.935."""
+    table = np.full(256, 4, np.uint8)
+    table[list(b"ACGT")] = range(4)
+    sequences, classes = [], []
+    for label, name in enumerate(("caenorhabditis", "drosophila")):
+        records = gzip.decompress((INTRONS / f"{name}.fa.gz").read_bytes()).split(b">")[1:1501]
+        letters = [record.partition(b"\n")[2].replace(b"\n", b"") for record in records]
+        sequences += [table[np.frombuffer(text, np.uint8)] for text in letters]
+        classes += [label] * len(letters)
+    targets, parts = np.array(classes), split(classes, SplitConfig(), sequences=sequences, kind="dna").parts
+    target = Classification(["worm", "fly"], targets[parts["training"]])
+    *_, kmers = plain_baselines(sequences, [len(s) for s in sequences], targets, parts, target, "dna")
+    assert 0.88 < target.metrics(kmers.outputs, targets[parts["test"]])["roc_auc"] < 0.97

@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.training.trained_runs import CLASSES, SEVERAL, dna, make_run, write_fasta
+
+from chordmixer.data.alphabets import Dna, Kmers
+from chordmixer.data.columns import Columns
+from chordmixer.data.entries import Account
+from chordmixer.data.reading import Reading
+from chordmixer.data.tokenizers import Numbers
+from chordmixer.models import Model
+from chordmixer.packed import Packed
+from chordmixer.tasks.targets import Classification, Regression
+from chordmixer.training import evaluation, inference
+from chordmixer.training.embedding import embed
+from chordmixer.training.prediction import evaluate_files, predict
+
+LENGTHS = [5, 90, 1, 40, 128, 3, 64, 17, 80, 33, 7, 100, 2, 55]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def fasta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fasta(tmp_path_factory.mktemp("data") / "x.fa", LENGTHS)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    header, *lines = (line.split("\t") for line in path.read_text().splitlines())
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def direct(run: Path, texts: list[str], tokenizer: Any = None) -> np.ndarray:
+    """The model's own outputs, one record at a time."""
+    model, tokenizer = Model.from_pretrained(run), tokenizer or Dna()
+    with torch.inference_mode():
+        given = [model(Packed.from_list([torch.tensor(tokenizer.encode(t).astype(np.int64))])) for t in texts]
+    return torch.cat(given).double().numpy()
+
+
+# --- Rows ---
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 100, 100_000])
+def test_a_row_a_record_in_order_whatever_the_batches(
+    run: Path, fasta: Path, tmp_path: Path, batch_tokens: int
+) -> None:
+    account = predict(run, [fasta], tmp_path / "y.tsv", batch_tokens=batch_tokens)
+    table = rows(tmp_path / "y.tsv")
+    assert list(table[0]) == ["id", "length", "windows", "class", "probability", "worm", "fly", "yeast"]
+    assert [row["id"] for row in table] == [f"r{i}" for i in range(len(LENGTHS))]
+    assert [int(row["length"]) for row in table] == LENGTHS
+    assert (account.read, account.used, account.rejected.total()) == (len(LENGTHS), len(LENGTHS), 0)
+
+    outputs = direct(run, [dna(n, i) for i, n in enumerate(LENGTHS)])
+    scaled = (outputs - np.log(CLASSES.weights.numpy())) / 1.5
+    shares = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)
+    for row, expected in zip(table, shares, strict=True):
+        found = np.array([float(row[label]) for label in CLASSES.labels])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert row["class"] == CLASSES.labels[found.argmax()]
+        assert row["probability"] == row[row["class"]] and len(row["probability"]) == len("0.123456")
+
+
+def test_all_formats_hold_the_same(run: Path, fasta: Path, tmp_path: Path) -> None:
+    for ending in ("tsv", "jsonl", "parquet"):
+        predict(run, [fasta], tmp_path / f"y.{ending}", batch_tokens=64)
+    tsv = rows(tmp_path / "y.tsv")
+    jsonl = [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()]
+    parquet = pq.read_table(tmp_path / "y.parquet", page_checksum_verification=True).to_pylist()
+    assert jsonl == parquet
+    assert [{k: f"{v:.6f}" if isinstance(v, float) else str(v) for k, v in row.items()} for row in jsonl] == tsv
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["y.jsonl", "y.parquet", "y.tsv"]
+
+
+def test_under_the_least_confidence_a_record_is_unclassified(run: Path, fasta: Path, tmp_path: Path) -> None:
+    predict(run, [fasta], tmp_path / "y.tsv")
+    plain = rows(tmp_path / "y.tsv")
+    least = float(np.median([float(row["probability"]) for row in plain]))
+    predict(run, [fasta], tmp_path / "z.tsv", min_confidence=least)
+    for before, after in zip(plain, rows(tmp_path / "z.tsv"), strict=True):
+        sure = float(before["probability"]) > least
+        assert after == before | ({} if sure else {"class": "unclassified"})
+    assert {row["class"] for row in rows(tmp_path / "z.tsv")} > {"unclassified"}
+
+
+def test_numbers(tmp_path: Path) -> None:
+    target = Regression.of([100.0, 300.0])
+    run = make_run(tmp_path / "run", target, temperature=None)
+    write_fasta(tmp_path / "x.fa", [10, 20])
+    predict(run, [tmp_path / "x.fa"], tmp_path / "y.jsonl")
+    found = [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()]
+    assert [list(row) for row in found] == [["id", "length", "windows", "value"]] * 2
+    expected = target.values(direct(run, [dna(10, 0), dna(20, 1)]))
+    np.testing.assert_allclose([row["value"] for row in found], expected, rtol=1e-5)
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", SEVERAL)
+    write_fasta(tmp_path / "x.fa", LENGTHS)
+    predict(run, [tmp_path / "x.fa"], tmp_path / "y.parquet")
+    table = pq.read_table(tmp_path / "y.parquet").to_pylist()
+    outputs = direct(run, [dna(n, i) for i, n in enumerate(LENGTHS)])
+    odds = np.exp((outputs - np.log((SEVERAL.positive / SEVERAL.negative).numpy())) / 1.5)
+    for row, expected in zip(table, odds / (1 + odds), strict=True):
+        np.testing.assert_allclose([row["red"], row["round"]], expected, atol=1e-5)
+        assert row["labels"] == [label for label in ("red", "round") if row[label] > 0.5]
+
+
+def test_labels_with_the_names_of_columns(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Classification.of_counts(["id", "class", "other"], [1, 1, 1]))
+    predict(run, [write_fasta(tmp_path / "x.fa", [9])], tmp_path / "y.tsv")
+    assert list(rows(tmp_path / "y.tsv")[0])[3:] == ["class", "probability", "p(id)", "p(class)", "other"]
+
+
+def test_both_strands(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", both_strands=True)
+    forth = dna(50, 3)
+    back = forth[::-1].translate(str.maketrans("ACGT", "TGCA"))
+    (tmp_path / "x.fa").write_text(f">forth\n{forth}\n>back\n{back}\n>other\n{dna(50, 4)}\n")
+    predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
+    first, second, third = ({**row, "id": ""} for row in rows(tmp_path / "y.tsv"))
+    assert first == second != third
+    outputs = direct(run, [forth, back]).mean(axis=0, keepdims=True)
+    shares = CLASSES.unweighted(outputs) / 1.5
+    np.testing.assert_allclose(
+        [float(first[k]) for k in CLASSES.labels], (np.exp(shares) / np.exp(shares).sum())[0], atol=1e-5
+    )
+
+
+def test_real_numbers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Regression(), Numbers(channels=2), temperature=None)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32))
+    predict(run, [tmp_path / "x.npy"], tmp_path / "y.tsv")
+    assert [row["length"] for row in rows(tmp_path / "y.tsv")] == ["30"]
+
+
+# --- Records that are too long, or bad ---
+
+
+def test_windows_of_long_records(run: Path, tmp_path: Path) -> None:
+    """Max length 128: 300 tokens are the windows 0-128, 64-192, 128-256, 192-300."""
+    write_fasta(tmp_path / "x.fa", [128, 300, 10, 129])
+    predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", over_length="windows", batch_tokens=200)
+    table = rows(tmp_path / "y.tsv")
+    assert [row["windows"] for row in table] == ["1", "4", "1", "2"]
+    text = dna(300, 1)
+    parts = [text[:128], text[64:192], text[128:256], text[192:]]
+    outputs = np.average(direct(run, parts), axis=0, weights=[128, 128, 128, 108])
+    shares = np.exp(CLASSES.unweighted(outputs) / 1.5)
+    np.testing.assert_allclose([float(table[1][k]) for k in CLASSES.labels], shares / shares.sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [129, 191, 192, 193, 256, 257, 1000])
+@pytest.mark.parametrize("most", [1, 2, 3, 128])
+def test_windows_cover_a_record(run: Path, length: int, most: int) -> None:
+    trained = inference.Trained(run)
+    trained.max_length = most
+    item = inference.Item(None, np.zeros(length, dtype=np.uint8))  # type: ignore[arg-type]
+    pieces = trained.pieces([item], "windows")
+    assert pieces[0].start == 0 and pieces[-1].stop == length
+    assert all(b.start - a.start == max(1, most // 2) and b.start <= a.stop for a, b in pairwise(pieces))
+    assert all(p.stop - p.start == most for p in pieces[:-1]) and pieces[-1].stop - pieces[-1].start > most // 2 - 1
+
+
+def test_a_record_above_the_models_length_is_refused(run: Path, tmp_path: Path) -> None:
+    write_fasta(tmp_path / "x.fa", [10, 129])
+    with pytest.raises(
+        ValueError, match=r"x\.fa, record 2 \(r1\) has 129 tokens, above this model's max_length=128: .*--over-length"
+    ):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.fa"]
+
+
+def test_bad_letters(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.fa").write_text(">a\nACGT\n>b\nAC7T\n>c\nacgt\n")
+    with pytest.raises(ValueError, match=r"x\.fa, record 2 \(b\): character '7' at position 3 is not a nucleotide"):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
+    account = predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", on_bad="unknown")
+    assert account.used == 3 and account.notes["bad characters taken as N"] == 1
+
+    said: list[str] = []
+    account = predict(run, [tmp_path / "x.fa"], tmp_path / "z.tsv", on_bad="reject", say=said.append)
+    assert [row["id"] for row in rows(tmp_path / "z.tsv")] == ["a", "c"]
+    assert (account.read, account.used, dict(account.rejected)) == (3, 2, {"refused by the dna tokenizer": 1})
+    assert len(said) == 1 and "rejected" in said[0] and "record 2 (b): character '7'" in said[0]
+
+
+def test_a_file_of_which_nothing_is_left_has_no_rows(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.fa").write_text(">b\nAC7T\n")
+    for ending in ("tsv", "parquet"):
+        account = predict(run, [tmp_path / "x.fa"], tmp_path / f"y.{ending}", on_bad="reject", say=lambda line: None)
+        assert account.rejected.total() == 1
+    assert rows(tmp_path / "y.tsv") == [] and pq.read_table(tmp_path / "y.parquet").num_rows == 0
+
+
+def test_an_answer_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Regression(), Numbers(), temperature=None)
+    np.save(tmp_path / "x.npy", np.full(30, 3e38, dtype=np.float32))
+    with pytest.raises(ValueError, match=r"x\.npy.*: the model's answer is NaN or infinite"):
+        predict(run, [tmp_path / "x.npy"], tmp_path / "y.tsv")
+
+
+# --- Inputs ---
+
+
+def test_labels_in_the_files_are_not_looked_at(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("name,dna,label,target,split,weight\na,ACGT,ferret,high,somewhere,-3\n")
+    reading = Reading(labels="files", columns=Columns(label="nothing"))
+    predict(run, [tmp_path / "x.csv"], tmp_path / "y.tsv", reading=reading)
+    assert [row["id"] for row in rows(tmp_path / "y.tsv")] == ["a"]
+
+
+def test_many_files_one_after_the_other(run: Path, fasta: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.fa").write_text(">r0\nACGT\n")
+    predict(run, [tmp_path / "one.fa", fasta], tmp_path / "y.tsv")
+    assert [row["id"] for row in rows(tmp_path / "y.tsv")] == ["r0", *(f"r{i}" for i in range(len(LENGTHS)))]
+
+
+def test_standard_input_to_standard_output(
+    run: Path, fasta: Path, tmp_path: Path, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(run, [fasta], tmp_path / "y.tsv", batch_tokens=50)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
+    predict(run, ["-"], batch_tokens=50)
+    seen = capfdbinary.readouterr()
+    assert seen.out == (tmp_path / "y.tsv").read_bytes() and seen.err == b""
+
+
+def test_words(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", tokenizer=Kmers(k=3))
+    predict(run, [write_fasta(tmp_path / "x.fa", [12])], tmp_path / "y.tsv")
+    assert rows(tmp_path / "y.tsv")[0]["length"] == "10"
+
+
+# --- Mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"min_confidence": 1.5}, "min_confidence=1.5 is not a probability"),
+        ({"over_length": "cut"}, "over_length='cut' is not a choice: give one of error, windows"),
+        ({"on_bad": "drop"}, "on_bad='drop' is not a choice: give one of error, unknown, reject"),
+        ({"device": "tpu"}, "device='tpu' is not a choice: give one of auto, cpu, cuda"),
+        ({"batch_tokens": 0}, "batch_tokens=0 is too small"),
+    ],
+)
+def test_options_out_of_range(run: Path, fasta: Path, tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict(run, [fasta], tmp_path / "y.tsv", **given)
+    assert not any(tmp_path.iterdir())
+
+
+def test_confidence_is_for_classes(fasta: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", SEVERAL)
+    with pytest.raises(ValueError, match="min_confidence is for a choice between classes"):
+        predict(run, [fasta], tmp_path / "y.tsv", min_confidence=0.5)
+
+
+# --- Kills ---
+
+KILLER = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from chordmixer.training import outputs, inference
+from chordmixer.training.embedding import embed
+from chordmixer.training.prediction import predict
+
+run, fasta, folder, seed = *map(Path, sys.argv[1:4]), int(sys.argv[4])
+outputs.SECONDS = 0
+draw = random.Random(seed)
+answer = inference.Trained.averages
+
+def slowly(*given):
+    time.sleep(0.004)
+    return answer(*given)
+
+inference.Trained.averages = slowly
+report = {}
+for out, work in (("y.tsv", predict), ("y.jsonl", predict), ("y.parquet", predict), ("e.parquet", embed)):
+    kills = gone_on = 0
+    while True:
+        child = os.fork()
+        if not child:
+            work(run, [fasta], folder / out, batch_tokens=16, resume=True)
+            os._exit(0)
+        if kills < 5:
+            time.sleep(draw.uniform(0.02, 0.35))
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not status:
+            break
+        kills += os.WIFSIGNALED(status)
+        gone_on += (folder / (out + ".journal")).exists()
+        assert os.WIFSIGNALED(status) and kills < 20
+    report[out] = [kills, gone_on]
+print(json.dumps(report))
+"""
+
+
+def test_killed_and_resumed_it_is_the_same_file(run: Path, fasta: Path, tmp_path: Path) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    whole.mkdir()
+    torn.mkdir()
+    long = write_fasta(tmp_path / "x.fa", LENGTHS * 6)
+    for ending in ("tsv", "jsonl", "parquet"):
+        predict(run, [long], whole / f"y.{ending}", batch_tokens=16)
+    embed(run, [long], whole / "e.parquet", batch_tokens=16)
+    seen = subprocess.run(
+        [sys.executable, "-c", KILLER, run, long, torn, "7"], capture_output=True, text=True, timeout=120
+    )
+    assert seen.returncode == 0, seen.stderr
+    assert sorted(p.name for p in torn.iterdir()) == sorted(p.name for p in whole.iterdir())
+    for path in whole.iterdir():
+        assert (torn / path.name).read_bytes() == path.read_bytes(), path.name
+    report = json.loads(seen.stdout)
+    assert all(kills >= 1 for kills, _ in report.values()) and sum(went for _, went in report.values()) >= 4, report
+
+
+# --- Scores on new files ---
+
+
+def labelled(path: Path, rows: list[str]) -> Path:
+    path.write_text("id,sequence,label,target\n" + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+
+
+@pytest.mark.usefixtures("few_resamples")
+def test_scores_on_new_files(run: Path, tmp_path: Path) -> None:
+    texts = [dna(n, i) for i, n in enumerate(LENGTHS)]
+    answers = direct(run, texts).argmax(axis=1)
+    names = [CLASSES.labels[k if i % 2 else (k + 1) % 3] for i, k in enumerate(answers)]
+    path = labelled(tmp_path / "x.csv", [f"r{i},{t},{n}," for i, (t, n) in enumerate(zip(texts, names, strict=True))])
+    found = evaluate_files(run, [path], batch_tokens=100)
+    assert (found.records, found.split, found.task) == (len(LENGTHS), "files", "files")
+    assert found.scores["accuracy"].value == 0.5
+
+
+@pytest.mark.usefixtures("few_resamples")
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [(SEVERAL, ["a,ACGT,,", "b,ACGA,red; round,", "c,AC,round,"]), (Regression(), ["a,ACGT,3,1.5", "b,ACG,2,"])],
+)
+def test_scores_of_several_labels_and_numbers(tmp_path: Path, target: Any, rows: list[str]) -> None:
+    run = make_run(tmp_path / "run", target)
+    assert evaluate_files(run, [labelled(tmp_path / "x.csv", rows)]).records == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("make", "row", "message"),
+    [
+        (
+            lambda: CLASSES,
+            "a,ACGT,ferret,",
+            r"x\.csv, row 1 \(a\) has label 'ferret', which this run never saw: .*worm",
+        ),
+        (lambda: SEVERAL, "a,ACGT,red;blue,", "label 'blue', which this run never saw: it knows red, round"),
+        (lambda: CLASSES, "a,ACGT,,", r"\(a\) has no label: scoring needs one"),
+        (Regression, "a,ACGT,,", r"\(a\) has no target: scoring needs one"),
+        (Regression, "a,ACGT,tall,", r"\(a\) has 'tall' for a number: give a finite one"),
+    ],
+)
+def test_labels_that_the_run_does_not_know(tmp_path: Path, make: Callable[[], Any], row: str, message: str) -> None:
+    run = make_run(tmp_path / "run", make())
+    with pytest.raises(ValueError, match=message):
+        evaluate_files(run, [labelled(tmp_path / "x.csv", [row])])
+
+
+@pytest.mark.usefixtures("few_resamples")
+def test_records_without_a_label_are_left_out_by_policy(run: Path, tmp_path: Path) -> None:
+    path, account = labelled(tmp_path / "x.csv", ["a,ACGT,fly,", "b,ACGT,,", "c,ACG,worm,"]), Account()
+    found = evaluate_files(run, [path], reading=Reading(on_unmatched="reject"), account=account)
+    assert found.records == 2 and (account.read, dict(account.rejected)) == (3, {"without a label": 1})
+
+
+def test_nothing_to_score(run: Path, tmp_path: Path) -> None:
+    path = labelled(tmp_path / "x.csv", ["a,AC7T,fly,"])
+    with pytest.raises(ValueError, match="no record is left of 1 read"):
+        evaluate_files(run, [path], on_bad="reject", say=lambda line: None)

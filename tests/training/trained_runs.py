@@ -1,0 +1,51 @@
+"""Run folders of untrained models, for tests of what is done with trained ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from chordmixer import files
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.encoding import Tokenizer
+from chordmixer.data.tokenizers import save_tokenizer
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.answers import Answers
+
+CLASSES = Classification.of_counts(["worm", "fly", "yeast"], [50, 30, 20])
+SEVERAL = MultiLabel(["red", "round"], [30, 60], 100)
+
+
+def make_run(
+    folder: Path,
+    target: Regression | Classification | MultiLabel = CLASSES,
+    tokenizer: Tokenizer | None = None,
+    *,
+    max_length: int = 128,
+    both_strands: bool = False,
+    temperature: float | None = 1.5,
+    seed: int = 0,
+) -> Path:
+    """A folder that `predict` and `embed` take for a run."""
+    tokenizer = tokenizer or Dna()
+    torch.manual_seed(seed)
+    network = ChordMixerConfig(max_length=max_length, track_size=2, hidden=8)
+    embedding = "real" if tokenizer.dtype.kind == "f" else "tokens"
+    model = Model(ModelConfig(tokenizer.size, target.outputs, embedding, final_norm="layer", network=network))
+    model.save_pretrained(folder)
+    save_tokenizer(folder, tokenizer)
+    Answers(target, tokenizer.name, temperature, both_strands).save(folder)
+    files.write_manifest(folder, ["tokenizer.json", "labels.json"])
+    return folder
+
+
+def dna(length: int, seed: int) -> str:
+    return "".join(np.random.default_rng(seed).choice([*"ACGT"], length).tolist())
+
+
+def write_fasta(path: Path, lengths: list[int]) -> Path:
+    path.write_text("".join(f">r{i}\n{dna(n, i)}\n" for i, n in enumerate(lengths)))
+    return path

@@ -1,0 +1,153 @@
+"""What a person sees of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from chordmixer.data.entries import Account
+from chordmixer.data.inspection import Duplicates, Inspection
+from chordmixer.views import inspection as view
+
+GOOD = Inspection(
+    tokenizer="dna",
+    records=1_000,
+    tokens=250_000,
+    percentiles={0: 40, 1: 42, 10: 60, 25: 90, 50: 120, 75: 300, 90: 500, 99: 900, 100: 1_500},
+    edges=[40, 200, 800, 1_501],
+    histogram=[700, 299, 1],
+    longest=[("gene7", 1_500), ("gene1", 900)],
+    letters={"A": 100_000, "C": 80_000, "G": 69_900, "N": 100},
+    ambiguous=0.0004,
+    gc=0.6,
+    duplicates=Duplicates(0, 0, 0, []),
+    classes={"worm": 600, "fly": 400},
+    unlabelled=0,
+    length_tells=0.51,
+    gc_tells=0.62,
+    padding_in_batch=0.7,
+    padding_to_longest=0.83,
+    account=Account(1_000, 1_000),
+)
+TWICE = Duplicates(12, 4, 3, [["gene1", "gene9"], ["gene2", "gene3"]])
+
+
+def shown(inspection: Inspection, width: int = 80) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(view.report(inspection))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_everything_is_there_at_80_columns() -> None:
+    text = shown(GOOD)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for words in (
+        "1,000 records, 250,000 tokens (dna)",
+        "1,000 records read: 1,000 used, 0 rejected",
+        "40 to 199       700   " + "█" * 32,
+        "800 to 1,500         1   ▏",
+        "A   100,000   40.0%",
+        "worm     600   60.0%",
+        "shortest 40, 1% 42, 10% 60",
+        "90% 500, 99% 900, longest 1,500",
+        "gene7 (1,500), gene1 (900)",
+        "ambiguous tokens    0.04%",
+        "GC content          60.0%",
+        "0 exact, 0 reverse complement; 0 sequences across labels",
+        "length ROC-AUC 0.51, GC content ROC-AUC 0.62",
+        "70% of what random batches of 32 would hold",
+    ):
+        assert words in text, words
+    assert "To mind" not in text
+
+
+def test_what_is_absent_is_not_shown() -> None:
+    bare = replace(
+        GOOD,
+        tokenizer="numbers",
+        letters={},
+        ambiguous=None,
+        gc=None,
+        gc_tells=None,
+        length_tells=None,
+        classes={},
+        duplicates=Duplicates(0, None, 0, []),
+    )
+    text = shown(bare)
+    for words in ("letters", "ambiguous", "GC content", "classes", "predict the label", "complement", "labels"):
+        assert words not in text, words
+
+
+def test_many_classes_and_long_names() -> None:
+    many = {f"[bold]class {i} " + "of a long name " * 5: 50 - i for i in range(40)}
+    text = shown(replace(GOOD, classes=many))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "28 more" in text and "[bold]class 0" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_ids_that_look_like_markup(width: int) -> None:
+    odd = replace(GOOD, longest=[("[/red]x" * 20, 5)], letters={" ": 3, "[": 2})
+    text = shown(odd, width)
+    assert "[/red]x" in text and "' '" in text
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"length_tells": 0.91}, "length alone predicts the label with ROC-AUC 0.91: a model that scores as much"),
+        ({"gc_tells": 0.7}, "GC content alone predicts the label with ROC-AUC 0.70"),
+        (
+            {"duplicates": TWICE},
+            "12 exact duplicates and 4 reverse complements of another record (such as gene1 = gene9): a copy in the",
+        ),
+        ({"duplicates": replace(TWICE, reverse_complement=None)}, "12 exact duplicates (such as gene1"),
+        ({"duplicates": replace(TWICE, exact=1)}, "1 exact duplicate and"),
+        ({"duplicates": TWICE}, "3 sequences under more than one label: no model can tell these apart; correct"),
+        ({"ambiguous": 0.2}, "20.0% of the tokens are ambiguous or unknown: check that dna is what these files hold"),
+        ({"classes": {"worm": 1_000}}, "worm is the only class: a classifier needs two or more."),
+        ({"classes": {"worm": 990, "fly": 10}}, "worm has 99 times the records of fly: accuracy will look good"),
+        (
+            {"classes": {"a": 9, "b": 2, "c": 1}},
+            "2 classes of fewer than 3 records (b, c): training, validation and test need one each",
+        ),
+        ({"classes": {"a": 9, "b": 2}}, "1 class of fewer than 3 records (b):"),
+        ({"unlabelled": 5}, "5 records without a label: training leaves these out if told to."),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_to_mind(change: dict[str, object], words: str) -> None:
+    changed = replace(GOOD, **change)  # type: ignore[arg-type]
+    said = [*view.warnings(changed)]
+    assert any(words in line for line in said), said
+    assert "To mind" in shown(changed)
+
+
+def test_nothing_to_mind() -> None:
+    assert not [*view.warnings(GOOD)]
+
+
+def test_rejected_records_are_named() -> None:
+    account = Account(2, 1)
+    account.rejected["empty"], account.examples["empty"] = 1, ["gene[7]"]
+    assert "1 rejected, empty: gene[7]" in shown(replace(GOOD, account=account))
+
+
+def test_a_plot_is_a_picture(tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    path = view.plot(GOOD, tmp_path / "lengths.png")
+    assert path == tmp_path / "lengths.png" and path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert path.stat().st_size > 10_000 and pyplot.get_fignums() == []
+
+
+def test_a_plot_of_one_length(tmp_path: Path) -> None:
+    one = replace(GOOD, edges=[7, 8], histogram=[3], percentiles=dict.fromkeys(GOOD.percentiles, 7))
+    assert view.plot(one, tmp_path / "one.png").stat().st_size > 10_000
+    assert "      7         3   █" in shown(one)

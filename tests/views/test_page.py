@@ -1,0 +1,86 @@
+"""HTML by small functions: escaping, tables, a page that loads nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from html.parser import HTMLParser
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordmixer.views import page
+from chordmixer.views.page import Html, document, figure, join, short, table, tag, text
+
+
+class Reader(HTMLParser):
+    """Tags and text as a browser sees them."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.words = ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(name)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+@given(st.text(max_size=40))
+def test_any_text_stays_text(words: str) -> None:
+    read = Reader(tag("p", words, title=words))
+    assert read.tags == ["p"]
+    assert read.words.replace("\r", "\n") == page._UNSEEN.sub("\ufffd", words).replace("\r", "\n")
+
+
+def test_lone_surrogates_and_controls_can_be_written() -> None:
+    assert text("a\ud800b\x1b\u202e").encode() == "a?b\ufffd\ufffd".encode()
+
+
+def test_markup_passes_and_text_beside_it_does_not() -> None:
+    assert join([tag("b", "<i>"), "<i>"]) == "<b>&lt;i&gt;</b>&lt;i&gt;"
+    assert text(Html("<hr>")) == "<hr>"
+
+
+def test_attributes_are_escaped_and_none_is_left_out() -> None:
+    assert tag("a", "x", href='"><script>', class_=None) == '<a href="&quot;&gt;&lt;script&gt;">x</a>'
+
+
+def test_a_table_names_rows_and_columns() -> None:
+    grid = table(("id", "truth", "length"), [("a<b", "yes", "7")], words=(0, 1), name="worst & last")
+    assert '<th scope="col" class="words">truth</th><th scope="col">length</th>' in grid
+    assert '<th scope="row" class="words">a&lt;b</th><td class="words">yes</td><td>7</td>' in grid
+    assert 'aria-label="worst &amp; last"' in grid and 'tabindex="0"' in grid
+
+
+def test_only_long_words_may_be_broken() -> None:
+    long = "x" * (page.UNBROKEN + 1)
+    grid = table(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1))
+    assert f'<th scope="row" class="words long">{long}</th><td class="words">a b</td><td>{long}</td>' in grid
+    assert f'<th scope="row" class="words">y</th><td class="words long">{long}</td><td>1</td>' in grid
+
+
+def test_a_figure_folds_its_numbers() -> None:
+    drawn = figure("Lengths", tag("svg"), "Said.", numbers=table(("a",), [("1",)]))
+    assert "<details><summary>Numbers: Lengths</summary>" in drawn
+    assert "<details" not in figure("Lengths", tag("svg"))
+
+
+def test_long_text_is_cut() -> None:
+    assert short("x" * 500) == "x" * (page.LONGEST - 1) + "…"
+    assert short("short") == "short"
+
+
+def test_a_page_is_whole_and_allows_only_its_own_script() -> None:
+    whole = document("a <title>", tag("p", "body"))
+    assert whole.startswith("<!DOCTYPE html>") and whole.endswith("</html>\n")
+    assert "<title>a &lt;title&gt;</title>" in whole
+    assert "default-src 'none'" in whole and "http://" not in whole and "https://" not in whole
+    script = whole.split("<script>")[1].split("</script>")[0]
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in whole
+    assert "prefers-color-scheme: dark" in whole and "@media print" in whole and "viewport" in whole

@@ -1,0 +1,85 @@
+"""A run folder is read whole, in part, or refused with the file's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chordmixer.tasks.targets import Regression
+from chordmixer.views.runs import Run
+
+Make = Callable[..., Path]
+
+
+def test_all_parts_are_there(make_run: Make) -> None:
+    run = Run.load(make_run("five"))
+    assert run.test is not None and run.test.headline == "accuracy" and run.test.records == 300
+    assert run.predictions is not None and run.predictions.outputs.shape == (300, 5)
+    assert [b.name for b in run.baselines] == ["majority class", "length alone", "4-mers"]
+    assert run.data is not None and run.data.inspection is not None and run.data.account is not None
+    assert run.data.inspection.percentiles[50] > 0 and run.data.account.rejected.total() == 2
+    assert run.versions == {"chordmixer": "1.2.3", "torch": "2.13.0"}
+    assert run.answers is not None and run.answers.temperature is not None and len(run.labels) == 5
+
+
+def test_a_torn_last_line_is_left_out(make_run: Make) -> None:
+    folder = make_run("two")
+    assert (folder / "metrics.jsonl").read_text().endswith('"spl')
+    assert Run.load(folder).journal[-1]["step"] == 2000
+
+
+def test_several_targets_are_a_matrix(make_run: Make) -> None:
+    predictions = Run.load(make_run("labels")).predictions
+    assert predictions is not None and predictions.targets.shape == (300, 5)
+    assert set(np.unique(predictions.targets)) == {0.0, 1.0}
+
+
+def test_a_task_of_its_own_has_its_target(make_run: Make) -> None:
+    run = Run.load(make_run("adding"))
+    assert run.target == Regression(tolerance=0.04)
+    assert (run.answers, run.data, run.baselines, run.labels) == (None, None, [], [])
+
+
+def test_only_the_config_is_needed(make_run: Make) -> None:
+    folder = make_run("two")
+    for path in folder.iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    run = Run.load(folder)
+    assert (run.test, run.predictions, run.target, run.journal) == (None, None, None, [])
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="none is not a folder: give the --out folder of a training run"):
+        Run.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["evaluation-test.json", "baselines.json", "data.json"])
+def test_a_file_that_is_not_whole_is_named(make_run: Make, name: str) -> None:
+    folder = make_run("two")
+    given = json.loads((folder / name).read_text())
+    broken = {"data.json": {"inspection": {"edges": []}}}.get(name, {k: v for k, v in given.items() if k == "format"})
+    (folder / name).write_text(json.dumps(broken))
+    with pytest.raises(ValueError, match=f"{name} is not whole .*: use another copy, or make it again"):
+        Run.load(folder)
+
+
+def test_a_broken_line_of_the_journal_is_named(make_run: Make) -> None:
+    folder = make_run("two")
+    (folder / "metrics.jsonl").write_text('{"step": 1}\nnothing\n{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2 is not a JSON object: use another copy"):
+        Run.load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 not really"])
+def test_broken_predictions_are_named(make_run: Make, content: bytes) -> None:
+    folder = make_run("two")
+    (folder / "predictions.parquet").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"predictions.parquet cannot be read .*: use another copy, or evaluate again"
+    ):
+        Run.load(folder)
