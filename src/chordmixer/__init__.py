@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chordmixer.models import ChordMixer, ChordMixerConfig, Model, ModelConfig, load_released
     from chordmixer.ops import rotate
     from chordmixer.packed import Packed
-    from chordmixer.training import Experiment, evaluate, train
+    from chordmixer.training import Experiment, embed, evaluate, predict, train
 
 _HOMES = {
     "ChordMixer": "chordmixer.models",
@@ -28,8 +28,10 @@ _HOMES = {
     "Model": "chordmixer.models",
     "ModelConfig": "chordmixer.models",
     "Packed": "chordmixer.packed",
+    "embed": "chordmixer.training",
     "evaluate": "chordmixer.training",
     "load_released": "chordmixer.models",
+    "predict": "chordmixer.training",
     "rotate": "chordmixer.ops",
     "train": "chordmixer.training",
 }
@@ -43,8 +45,10 @@ __all__ = [
     "ModelConfig",
     "Packed",
     "__version__",
+    "embed",
     "evaluate",
     "load_released",
+    "predict",
     "rotate",
     "train",
 ]

@@ -27,11 +27,11 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and onto the disk before returning."""
     temporary = path.with_name(TEMPORARY + path.name)
-    with _explaining_no_room(path, len(data), temporary):
+    with _whole(path, len(data), temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_through(temporary, data)
         temporary.replace(path)
-        _flush_folder(path.parent)
+        flush(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Add to a file; what a kill tears is the end of its last line."""
-    with _explaining_no_room(path, len(text)), path.open("a") as file:
+    with _whole(path, len(text)), path.open("a") as file:
         file.write(text)
 
 
@@ -63,15 +63,15 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     """Write a folder with its manifest whole or not at all: one rename puts it in place."""
     temporary = path.with_name(TEMPORARY + path.name)
-    with _explaining_no_room(path, sum(map(len, contents.values())), temporary):
+    with _whole(path, sum(map(len, contents.values())), temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
         for name, data in {**contents, MANIFEST: json.dumps(manifest, indent=2).encode()}.items():
             _write_through(temporary / name, data)
-        _flush_folder(temporary)
+        flush(temporary)
         temporary.replace(path)
-        _flush_folder(path.parent)
+        flush(path.parent)
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
@@ -134,8 +134,9 @@ def _write_through(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Onto the disk: the content of a file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -152,18 +153,27 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _explaining_no_room(path: Path, needed: int, temporary: Path | None = None) -> Iterator[None]:
-    """Turn a full disk into one line, and leave nothing half written."""
+def explaining_no_room(path: Path, needed: str, cure: str) -> Iterator[None]:
+    """Turn a full disk, or one that cannot be written to, into one line."""
     try:
         yield
     except OSError as error:
-        if temporary:
-            with suppress(OSError):
-                shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
         if error.errno not in _NO_ROOM:
             raise ValueError(f"{path} cannot be written: {_first_line(error)}; choose another folder") from error
         free = shutil.disk_usage(next(p for p in path.absolute().parents if p.is_dir())).free
         raise ValueError(
-            f"{path} needs {needed:,} bytes and {free:,} are free: make room or choose another disk, then resume; "
-            "the last checkpoint is whole"
+            f"{path} needs {needed} bytes and {free:,} are free: make room or choose another disk{cure}"
         ) from error
+
+
+@contextmanager
+def _whole(path: Path, needed: int, temporary: Path | None = None) -> Iterator[None]:
+    """Explain a full disk, and leave nothing half written."""
+    with explaining_no_room(path, f"{needed:,}", ", then resume; the last checkpoint is whole"):
+        try:
+            yield
+        except OSError:
+            if temporary:
+                with suppress(OSError):
+                    shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
+            raise

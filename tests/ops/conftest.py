@@ -44,7 +44,7 @@ def gradients() -> Callable[..., dict[str, Tensor]]:
             torch.tensor([0, *accumulate(lengths)], device=device),
             track_size,
             Mlp(*(inputs[name] for name in ("w1", "b1", "w2", "b2"))),
-            prenorm=prenorm and Norm(prenorm, inputs["weight"], inputs["bias"], groups=track_size),
+            prenorm=prenorm and Norm(prenorm, inputs["weight"], inputs["bias"], groups=track_size, training=True),
             residual=inputs["residual"] if apart else None,
             **settings,
         )

@@ -20,7 +20,7 @@ MIXED = (1, 2, 3, 17, 40, 150)
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["own-residual", "other-residual"])
-@pytest.mark.parametrize("prenorm", [None, "layer", "group"])
+@pytest.mark.parametrize("prenorm", [None, "layer", "batch", "group"])
 @pytest.mark.parametrize("order", ["paper", "released"])
 def test_equals_the_definition(
     gradients: Callable, distance: Callable, order: str, prenorm: str, apart: bool
@@ -66,6 +66,21 @@ def test_many_blocks_at_once(order: str, prenorm: str | None, lengths: tuple[int
         used = [values, *(w for block in own for w in block[: 6 if prenorm else 4])]
         answers.append([made, *torch.autograd.grad(made, used, gradient)])
     for made, wanted in zip(*answers, strict=True):
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_batch_norm_keeps_running_statistics() -> None:
+    x = torch.randn(300, 12) * 3 + 1
+    mlp = Mlp(torch.randn(16, 12), torch.randn(16), torch.randn(12, 16), torch.randn(12))
+    kept = []
+    for block in (triton_block.block, reference.block):
+        norm = Norm(
+            "batch", torch.ones(12), torch.zeros(12), mean=torch.zeros(12), variance=torch.ones(12), training=True
+        )
+        block(x, torch.tensor([0, 300]), 4, mlp, prenorm=norm)
+        still = block(x, torch.tensor([0, 300]), 4, mlp, prenorm=norm._replace(training=False))
+        kept.append((norm.mean, norm.variance, still))
+    for made, wanted in zip(*kept, strict=True):
         torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
 
 

@@ -145,3 +145,13 @@ def test_a_journal_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"metrics\.jsonl needs \d+ bytes and [\d,]+ are free") as error:
         Journal(tmp_path).write(10, "training", loss=0.5)
     assert "\n" not in str(error.value)
+
+
+def test_pace_says_what_is_done_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 4.0, 11.0, 15.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    lines: list[str] = []
+    pace = progress.Pace(lines.append)
+    for _ in range(3):
+        pace.done(records=2, tokens=1_100)
+    assert lines == ["4 records, 2,200 tokens done, 200 tokens/s"]

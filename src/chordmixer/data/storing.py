@@ -11,8 +11,8 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -177,14 +177,14 @@ class _Writer:
         with _explaining(self.folder):
             for file in self.files.values():
                 file.finish()
-            _flush_folder(self.making)
+            files.flush(self.making)
             try:
                 self.making.rename(self.folder)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 raise ValueError(f"{self.folder} was made meanwhile by another process: that one stays") from None
-            _flush_folder(self.folder.parent)
+            files.flush(self.folder.parent)
 
     def _select_columns(self) -> None:
         """Which columns stay empty is known at the end only, so they are written twice."""
@@ -269,23 +269,6 @@ def _sweep(folder: Path) -> None:
                 os.close(handle)
 
 
-def _flush_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _explaining(folder: Path, written: int = 0) -> Iterator[None]:
-    """Turn a full disk, or one that cannot be written to, into one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ValueError(f"{folder} cannot be written: {error}; choose another folder") from error
-        free = shutil.disk_usage(next(p for p in folder.parents if p.is_dir())).free
-        raise ValueError(
-            f"{folder} needs more than {written:,} bytes and {free:,} are free: make room or choose another disk"
-        ) from error
+def _explaining(folder: Path, written: int = 0) -> AbstractContextManager[None]:
+    """A full disk as one line, with what was written so far: nobody knows how much is still to come."""
+    return files.explaining_no_room(folder, f"more than {written:,}", "")

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from chordmixer.ops import reference
 from chordmixer.ops.triton_kernels import backward_kernel, forward_kernel, weights_kernel
-from chordmixer.ops.triton_rows import bisected, layer_norm_backward, row_statistics
+from chordmixer.ops.triton_rows import bisected, column_moments, layer_norm_backward, row_statistics
 
 # --- What a kernel is compiled for --------------------------------------------------------------------------
 
@@ -244,12 +244,16 @@ def block(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`reference.block`: a layer norm before it is part of the kernels, other norms stand beside them."""
+    """`reference.block`: a layer or batch norm before it is part of the kernels, other norms stand beside them."""
     w1, b1, w2, b2 = mlp
+    values = values.contiguous()
     mean = rstd = None
     if prenorm is not None and prenorm.kind == "layer":
         mean, rstd = row_statistics(values.detach(), prenorm.eps)
         w1, b1 = w1 * prenorm.weight, b1 + w1 @ prenorm.bias  # the norm's own weights, folded into the first layer
+    elif prenorm is not None and prenorm.kind == "batch" and not (dropout and order == "paper"):
+        scale, shift = _batch_norm(values, prenorm)
+        w1, b1 = w1 * scale, b1 + w1 @ shift
     elif prenorm is not None:
         residual = values if residual is None else residual
         values = reference.normalise(values, offsets, prenorm)
@@ -259,6 +263,24 @@ def block(
         plan, (seed, dropout), values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out
     )
     return reference.normalise(mixed, offsets, norm)
+
+
+def _batch_norm(values: Tensor, norm: reference.Norm) -> tuple[Tensor, Tensor]:
+    """What a batch norm does to each channel: it is the same for all tokens, so that rotation does not matter.
+
+    Dropout between it and W1 would: that stays beside the kernels.
+    """
+    if norm.training or norm.mean is None or norm.variance is None:
+        mean, variance = column_moments(values)
+        if norm.mean is not None and norm.variance is not None:
+            tokens = values.shape[0]
+            norm.mean.lerp_(mean.detach().to(norm.mean.dtype), norm.momentum)
+            unbiased = variance.detach() * (tokens / max(tokens - 1, 1))
+            norm.variance.lerp_(unbiased.to(norm.variance.dtype), norm.momentum)
+    else:
+        mean, variance = norm.mean, norm.variance
+    scale = norm.weight * torch.rsqrt(variance + norm.eps)
+    return scale, norm.bias - mean * scale
 
 
 # --- All blocks of a network --------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-"""The only room that steps an optimiser: the loop, checkpoints, evaluation."""
+"""The only room that steps an optimiser: the loop, checkpoints, evaluation, and what a trained model answers."""
 
+from chordmixer.training.embedding import embed
 from chordmixer.training.evaluation import Evaluation, evaluate
 from chordmixer.training.experiment import Experiment, TrainingConfig
 from chordmixer.training.interrupts import Interrupted
 from chordmixer.training.loop import train
+from chordmixer.training.prediction import predict
 
-__all__ = ["Evaluation", "Experiment", "Interrupted", "TrainingConfig", "evaluate", "train"]
+__all__ = ["Evaluation", "Experiment", "Interrupted", "TrainingConfig", "embed", "evaluate", "predict", "train"]

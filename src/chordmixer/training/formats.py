@@ -6,7 +6,6 @@ A Parquet file cannot, so its rows wait as an Arrow stream and are turned into P
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,7 +88,7 @@ class Parquet:
             with pq.ParquetWriter(temporary, stream.schema, write_page_checksum=True) as writer:
                 for group in _groups(stream):
                     writer.write_table(pa.Table.from_batches(group), row_group_size=2**31 - 1)
-        flush(temporary)
+        files.flush(temporary)
         temporary.replace(out)
         partial.unlink()
 
@@ -122,11 +121,3 @@ def _groups(stream: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
             group, size = [], 0
     if group:
         yield group
-
-
-def flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol, Self
 import pyarrow as pa
 
 from chordmixer import files
-from chordmixer.training.formats import FORMATS, Tsv, flush
+from chordmixer.training.formats import FORMATS, Tsv
 from chordmixer.training.inference import Item
 
 SECONDS = 1.0
@@ -192,7 +192,7 @@ class Partial:
             self.file.flush()
             os.fsync(self.file.fileno())
             self.format.finish(self.partial, self.out)
-            flush(self.out.absolute().parent)
+            files.flush(self.out.absolute().parent)
             self.journal.unlink(missing_ok=True)
 
     def _save(self) -> None:

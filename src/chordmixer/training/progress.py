@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,6 +46,23 @@ def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) ->
     )
     if skipped := len(sampler.left_out):
         yield f"{skipped} of them, other ones each epoch, are left out so that all ranks take equal steps"
+
+
+class Pace:
+    """A line every ten seconds, for work on a stream whose end nobody knows."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say, self.records, self.tokens = say, 0, 0
+        self.start = self.said = time.monotonic()
+
+    def done(self, records: int, tokens: int) -> None:
+        """So many more."""
+        self.records, self.tokens = self.records + records, self.tokens + tokens
+        now = time.monotonic()
+        if now - self.said >= EVERY_SECONDS:
+            self.said = now
+            rate = self.tokens / (now - self.start)
+            self.say(f"{self.records:,} records, {self.tokens:,} tokens done, {rate:,.0f} tokens/s")
 
 
 class Journal:

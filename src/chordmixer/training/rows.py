@@ -16,6 +16,7 @@ from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.training import formats, outputs
 from chordmixer.training.inference import Item, OnBad, OverLength, Piece, Trained, check_choice
+from chordmixer.training.progress import Pace
 from chordmixer.version import __version__
 
 RECORD = {"id": pa.string(), "length": pa.int64(), "windows": pa.int32()}
@@ -50,7 +51,7 @@ class Work:
         force: bool,
     ) -> Account:
         """`rows` gives the columns behind the first three."""
-        account = Account()
+        account, pace = Account(), Pace(self.say)
         with outputs.opened(out, schema, self._settings() | settings, resume=resume, force=force) as sink:
             entries = read(self.paths, self.reading, account)
             for window in self.trained.windows(entries, account, self.on_bad, self.say):
@@ -59,6 +60,7 @@ class Work:
                     cuts = np.bincount([piece.record for piece in pieces], minlength=len(window))
                     first = [[e.id for e, _ in window], [len(tokens) for _, tokens in window], cuts.tolist()]
                     sink.write(formats.batch_of(schema, [*first, *rows(window, pieces)]))
+                    pace.done(len(window), sum(first[1]))
         return account
 
     def _settings(self) -> dict[str, Any]:
