@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from chordmixer.data.records import DrawnRecords, MadeRecords, Record, Records, WeightedRecords
+from chordmixer.data.records import DrawnRecords, MadeRecords, Records, WeightedRecords
 from chordmixer.data.sampling import TokenSampler
 from chordmixer.packed import Packed
 
@@ -103,11 +103,12 @@ class _Collated:
     """Records as a torch data set whose index is an epoch and a whole batch's indices."""
 
     def __init__(self, records: Records, drawing: bool) -> None:
-        self.records, self.drawing = records, drawing
+        self.records = records
+        self.drawn = records.drawn if drawing and isinstance(records, DrawnRecords) else None
 
     def __getitem__(self, place: tuple[int, list[int]]) -> Batch:
         epoch, indices = place[0], _longest_first(self.records, place[1])
-        chosen = [self._record(i, epoch) for i in indices]
+        chosen = [self.drawn(i, epoch) if self.drawn else self.records[i] for i in indices]
         for index, record in zip(indices, chosen, strict=True):
             if record.values.is_floating_point() and not _finite(record.values):
                 raise ValueError(
@@ -116,11 +117,6 @@ class _Collated:
                 )
         inputs, targets = Packed.from_list([r.values for r in chosen]), torch.stack([r.target for r in chosen])
         return Batch(inputs, targets, indices, self._weights(indices))
-
-    def _record(self, index: int, epoch: int) -> Record:
-        if self.drawing and isinstance(self.records, DrawnRecords):
-            return self.records.drawn(index, epoch)
-        return self.records[index]
 
     def _weights(self, indices: list[int]) -> Float[Tensor, "B"] | None:
         if not isinstance(self.records, WeightedRecords) or self.records.weights is None:
