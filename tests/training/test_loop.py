@@ -264,7 +264,7 @@ def test_a_loss_that_is_no_number_stops_before_the_step(
     weights_before: dict[int, dict[str, Tensor]],
     spoil: Callable[[Tensor], Tensor],
 ) -> None:
-    spoiler = Spoiler(5, spoil)
+    spoiler = Spoiler(1 + 5, spoil)  # the first loss is that of the rehearsal
     monkeypatch.setattr(Regression, "losses", lambda self, outputs, targets: spoiler.losses(outputs, targets))
     with pytest.raises(
         ValueError, match=r"not finite at step 5, records .* as after step 4; .* lower the rate"
@@ -327,3 +327,36 @@ def test_records_that_an_epoch_leaves_out_are_said(tiny: Experiment, tmp_path: P
     run._describe()
     assert isinstance(console.file, StringIO)
     assert ("1 of them, other ones each epoch, are left out" in console.file.getvalue()) is said
+
+
+def test_the_largest_batch_is_rehearsed_and_leaves_no_trace(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is the same with and without it; one that goes on is not rehearsed again."""
+    rehearsed: list[int] = []
+    rehearse = loop.rehearse
+
+    def watched(model: Model, batch: Any, *rest: Any) -> None:
+        rehearsed.append(batch.inputs.tokens)
+        rehearse(model, batch, *rest)
+
+    monkeypatch.setattr(loop, "rehearse", watched)
+    one = override(tiny, {"training": {"epochs": 1}})
+    train(one, tmp_path / "with")
+    records = AddingRecords(tiny.data, "training")
+    sampler = TokenSampler(records.lengths, one.training.tokens_for(records.lengths), 8, seed=one.training.seed)
+    most = max(sum(records.lengths[i] for i in batch) for batch in sampler)
+    assert len(rehearsed) == 1 and 0.8 * most <= rehearsed[0] <= most  # the most work, not always the most tokens
+    monkeypatch.setattr(loop, "rehearse", lambda *_: None)
+    train(one, tmp_path / "without")
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_that_cannot_fit_is_refused_before_its_folder_is_made(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chordmixer.training.forecast.free_bytes", lambda device: 1000)
+    with pytest.raises(ValueError, match=r"a training step needs about .* of memory, and .* has .* free"):
+        train(tiny, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -9,6 +9,7 @@ import typer
 
 from chordmixer.cli.learning import demo, train
 from chordmixer.cli.looking import evaluate, inspect, report
+from chordmixer.cli.planning import plan
 from chordmixer.cli.using import embed, predict
 from chordmixer.version import __version__
 
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (inspect, train, predict, embed, evaluate, report, demo):
+for command in (inspect, plan, train, predict, embed, evaluate, report, demo):
     app.command()(command)
 
 

@@ -14,9 +14,6 @@ from chordmixer.cli.looking import first_rank, say, show
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
 
-ASKED = "What is learnt"
-SETTINGS = "Settings"
-
 
 @options.reading_labels
 def train(
@@ -32,33 +29,17 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
-    ask: Annotated[
-        str,
-        typer.Option(help="classes, labels (several a record), number; auto: by the data.", rich_help_panel=ASKED),
-    ] = "auto",
-    split: Annotated[
-        str,
-        typer.Option(
-            help="given (by a column), grouped, similarity, random; auto: the first that the data have.",
-            rich_help_panel=ASKED,
-        ),
-    ] = "auto",
-    rc: Annotated[
-        bool,
-        typer.Option(
-            "--rc", help="Both strands of DNA are the same: train and answer on both.", rich_help_panel=ASKED
-        ),
-    ] = False,
+    ask: options.Ask = "auto",
+    split: options.Split = "auto",
+    rc: options.BothStrands = False,
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
     base_length: Annotated[
-        int | None, typer.Option(help="Lambda of the Adding problem.", rich_help_panel=SETTINGS)
+        int | None, typer.Option(help="Lambda of the Adding problem.", rich_help_panel=options.SETTINGS)
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=SETTINGS)] = None,
-    set: Annotated[
-        list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
-    ] = None,
+    config: options.Config = None,
+    set: options.Settings = None,
 ) -> None:
     """Learn from files, or a task of the paper: train, test, and leave a run folder.
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 READING = "How files are read"
 USING = "How the model is used"
+ASKED = "What is learnt"
+SETTINGS = "Settings"
 
 Run = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
 Inputs = Annotated[
@@ -54,6 +56,24 @@ BatchTokens = Annotated[
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", rich_help_panel=USING)]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an output that was interrupted.", rich_help_panel=USING)
+]
+Ask = Annotated[
+    str, typer.Option(help="classes, labels (several a record), number; auto: by the data.", rich_help_panel=ASKED)
+]
+Split = Annotated[
+    str,
+    typer.Option(
+        help="given (by a column), grouped, similarity, random; auto: the first that the data have.",
+        rich_help_panel=ASKED,
+    ),
+]
+BothStrands = Annotated[
+    bool,
+    typer.Option("--rc", help="Both strands of DNA are the same: train and answer on both.", rich_help_panel=ASKED),
+]
+Config = Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=SETTINGS)]
+Settings = Annotated[
+    list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.", rich_help_panel=USING)]
 

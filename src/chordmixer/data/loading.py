@@ -68,11 +68,17 @@ class Loader:
         self.sampler.set_epoch(epoch, start)  # now, not at the first batch
         return self._batches()
 
+    def batch(self, indices: list[int], epoch: int = 0) -> Batch:
+        """One batch of these records, out of order, made here."""
+        if isinstance(self.records, MadeRecords):
+            ordered = _longest_first(self.records, indices)
+            return Batch(*self.records.batch(ordered, self.device), ordered)
+        made: Batch = self.batches.dataset[epoch, indices]
+        return made.to(self.device)
+
     def _batches(self) -> Iterator[Batch]:
         if isinstance(self.records, MadeRecords):
-            for indices in self.sampler:
-                ordered = _longest_first(self.records, indices)
-                yield Batch(*self.records.batch(ordered, self.device), ordered)
+            yield from map(self.batch, self.sampler)
         else:
             for batch in self.batches:
                 yield batch.to(self.device)

@@ -23,7 +23,9 @@ from chordmixer.training import checkpoints, outcome, ranks
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, TrainingConfig, check_lengths, open_folder
+from chordmixer.training.forecast import check_fits, explained, forecast, largest, rehearse
 from chordmixer.training.interrupts import Interrupted, Interrupts
+from chordmixer.training.memory import COUNTED
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
 from chordmixer.training.strands import averaged
 
@@ -74,6 +76,8 @@ class Run:
         self.model = Model(experiment.model)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
+        if experiment.model.encoder == COUNTED:
+            check_fits(forecast(experiment, self.training.lengths, self.accelerator.device, self.training.name))
         if self.main:
             open_folder(experiment, out, resume)
         self.wrapped = self.accelerator.prepare(self.model)
@@ -90,6 +94,8 @@ class Run:
         if not self.state.finished:
             self.saved = time.monotonic()
             self._describe()
+            if self.state.step == 0:
+                self._rehearse()
             with Interrupts() as self.interrupts, self.display:
                 while self.state.epoch < self.config.epochs and not self._out_of_patience():
                     self._epoch()
@@ -97,6 +103,11 @@ class Run:
                 self._save()
                 self._leave_if_asked()
         return self._finish()
+
+    def _rehearse(self) -> None:
+        """The largest batch once for nothing: memory runs out now or never."""
+        records = largest(self.loader.sampler, self.config.epochs)
+        rehearse(self.model, self.loader.batch(records), self.task.target, self.training.name(records[0]))
 
     def _epoch(self) -> None:
         state, sampler = self.state, self.loader.sampler
@@ -150,7 +161,11 @@ class Run:
 
     def _backward(self, batch: Batch, sequences: int, last: bool) -> Tensor:
         """Add a batch's gradients; ranks are averaged, so each scales its sum to a mean over all sequences."""
-        with self.accelerator.no_sync(self.wrapped) if not last else nullcontext():
+        first = self.training.name(batch.indices[0])
+        with (
+            self.accelerator.no_sync(self.wrapped) if not last else nullcontext(),
+            explained(batch.inputs.lengths, self.accelerator.device, first),
+        ):
             losses = self.task.target.losses(self.wrapped(batch.inputs), batch.targets)
             losses = losses if batch.weights is None else losses * batch.weights
             self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)

@@ -1,0 +1,78 @@
+"""Seconds for 100,000 ListOps sequences and Pathfinder pictures on all cores: verified against one at a time, timed.
+
+python benchmarks/lra_generators.py                      # 100,000 of ListOps and of 32 x 32, some minutes
+python benchmarks/lra_generators.py --count 10000        # fewer
+python benchmarks/lra_generators.py --path-x 10000       # 128 x 128 too
+python benchmarks/lra_generators.py --out results.json   # also write it down
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordmixer.tasks.lra import BytesRecords, listops, pathfinder
+from chordmixer.tasks.lra.listops import ListOps, ListOpsConfig
+from chordmixer.tasks.lra.pathfinder import Pathfinder, PathfinderConfig
+
+
+def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:
+    """Make a training set; some of it must be what each index alone gives."""
+    start = time.perf_counter()
+    records = task.records("training")
+    seconds = time.perf_counter() - start
+    assert len(records) == count
+    made = listops.made if isinstance(task, ListOps) else pathfinder.made
+    for index in (0, count // 3, count - 1):
+        values, lengths, targets = made(task.config, "training", np.array([index]))  # type: ignore[arg-type]
+        assert records.lengths[index] == lengths[0] and records.targets[index] == targets[0]
+        assert np.array_equal(records.values[records.offsets[index] :][: lengths[0]], values.ravel())
+    row = {"task": name, "count": count, "seconds": seconds, "per_second": count / seconds, **looked_at(records)}
+    print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s")
+    return row
+
+
+def looked_at(records: BytesRecords) -> dict[str, Any]:
+    shares = np.bincount(records.targets.numpy()) / len(records)
+    quartiles = np.quantile(records.lengths, [0, 0.25, 0.5, 0.75, 1]).tolist()
+    return {"class_shares": shares.round(4).tolist(), "length_quartiles": quartiles}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--path-x", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    count, path_x = arguments.count, arguments.path_x
+    with tempfile.TemporaryDirectory() as cache:
+        rows = [
+            timed(ListOps(ListOpsConfig(training=count, cache=cache)), "listops", count),
+            timed(Pathfinder(PathfinderConfig(training=count, cache=cache)), "pathfinder 32", count),
+        ]
+        if path_x:
+            config = PathfinderConfig(size=128, training=path_x, cache=cache)
+            rows.append(timed(Pathfinder(config), "path-x 128", path_x))
+    if arguments.out:
+        about = {
+            "command": f"python benchmarks/lra_generators.py --count {count} --path-x {path_x}",
+            "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
+            "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+            "python": platform.python_version(),
+            "date": date.today().isoformat(),
+        }
+        arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""How much memory a training step takes: a count of the tensors that live at its fullest moments.
+
+Bytes a token, of C channels and H hidden numbers; a is 4, or 2 in bfloat16. `each` block counts the tokens that reach
+it, and T all tokens of the batch.
+
+| what | plain torch (a CPU) | kernels (a GPU) |
+|---|---|---|
+| hidden layers, before and after GELU | 2aH each | computed again |
+| what Mix reads, rotated | aC each | computed again |
+| inputs of the blocks | 4C each, in the forward pass or for a norm | aC each |
+| a layer norm | 8 each | 8 each |
+| embedding, outputs, gradients | some 8C to 12C of T | 4C to 12C of T |
+| scratch of the backward pass | | 2aH + 8 of T, and rows of sums |
+| reversible, in place of all these | 44C + 8H of T | 9aC + 2aH of T |
+
+On a CPU this is what autograd was seen to keep; the terms of a GPU are read off `ops/triton_block.py`. The heap of a
+CPU's C library adds holes, since tensors below 32 MiB fit badly into the room of freed ones: some four of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import torch
+
+from chordmixer import ops
+from chordmixer.models.chordmixer import ChordMixerConfig, depth
+from chordmixer.models.heads import HEADS
+from chordmixer.models.model import Model, ModelConfig
+
+Terms = dict[str, int]
+"""Bytes by what they are for."""
+COUNTED = "chordmixer"
+"""The encoder whose tensors are counted here."""
+MAPPED, HOLES = 32 << 20, 4
+"""Larger tensors get memory of their own from the system, and give it back (glibc); of smaller ones, holes in the
+heap as large as this many were seen, three to seven at different sizes."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a step runs, as far as memory goes."""
+
+    kernels: bool = False
+    """Whether blocks are computed by Triton."""
+    half: bool = False
+    """Whether in bfloat16."""
+    processors: int = 1
+    """Of a GPU: each keeps sums of its own."""
+    workspace: int = 0
+    """What a GPU's matrix library takes for itself."""
+    heap: bool = False
+    """Whether tensors come from the C library's heap."""
+
+    @staticmethod
+    def of(device: torch.device, precision: str) -> Place:
+        half = precision == "bf16"
+        if device.type != "cuda":
+            return Place(half=half, heap=True)
+        about = torch.cuda.get_device_properties(device)
+        workspace = (32 << 20) if about.major >= 9 else 8320 << 10  # torch's own choice for cuBLAS
+        kernels = ops.on_kernels(torch.empty(0, device=device))
+        return Place(kernels, half, about.multi_processor_count, workspace)
+
+
+def weights(model: ModelConfig) -> int:
+    """Numbers that a model learns.
+
+    >>> weights(ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16)))
+    455010
+    """
+    with torch.device("meta"):  # counts without memory
+        return sum(p.numel() for p in Model(model).parameters())
+
+
+def peak(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1) -> Terms:
+    """The terms of the fullest moment of a training step over sequences of these lengths.
+
+    >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
+    >>> {name: f"{size >> 20} MB" for name, size in peak(model, [1000] * 64, Place()).items() if size >> 20}
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'weights': '1 MB', 'moments of AdamW': '3 MB', 'hidden layers': '625 MB', 'what Mix reads': '429 MB',
+     'inputs of the blocks': '429 MB', 'outputs': '85 MB'}
+    """
+    moments = step(model, lengths, place, accumulate)
+    return max(moments, key=lambda terms: sum(terms.values()))
+
+
+def step(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1) -> list[Terms]:
+    """The moments of a step that may be its fullest: the ends of its passes, and the optimiser's turn."""
+    if model.encoder != COUNTED:
+        raise ValueError(
+            f"encoder {model.encoder!r} has no count of its memory: only {COUNTED} has one; "
+            f"set model.encoder={COUNTED}"
+        )
+    own, extra = weights(model), HEADS[model.head].extra
+    size = Size(replace(model.network, max_length=model.network.max_length + extra), [n + extra for n in lengths])
+    always = {"weights": 4 * own, "moments of AdamW": 8 * own, "workspace of cuBLAS": place.workspace}
+    passing = {**always, "gradients of the weights": 4 * own if accumulate > 1 else 0}
+    passing["inputs"] = sum(lengths) * (9 if model.embedding == "tokens" else 4 * model.inputs)
+    if place.kernels:
+        moments = _kernels_reversible(size, place) if model.network.reversible else _kernels(size, place, model)
+    else:
+        moments = _plain_reversible(size, place) if model.network.reversible else _plain(size, place, model)
+        passing["weights in bfloat16"] = 2 * own if place.half else 0
+        passing["holes in the heap"] = _holes(size, place) if place.heap else 0
+    turn = {**always, "gradients of the weights": 4 * own}
+    return [turn, *({**passing, **terms} for terms in moments)]
+
+
+class Size:
+    """The numbers that memory is counted in."""
+
+    def __init__(self, network: ChordMixerConfig, lengths: Sequence[int]) -> None:
+        self.network, self.lengths = network, lengths
+        self.channels, self.hidden = network.width, network.hidden
+        self.tokens = sum(lengths)
+        depths = [depth(n) for n in lengths]
+        self.reach = [sum(n for n, d in zip(lengths, depths, strict=True) if d > i) for i in range(max(depths))]
+        """Tokens that reach each block."""
+        self.of_blocks = len(self.reach) * (2 * self.hidden * self.channels + self.channels + self.hidden)
+        """Weights of the blocks in use."""
+
+    @property
+    def passes(self) -> int:
+        """Tokens, once for each block that they pass."""
+        return sum(self.reach)
+
+
+def _norm(kind: str | None, channels: int) -> int:
+    """What autograd keeps for a norm, in bytes a token; float32 whatever the rest is."""
+    return {None: 0, "layer": 4 * channels + 8, "batch": 4 * channels, "group": 16 * channels + 24}[kind]
+
+
+# --- Plain torch ---
+
+
+def _holes(size: Size, place: Place) -> int:
+    wide = (4 * size.channels, (2 if place.half else 4) * size.hidden)
+    return sum(HOLES * size.tokens * row for row in wide if size.tokens * row < MAPPED)
+
+
+def _plain(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
+    net, C, H, T = size.network, size.channels, size.hidden, size.tokens
+    a, full, last = 2 if place.half else 4, 4 * C, size.reach[-1]
+    as_it_is = net.order == "released" and net.prenorm is None and not place.half  # Mix reads the block's input
+    kept = {
+        "hidden layers": size.passes * 2 * a * H,
+        "what Mix reads": size.passes * a * C,
+        "inputs of the norms": size.passes * (_norm(net.prenorm, C) + _norm(net.norm, C)),
+        "dropout": size.passes * (full if net.order == "paper" else a * C) if net.dropout else 0,
+    }
+    # The encoder holds every block's input until all blocks are done, for the sequences that leave early.
+    held = 0 if as_it_is or net.prenorm in ("layer", "batch") else size.passes * full
+    adding = last * (full + a * C + (full if place.half else 0) + (full if net.prenorm else 0))
+    together = (T + last) * full
+    forward = {**kept, "inputs of the blocks": held, "outputs": max(adding, together)}
+    if model.final_norm:
+        backward = {**kept, "last norm": T * _norm("layer", C), "gradients": 2 * T * full}
+    else:
+        backward = {**kept, "gradients": T * full + last * (full + a * H)}
+    return [forward, backward]
+
+
+def _plain_reversible(size: Size, place: Place) -> list[Terms]:
+    net, C, H, T = size.network, size.channels, size.hidden, size.tokens
+    a, full, first = 2 if place.half else 4, 4 * C, size.reach[0]
+    block = 2 * a * C + full + 2 * a * H + (full if place.half else 0)  # what Mix reads and gives, the sum, hidden
+    block += full + 8 if net.prenorm else 0
+    block += full if net.dropout else 0
+    return [
+        {
+            "two streams": 2 * T * full,
+            "gradients": 3 * T * full,
+            "gradients of the blocks": 4 * size.of_blocks,
+            "one block, computed again": first * (block + full),
+            "of the block before": 2 * first * full,
+        }
+    ]
+
+
+# --- Kernels ---
+
+
+def _kernels(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
+    net, C, T = size.network, size.channels, size.tokens
+    a, full = 2 if place.half else 4, 4 * C
+    normed = net.prenorm == "layer"
+    beside = _norm(net.norm, C) + (0 if normed else _norm(net.prenorm, C))
+    kept = {
+        "inputs of the blocks": size.passes * a * C * (2 if net.prenorm == "group" else 1),
+        "inputs of the norms": size.passes * (beside + (8 if normed else 0)),
+        "weights for the kernels": size.of_blocks * (a + (2 if normed else 0)),
+    }
+    embedding = T * full if place.half else 0  # in float32, beside the copy that the blocks read
+    left = T * a * C if size.reach[-1] < T else 0  # those who left early are copied behind the others
+    forward = {**kept, "embedding": embedding, "outputs": size.reach[-1] * a * C + left}
+    forward["weights for the kernels"] += 4 * size.of_blocks if place.half else 0  # before they are made bfloat16
+    read = {**kept, "outputs": T * a * C}
+    if model.final_norm:
+        copied = T * full if place.half else 0
+        read |= {"last norm": copied + T * (full + 8)}
+        learn = {**kept, "last norm": T * _norm("layer", C), "gradients": 2 * T * full}
+    else:
+        learn = {**kept, "gradients": T * a * C}
+    buffers = T * a * C * ((3 if beside == 0 else 2) + (1 if normed else 0))  # with other norms, one block at a time
+    backward = {**kept, "gradients": buffers, **_scratch(size, place)}
+    backward["gradients of the blocks"] = 4 * size.of_blocks
+    return [forward, read, learn, backward]
+
+
+def _kernels_reversible(size: Size, place: Place) -> list[Terms]:
+    net, C, T, first = size.network, size.channels, size.tokens, size.reach[0]
+    a = 2 if place.half else 4
+    streams = {
+        "two streams": 2 * T * a * C,
+        "gradients": 3 * T * a * C,
+        "gradients of the blocks": 4 * size.of_blocks,
+    }
+    embedding = T * 4 * C if place.half else 0
+    statistics = 8 * first if net.prenorm else 0
+    return [
+        {"embedding": embedding + T * a * C, "two streams": 2 * T * a * C, "outputs": T * a * C},
+        {
+            **streams,
+            "one block, computed again": 2 * first * a * C + statistics,
+            "of the block before": 2 * first * a * C,
+        },
+        {
+            **streams,
+            "one block, computed again": (3 if net.prenorm else 2) * first * a * C + statistics,
+            "of the block before": first * a * C,
+            **_scratch(size, place),
+        },
+    ]
+
+
+def _scratch(size: Size, place: Place) -> Terms:
+    """Of one block's backward pass, for the tokens of the first: the hidden layer, and rows of sums."""
+    a, tile = 2 if place.half else 4, 64 if place.half else 32
+    tokens, hidden = size.reach[0], size.hidden
+    rows = ceil(tokens / tile) + len(size.lengths)
+    columns = ceil(size.channels / (64 if place.half else 32)) * ceil(hidden / 128)
+    shares = max(1, min(4 * place.processors // columns, tokens // 128))
+    sums = 4 * rows * hidden + 4 * shares * (2 * hidden + 1) * size.channels
+    return {"scratch of a backward pass": tokens * (2 * a * hidden + 8) + sums}

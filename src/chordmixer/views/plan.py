@@ -1,0 +1,136 @@
+"""What `chordmixer plan` shows: a run before it starts, and what to change where it would not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from chordmixer.training.forecast import Forecast, size
+
+if TYPE_CHECKING:
+    from chordmixer.tasks.files import Files
+    from chordmixer.training import Experiment
+
+NEAR = 0.8
+"""Share of the free memory from which on cures are shown."""
+LONG = 7_200.0
+"""Seconds of a run from which on a shorter one is offered."""
+SMALL = 0.01
+"""Share of the peak below which a term is not shown alone."""
+SHOWN = 5
+"""Records that are named."""
+
+
+def near(forecast: Forecast) -> bool:
+    """Whether memory is short."""
+    return forecast.peak > NEAR * forecast.free or bool(forecast.too_long)
+
+
+def lines(experiment: Experiment, task: Files, forecast: Forecast, cures: Mapping[str, Forecast]) -> Iterator[str]:
+    """The plan, for a terminal of 80 columns or more."""
+    yield from _data(task)
+    yield from _model(experiment, forecast)
+    yield from _batches(experiment, forecast)
+    yield from _memory(forecast)
+    if forecast.seconds is not None:
+        yield from _time(forecast, forecast.seconds)
+    if cures:
+        yield "To need less memory, add one of these, here and to train"
+        for setting, other in cures.items():
+            yield f"  --set {setting:<34}{size(other.peak):>8}{'' if other.fits else ', still too much'}"
+
+
+def duration(seconds: float) -> str:
+    """Time for people.
+
+    >>> [duration(s) for s in (0.2, 50, 400, 9_000, 300_000)]
+    ['1 s', '50 s', '7 min', '2.5 hours', '3.5 days']
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def _data(task: Files) -> Iterator[str]:
+    lengths = task.store.lengths[task.question.records]
+    names, kind = task.question.names, task.question.kind
+    asked = "a number to learn" if kind == "number" else f"{len(names):,} {kind}: {_some(names)}"
+    yield "Data"
+    yield from (f"  {line}" for line in task.account.lines())
+    yield (
+        f"  {int(lengths.sum()):,} tokens ({task.store.tokenizer.name}), {int(lengths.min()):,} to "
+        f"{int(lengths.max()):,} a record; {asked}"
+    )
+    parts = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
+    yield f"  split ({task.split.method}): {parts}"
+
+
+def _model(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
+    model, network = experiment.model, experiment.model.network
+    kind = f"{network.prenorm} norm" if network.prenorm else "no norm"
+    yield "Model"
+    yield (
+        f"  {model.encoder} for up to {network.max_length:,} tokens: {network.depth} blocks, {kind}"
+        f"{', reversible' if network.reversible else ''}"
+    )
+    yield (
+        f"  {network.tracks} tracks x {network.track_size} = {network.width:,} channels, {network.hidden} hidden, "
+        f"{forecast.weights:,} weights"
+    )
+
+
+def _batches(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
+    config = experiment.training
+    several = f", {config.accumulate} to a step" if config.accumulate > 1 else ""
+    yield "Run"
+    yield (
+        f"  {_of(forecast.epochs, 'epoch')} of {_of(forecast.batches, 'batch', 'batches')}{several}: "
+        f"{_of(forecast.steps, 'step')} at most"
+    )
+    yield f"  a batch has up to {_of(config.batch_sequences, 'record')} and {forecast.budget:,} tokens"
+    own = forecast.lengths
+    if len(own) == 1:
+        yield f"  the largest: {forecast.longest} alone, {own[0]:,} tokens"
+    else:
+        yield f"  the largest: {len(own):,} records, {sum(own):,} tokens, of which {forecast.longest} has {own[0]:,}"
+
+
+def _memory(forecast: Forecast) -> Iterator[str]:
+    yield f"Memory of a training step over the largest batch, on {forecast.device}"
+    shown = {name: number for name, number in forecast.memory.items() if number >= SMALL * forecast.peak}
+    if rest := forecast.peak - sum(shown.values()):
+        shown["the rest"] = rest
+    for name, number in sorted(shown.items(), key=lambda term: -term[1]):
+        yield f"  {name:<28}{size(number):>10}"
+    verdict = "fits" if forecast.fits else "does not fit"
+    yield f"  {'together, about':<28}{size(forecast.peak):>10} of {size(forecast.free)} free: {verdict}"
+    yield f"  a single record may have up to about {_round(forecast.room):,} tokens"
+    if forecast.too_long:
+        yield f"  {_of(len(forecast.too_long), 'record')} would not fit: {_some(list(forecast.too_long))}"
+
+
+def _time(forecast: Forecast, seconds: float) -> Iterator[str]:
+    yield "Time, from a few steps just measured"
+    whole = seconds * forecast.epochs
+    yield f"  about {duration(seconds)} an epoch, {duration(whole)} for {_of(forecast.epochs, 'epoch')}"
+    yield "  validation adds to it; the run ends earlier if it has stopped getting better"
+    if whole > LONG:
+        fewer = max(1, int(LONG / 2 / seconds))
+        yield f"  less, if it need not be as good: --set training.epochs={fewer}, about {duration(fewer * seconds)}"
+
+
+def _of(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _round(number: int) -> int:
+    """To two figures, downwards."""
+    step: int = 10 ** max(0, len(str(number)) - 2)
+    return number // step * step

@@ -1,0 +1,210 @@
+"""What a run will take: its largest batch, memory, what does not fit, and the rehearsal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from chordmixer.data import Batch, TokenSampler
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.packed import Packed
+from chordmixer.tasks.targets import Regression
+from chordmixer.training import Experiment, TrainingConfig, memory
+from chordmixer.training import forecast as module
+from chordmixer.training.forecast import check_fits, cures, explained, forecast, largest, rehearse
+from chordmixer.training.memory import Place
+
+CPU = torch.device("cpu")
+LENGTHS = [3_000, 40, 70_000, 500, 900] + [600] * 40
+
+
+@pytest.fixture
+def experiment(tiny: Experiment) -> Experiment:
+    network = ChordMixerConfig(max_length=70_000, track_size=4, hidden=16)
+    return replace(
+        tiny,
+        model=replace(tiny.model, network=network),
+        training=TrainingConfig(epochs=3, batch_sequences=8, batch_tokens=71_000, accumulate=2, device="cpu"),
+    )
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Memory that a test sets."""
+    left = SimpleNamespace(bytes=1 << 40)
+    monkeypatch.setattr(module, "free_bytes", lambda device: left.bytes)
+    return left
+
+
+def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
+    made = forecast(experiment, LENGTHS, CPU, "r{}".format)
+    sampler = TokenSampler(LENGTHS, 71_000, 8)
+    assert made.weights == sum(p.numel() for p in Model(experiment.model).parameters())
+    assert (made.batches, made.steps, made.budget) == (len(sampler), -(-len(sampler) // 2) * 3, 71_000)
+    assert made.longest == "r2" and made.records[0] == 2 and made.lengths[0] == 70_000
+    assert made.memory == memory.peak(experiment.model, made.lengths, Place.of(CPU, "fp32"), accumulate=2)
+    assert made.peak == sum(made.memory.values()) and made.fits and made.too_long == () and made.seconds is None
+    assert made.room > 10_000_000
+    check_fits(made)
+
+
+def test_it_can_be_timed(tiny: Experiment) -> None:
+    made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
+    assert made.seconds is not None and 0 < made.seconds < 5
+
+
+def test_records_that_do_not_fit(experiment: Experiment, free: SimpleNamespace) -> None:
+    free.bytes = 80_000_000
+    made = forecast(experiment, LENGTHS, CPU, "r{}".format)
+    assert made.too_long == ("r2",) and 3_000 < made.room < 70_000 and not made.fits
+    of = [
+        sum(memory.peak(experiment.model, [n], Place.of(CPU, "fp32")).values()) for n in (made.room, made.room + 400)
+    ]
+    assert of[0] <= free.bytes < of[1]
+
+
+def test_nothing_fits(experiment: Experiment, free: SimpleNamespace) -> None:
+    free.bytes = 1_000
+    assert forecast(experiment, [5, 6], CPU).room == 0
+
+
+def test_far_too_much_is_refused(experiment: Experiment, free: SimpleNamespace) -> None:
+    needed = forecast(experiment, LENGTHS, CPU).peak
+    free.bytes = int(needed / 1.1)
+    check_fits(forecast(experiment, LENGTHS, CPU))
+    free.bytes = needed // 2
+    rule = (
+        r"needs about \d+ MB of memory, and cpu has \d+ MB free: its longest record r2 has 70,000 tokens; set a "
+        r"smaller training.batch_tokens, model.network.reversible=true or a smaller model.network.track_size$"
+    )
+    with pytest.raises(ValueError, match=rule) as refused:
+        check_fits(forecast(experiment, LENGTHS, CPU, "r{}".format))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_lone_record_is_no_matter_of_batches(experiment: Experiment, free: SimpleNamespace) -> None:
+    free.bytes = 1_000
+    with pytest.raises(ValueError, match=r"longest record 0 has 70,000 tokens; set model.network.reversible=true"):
+        check_fits(forecast(experiment, [70_000], CPU))
+
+
+def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [int(n) for n in torch.randint(1, 500, (300,), generator=torch.Generator().manual_seed(0))]
+    sampler = TokenSampler(lengths, tokens=4_000, sequences=16)
+    sampler.set_epoch(2, 3)
+    plan = sampler.steps
+
+    def work(batch: list[int]) -> int:
+        return sum(lengths[i] * max(1, (lengths[i] - 1).bit_length()) for i in batch)
+
+    several, first = largest(sampler, 6), largest(sampler, 1)
+    assert work(several) > work(first), "another epoch has a larger one"
+    assert [lengths[i] for i in several] == sorted((lengths[i] for i in several), reverse=True)
+    assert (sampler.epoch, sampler.start, sampler.steps) == (2, 3, plan), "the sampler is where it was"
+    monkeypatch.setattr(module, "PLANNED", 10)
+    assert largest(sampler, 6) == first
+
+
+def test_cures(experiment: Experiment, free: SimpleNamespace) -> None:
+    lengths = [500] * 60
+    many = replace(experiment, training=replace(experiment.training, batch_sequences=60, batch_tokens=30_000))
+    whole = forecast(many, lengths, CPU).peak
+    free.bytes = whole // 3
+    found = cures(many, lengths, CPU)
+    assert [*found] == [
+        "training.batch_tokens=7500",
+        "model.network.reversible=true",
+        "model.network.track_size=2",
+    ]
+    assert all(made.peak < whole for made in found.values()) and found["training.batch_tokens=7500"].fits
+    free.bytes = 1_000
+    assert next(iter(cures(many, lengths, CPU, longest=20_000))) == "training.batch_tokens=20000"
+    assert next(iter(cures(many, [500], CPU, longest=30_000))) == "model.network.reversible=true"
+    network = replace(many.model.network, norm="layer", track_size=1)
+    assert [*cures(replace(many, model=replace(many.model, network=network)), [500], CPU, longest=30_000)] == []
+
+
+def test_what_a_container_allows(tmp_path: Path) -> None:
+    assert module._of_container(tmp_path) == 1 << 62
+    for name, text in {
+        "memory.max": "max",
+        "memory.current": "600",
+        "memory.stat": "anon 5\ninactive_file 50",
+    }.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    assert module._of_container(tmp_path) == 1 << 62
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert module._of_container(tmp_path) == 450
+    assert 1 << 20 < module.free_bytes(CPU) < 1 << 50
+
+
+def test_where_a_run_computes() -> None:
+    assert module.device_of(TrainingConfig(device="cpu")) == CPU
+    if not torch.cuda.is_available():
+        assert module.device_of(TrainingConfig()) == CPU
+        with pytest.raises(ValueError, match="device='cuda' but torch sees no GPU: use device='auto' or 'cpu'"):
+            module.device_of(TrainingConfig(device="cuda"))
+
+
+# --- The rehearsal ---
+
+
+def batch_of(lengths: list[int]) -> Batch:
+    return Batch(
+        Packed.from_lengths(torch.randn(sum(lengths), 2), lengths), torch.rand(len(lengths)), [*range(len(lengths))]
+    )
+
+
+@pytest.mark.parametrize("reversible", [False, True])
+def test_a_rehearsal_leaves_nothing(reversible: bool) -> None:
+    network = ChordMixerConfig(
+        max_length=64, track_size=2, hidden=4, dropout=0.3, prenorm="batch", reversible=reversible
+    )
+    model = Model(ModelConfig(2, 1, embedding="real", network=network)).eval()
+    first = next(model.parameters())
+    first.grad = torch.ones_like(first)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch, random = batch_of([60, 12]), torch.get_rng_state()
+    seen: list[bool] = []
+    model.encoder.register_forward_hook(lambda module, *_: seen.append(module.training))
+    rehearse(model, batch, Regression())
+    assert seen == [True] and not model.training, "as in training, and back"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(first.grad, torch.ones_like(first))
+    assert all(p.grad is None for p in [*model.parameters()][1:])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 7 bytes"),
+    ],
+    ids=["gpu", "cpu"],
+)
+def test_memory_that_runs_out_is_explained(error: RuntimeError) -> None:
+    model = Model(
+        ModelConfig(2, 1, embedding="real", network=ChordMixerConfig(max_length=64, track_size=2, hidden=4))
+    )
+
+    def fail(*_: object) -> None:
+        raise error
+
+    model.encoder.register_forward_hook(fail)
+    with pytest.raises(
+        ValueError,
+        match=r"the memory of cpu ran out over a batch of 72 tokens in 2 records: its longest record x has 60 "
+        r"tokens; set a smaller training.batch_tokens, model.network.reversible=true or a smaller "
+        r"model.network.track_size$",
+    ):
+        rehearse(model, batch_of([60, 12]), Regression(), "x")
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="a bug"), explained([5], CPU):
+        raise RuntimeError("a bug")

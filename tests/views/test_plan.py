@@ -1,0 +1,98 @@
+"""What a plan says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordmixer.data.entries import Account
+from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.training import Experiment, TrainingConfig
+from chordmixer.training.forecast import Forecast
+from chordmixer.views import plan
+
+FORECAST = Forecast(
+    device="cpu",
+    weights=12_345,
+    epochs=10,
+    batches=100,
+    steps=500,
+    budget=4_000,
+    records=(7, 3),
+    lengths=(900, 100),
+    longest="chr7",
+    memory={"hidden layers": 3_000_000_000, "weights": 1_000_000, "inputs": 2_000_000},
+    free=8_000_000_000,
+    room=123_456,
+    too_long=(),
+    seconds=100.0,
+)
+NETWORK = ChordMixerConfig(max_length=1_000, prenorm="layer", reversible=True)
+EXPERIMENT = Experiment("files", None, ModelConfig(6, 2, network=NETWORK), TrainingConfig(accumulate=2))
+
+
+@pytest.fixture
+def task() -> Any:
+    return SimpleNamespace(
+        account=Account(read=12, used=12),
+        store=SimpleNamespace(lengths=np.array([900, 100] * 6), tokenizer=SimpleNamespace(name="dna")),
+        question=SimpleNamespace(records=np.arange(12), kind="classes", names=list("abcdefg")),
+        split=SimpleNamespace(
+            method="random", parts={"training": range(8), "validation": range(2), "test": range(2)}
+        ),
+    )
+
+
+def test_everything_is_said(task: Any) -> None:
+    assert [*plan.lines(EXPERIMENT, task, FORECAST, {})] == [
+        "Data",
+        "  12 records read: 12 used, 0 rejected",
+        "  6,000 tokens (dna), 100 to 900 a record; 7 classes: a, b, c, d, e and 2 more",
+        "  split (random): 8 for training, 2 for validation, 2 for test",
+        "Model",
+        "  chordmixer for up to 1,000 tokens: 10 blocks, layer norm, reversible",
+        "  11 tracks x 16 = 176 channels, 128 hidden, 12,345 weights",
+        "Run",
+        "  10 epochs of 100 batches, 2 to a step: 500 steps at most",
+        "  a batch has up to 64 records and 4,000 tokens",
+        "  the largest: 2 records, 1,000 tokens, of which chr7 has 900",
+        "Memory of a training step over the largest batch, on cpu",
+        "  hidden layers                   3.0 GB",
+        "  the rest                          3 MB",
+        "  together, about                 3.0 GB of 8.0 GB free: fits",
+        "  a single record may have up to about 120,000 tokens",
+        "Time, from a few steps just measured",
+        "  about 2 min an epoch, 17 min for 10 epochs",
+        "  validation adds to it; the run ends earlier if it has stopped getting better",
+    ]
+
+
+def test_a_long_run_of_a_lone_record(task: Any) -> None:
+    task.question.kind, task.question.names = "number", []
+    said = [*plan.lines(EXPERIMENT, task, replace(FORECAST, lengths=(900,), seconds=1_200.0, batches=1), {})]
+    assert (
+        "  the largest: chr7 alone, 900 tokens" in said
+        and "  10 epochs of 1 batch, 2 to a step: 500 steps at most" in said
+    )
+    assert "  less, if it need not be as good: --set training.epochs=3, about 60 min" in said
+    assert said[2].endswith("a record; a number to learn")
+
+
+def test_cures_where_memory_is_short(task: Any) -> None:
+    short = replace(FORECAST, free=1_000_000, too_long=tuple("abcdef"))
+    said = [*plan.lines(EXPERIMENT, task, short, {"training.batch_tokens=900": replace(short, memory={"inputs": 5})})]
+    assert "  6 records would not fit: a, b, c, d, e and 1 more" in said
+    assert said[-2:] == [
+        "To need less memory, add one of these, here and to train",
+        "  --set training.batch_tokens=900             0 MB",
+    ]
+    assert "  together, about                 3.0 GB of 1 MB free: does not fit" in said
+
+
+def test_when_memory_is_short() -> None:
+    assert not plan.near(FORECAST)
+    assert plan.near(replace(FORECAST, free=3_500_000_000)) and plan.near(replace(FORECAST, too_long=("a",)))
