@@ -21,7 +21,8 @@ def train(
         list[str],
         typer.Argument(
             metavar="FILES",
-            help="Files to learn from, or a task of the paper: adding. With --resume alone: a run folder.",
+            help="Files to learn from, or a task of the paper: adding, listops, pathfinder. "
+            "With --resume alone: a run folder.",
             show_default=False,
         ),
     ],

@@ -10,7 +10,12 @@ from numpy import ndarray
 from chordmixer.data.records import Records
 from chordmixer.tasks.targets import Target
 
-TASKS = {"adding": "chordmixer.tasks.adding:Adding", "files": "chordmixer.tasks.files:Files"}
+TASKS = {
+    "adding": "chordmixer.tasks.adding:Adding",
+    "files": "chordmixer.tasks.files:Files",
+    "listops": "chordmixer.tasks.lra.listops:ListOps",
+    "pathfinder": "chordmixer.tasks.lra.pathfinder:Pathfinder",
+}
 
 
 class Task(Protocol):
