@@ -55,14 +55,7 @@ def train(
     from chordmixer.training import Experiment
     from chordmixer.training import train as run
 
-    data = {
-        "files": inputs,
-        "asked": ask,
-        "split": {"method": split},
-        "both_strands": rc,
-        "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
-        "cache": None if cache is None else str(cache),
-    }
+    data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
     if resume and out is None:
         _refuse_settings(data, reading, base_length, config, set)
         out = Path(inputs[0])

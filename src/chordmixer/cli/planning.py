@@ -35,14 +35,7 @@ def plan(
     from chordmixer.training.forecast import cures, device_of, forecast
     from chordmixer.views import plan as view
 
-    data = {
-        "files": inputs,
-        "asked": ask,
-        "split": {"method": split},
-        "both_strands": rc,
-        "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
-        "cache": None if cache is None else str(cache),
-    }
+    data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
     known = override(FilesConfig(reading=reading), data, "data")
     experiment = settings.build(lambda files: recipes.files(files, say), known, config, set or [])
     task: Any = experiment.build_task()

@@ -11,6 +11,20 @@ if TYPE_CHECKING:
     from chordmixer.training import Experiment
 
 
+def of_files(
+    inputs: list[str], ask: str, split: str, rc: bool, tokenizer: str, on_bad: str | None, cache: Path | None
+) -> dict[str, Any]:
+    """The options of `train` and `plan` as fields of a `FilesConfig`."""
+    return {
+        "files": inputs,
+        "asked": ask,
+        "split": {"method": split},
+        "both_strands": rc,
+        "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
+        "cache": None if cache is None else str(cache),
+    }
+
+
 def build(
     recipe: Callable[[Any], Experiment], data: Any, config: Path | None = None, settings: Iterable[str] = ()
 ) -> Experiment:

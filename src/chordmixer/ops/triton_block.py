@@ -305,7 +305,7 @@ class _Blocks(torch.autograd.Function):
             following = plan.norm and not plan.released and i + 1 < len(exits)
             statistics = tuple(torch.empty(2, tokens, device=x.device)) if following else ()
             _forward(plan, chances[i], source, source, out, offsets[: sequences + 1], weights[-1], statistics, eps)
-            if plan.norm and plan.released:
+            if plan.norm and plan.released and i + 1 < len(exits):
                 statistics = row_statistics(out, eps)
             inputs.append(out)
         ctx.plan, ctx.chances, ctx.exits = plan, chances, exits
