@@ -4,7 +4,8 @@ PYTHONPATH=src python benchmarks/own_files.py --data DATA --work WORK --out resu
 
 DATA holds introns/*.fa.gz (a file a species), mitogenomes/*.fa.gz (a file a family), plasmids/*.fa.gz (a file a
 phylum) and imdb.parquet (text, label, split). Introns are first thinned so that lengths are the same in both species,
-mitochondrial genomes cut into fragments, Cyprinidae against the other families.
+mitochondrial genomes cut into fragments, Cyprinidae against the other families. What a run prints goes to
+WORK/NAME/log.txt.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -102,7 +104,8 @@ def run(name: str, data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
     again = ["--resume"] if out.exists() else []
     command = ["train", *map(str, prepared.files), *prepared.options, "--out", str(out), *extra, *again]
     start = time.monotonic()
-    subprocess.run([sys.executable, "-m", "chordmixer", *command], check=True)
+    with (work / "log.txt").open("a") as log:
+        subprocess.run([sys.executable, "-m", "chordmixer", *command], check=True, stdout=log, stderr=log)
     seconds = time.monotonic() - start
     evaluation = json.loads((out / "evaluation-test.json").read_text())
     plain = json.loads((out / "baselines.json").read_text())["baselines"]
@@ -127,12 +130,13 @@ def run(name: str, data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
     }
 
 
-def markdown(rows: list[dict[str, Any]], device: str) -> str:
+def markdown(rows: list[dict[str, Any]], device: str, together: bool) -> str:
     lines = [
         f"# Default runs on files, {date.today().isoformat()}, {device}",
         "",
         "`python benchmarks/own_files.py`: no option but files, labels and groups. Seconds are of the whole command,",
         "with reading, validation, test, baselines and report. Intervals are 95 % bootstrap over the test records.",
+        *(["The runs shared the device and its host: each alone takes less time."] if together else []),
         "",
         "| data | metric | the model | best plain baseline | seconds |",
         "|---|---|---|---|---|",
@@ -153,14 +157,17 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", choices=SETS, nargs="+", default=list(SETS))
     parser.add_argument("--set", action="append", default=[], help="a setting for all runs, to try others")
+    parser.add_argument("--together", action="store_true", help="all runs at once, which share the device")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     extra = [word for setting in arguments.set for word in ("--set", setting)]
-    rows = [run(name, arguments.data, arguments.work / name, extra) for name in arguments.only]
+    with ThreadPoolExecutor(len(arguments.only) if arguments.together else 1) as pool:
+        rows = list(pool.map(lambda name: run(name, arguments.data, arguments.work / name, extra), arguments.only))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU"
-    print(markdown(rows, device))
+    page = markdown(rows, device, arguments.together)
+    print(page)
     if arguments.out:
-        arguments.out.write_text(markdown(rows, device))
+        arguments.out.write_text(page)
         arguments.out.with_suffix(".json").write_text(json.dumps(rows, indent=2) + "\n")
 
 
