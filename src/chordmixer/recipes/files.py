@@ -35,6 +35,9 @@ def files(data: FilesConfig, say: Callable[[str], None] = print) -> Experiment:
       which may be the answer (Adding problem of base length 1,000: 95 % against 38 %).
     - The longest length is rounded up to a power of two: the network is the same, and takes slightly longer records.
     - Batches of 128 at rate 1e-3 for large sets; smaller ones for small sets, so that a pass has 50 steps or more.
+    - Weight decay of 1 for letters and text: with 0.1, the usual one, introns were learnt by heart after four passes
+      of 22 (validation ROC-AUC 0.968, its loss doubled by the end); with 1 they went on to 0.971 and stayed there.
+      Dropout of 0.1 to 0.3, a smaller network, smaller batches and a higher rate did less or harm.
     - The rate rises for a twentieth of the run and falls along a cosine. It stops early after a third of the
       evaluations without a better validation loss, which count only from when it has learnt something.
     - bfloat16 on a GPU, which cost nothing in accuracy; float32 elsewhere.
@@ -58,10 +61,10 @@ def files(data: FilesConfig, say: Callable[[str], None] = print) -> Experiment:
         network=network,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Experiment("files", task.config, model, training(lengths, task.max_length, device))
+    return Experiment("files", task.config, model, training(lengths, task.max_length, device, symbols))
 
 
-def training(lengths: list[int], longest: int, device: str) -> TrainingConfig:
+def training(lengths: list[int], longest: int, device: str, symbols: bool = True) -> TrainingConfig:
     """Batches, passes and patience for training records of these lengths; `longest` is that of all parts.
 
     >>> introns = training([300] * 48_000, longest=16_000, device="cuda")
@@ -87,7 +90,7 @@ def training(lengths: list[int], longest: int, device: str) -> TrainingConfig:
         batch_tokens=budget,
         accumulate=accumulate,
         rate=1e-3,
-        weight_decay=0.1,
+        weight_decay=1.0 if symbols else 0.1,
         precision="bf16" if device == "cuda" else "fp32",
         evaluate_epochs=every,
         patience=max(5, epochs // every // 3),

@@ -60,7 +60,8 @@ class Place:
         if device.type != "cuda":
             return Place(half=half, heap=True)
         about = torch.cuda.get_device_properties(device)
-        workspace = (32 << 20) if about.major >= 9 else 8320 << 10  # torch's own choice for cuBLAS
+        # torch's own choice for cuBLAS, once for the thread of the forward pass and once for that of the backward pass
+        workspace = 2 * ((32 << 20) if about.major >= 9 else 8320 << 10)
         kernels = ops.on_kernels(torch.empty(0, device=device))
         return Place(kernels, half, about.multi_processor_count, workspace)
 
