@@ -157,3 +157,9 @@ def test_only_jagged_nested_tensors() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     with pytest.raises(ValueError, match=r"layout torch.strided cannot be packed: the layout must be torch.jagged"):
         Packed.from_nested(nested)
+
+
+def test_where_a_token_stands() -> None:
+    x = Packed.from_lengths(torch.zeros(6), [3, 1, 2])
+    assert x.owners().tolist() == [0, 0, 0, 1, 2, 2]
+    assert x.places().tolist() == [0, 1, 2, 0, 0, 1]

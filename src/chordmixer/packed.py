@@ -144,6 +144,23 @@ class Packed:
         step = (starts - chosen.offsets[:-1]).repeat_interleave(chosen.offsets.diff(), output_size=len(chosen.values))
         return chosen.with_values(self.values.index_select(0, chosen.values + step))
 
+    def owners(self) -> Int[Tensor, "T"]:
+        """Of each token, the number of its sequence.
+
+        >>> Packed.from_lengths(torch.zeros(5), [2, 3]).owners().tolist()
+        [0, 0, 1, 1, 1]
+        """
+        numbers = torch.arange(len(self), device=self.device)
+        return numbers.repeat_interleave(self.offsets.diff(), output_size=self.tokens)
+
+    def places(self) -> Int[Tensor, "T"]:
+        """Of each token, its place in its own sequence, from 0.
+
+        >>> Packed.from_lengths(torch.zeros(5), [2, 3]).places().tolist()
+        [0, 1, 0, 1, 2]
+        """
+        return torch.arange(self.tokens, device=self.device) - self.offsets[:-1].index_select(0, self.owners())
+
     @property
     def device(self) -> torch.device:
         return self.values.device

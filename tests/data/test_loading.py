@@ -11,6 +11,7 @@ import torch
 
 from chordmixer.data import Batch, Loader, Record, TokenSampler
 from chordmixer.data.records import DrawnRecords
+from chordmixer.packed import Packed
 from chordmixer.tasks.adding import AddingConfig, AddingRecords
 
 
@@ -93,6 +94,14 @@ def test_token_ids() -> None:
     )
     (batch,) = Loader(records, TokenSampler(records.lengths, tokens=9, sequences=2, shuffle=False)).epoch()
     assert batch.inputs.values.tolist() == [3, 4, 5, 1, 2] and batch.targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "lengths"), [([3, 1, 2, 5], [3, 1, 2, 5]), ([3, 1, 2, 5, 4, 4, 1, 1], [4, 7, 8, 2])]
+)
+def test_a_batch_knows_the_tokens_of_its_records(sequences: list[int], lengths: list[int]) -> None:
+    inputs = Packed.from_lengths(torch.zeros(sum(sequences)), sequences)
+    assert Batch(inputs, torch.zeros(4), [7, 8, 9, 5]).lengths == lengths
 
 
 def test_a_batch_moves_whole() -> None:

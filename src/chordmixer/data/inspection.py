@@ -201,7 +201,7 @@ class _Content:
                 own = int(np.count_nonzero((tokens == 1) | (tokens == 2)))
                 self.gc_shares[index] = own / known
                 strong, plain = strong + own, plain + known
-        self.ambiguous = ambiguous / len(store.values) if tokenizer.certain < tokenizer.size else None
+        self.ambiguous = ambiguous / int(store.lengths.sum()) if tokenizer.certain < tokenizer.size else None
         self.gc = strong / plain if plain else None
 
 

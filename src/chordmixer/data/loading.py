@@ -25,6 +25,12 @@ class Batch:
     weights: Float[Tensor, "B"] | None = None
     """How much each counts in the loss; None: all the same."""
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each record, be it one sequence or a pair."""
+        own, each = self.inputs.lengths, len(self.inputs) // len(self.indices)
+        return [sum(own[i : i + each]) for i in range(0, len(own), each)]
+
     def to(self, device: torch.device) -> Batch:
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         return Batch(self.inputs.to(device), self.targets.to(device, non_blocking=True), self.indices, weights)

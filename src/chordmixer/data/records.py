@@ -50,11 +50,21 @@ class WeightedRecords(Protocol):
     """One each, with mean one; None: they do."""
 
 
+@runtime_checkable
+class PairedRecords(Protocol):
+    """Records of two sequences each, which follow each other in a batch; `lengths` counts the tokens of both."""
+
+    longer: Sequence[int]
+    """Tokens of the longer one of each record: what a network has to be built for."""
+
+
 class Records(Protocol):
     """Sequences by index; all lengths are known before any sequence is read."""
 
     @property
-    def lengths(self) -> Sequence[int]: ...
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each record: what it takes of a batch's budget."""
+        ...
 
     def __getitem__(self, index: int) -> Record: ...
 

@@ -1,0 +1,245 @@
+"""Sets of records from NCBI: one file for each genus or term, which goes on after a kill where it stopped.
+
+The list of a search is kept before its first page is fetched, so that a fetch of many hours, over several starts, is
+of one list and not of a database that changes meanwhile.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from chordmixer import files
+from chordmixer.data.entrez import FORMATS, NCBI, Found, Service
+
+DIVISIONS = ("bct", "inv", "mam", "phg", "pln", "pri", "rod", "vrl", "vrt")
+"""The files of GenBank's release that are about a taxon, and not about a way of sequencing."""
+
+
+@dataclass(frozen=True)
+class FetchConfig:
+    """What is fetched, and from where."""
+
+    email: str = ""
+    """Yours: NCBI asks for it, to write to you before it blocks you."""
+    api_key: str = field(default="", repr=False)
+    """Of your NCBI account: ten requests a second in place of three."""
+    format: Literal["fasta", "genbank"] = "fasta"
+    """GenBank has the lineage and the features too, and is several times as large."""
+    lengths: str = ""
+    """Only records of so many bases, such as `32:100101`."""
+    most: int | None = None
+    """Only the first so many, in the database's order."""
+    page: int = 200
+    """Records in a request; fewer where they are long, since a page is held in memory."""
+    server: str = NCBI
+    """Address of the E-utilities."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[^@\s]+@[^@\s]+", self.email):
+            raise ValueError(
+                f"email={self.email!r} is not an address: NCBI asks for one; give --email you@site or set NCBI_EMAIL"
+            )
+        if self.format not in FORMATS:
+            raise ValueError(f"format={self.format!r} is not a choice: give one of {', '.join(FORMATS)}")
+        bounds = re.fullmatch(r"(\d{1,18}):(\d{1,18})", self.lengths)
+        if self.lengths and not (bounds and int(bounds[1]) <= int(bounds[2])):
+            raise ValueError(f"lengths={self.lengths!r} is not a range of bases: write it as 32:100101")
+        if self.most is not None and self.most < 1:
+            raise ValueError(f"most={self.most} is not a number of records: give 1 or more, or leave it out for all")
+        if not 1 <= self.page <= 500:
+            raise ValueError(f"page={self.page} is not from 1 to 500: more is not polite; choose one between")
+        if not re.match(r"https?://[^/\s]", self.server):
+            raise ValueError(
+                f"server={self.server!r} is not an address: it begins with https://; leave it out for {NCBI}"
+            )
+
+
+def entrez_term(query: str, lengths: str = "") -> str:
+    """What is searched for: a name, such as a genus, stands for its own records in GenBank; a term stays as it is.
+
+    >>> entrez_term("Carassius")  # doctest: +ELLIPSIS
+    '"Carassius"[Organism] AND (gbdiv_bct[PROP] OR ... OR gbdiv_vrt[PROP]) NOT srcdb_refseq[PROP] NOT wgs[PROP]'
+    >>> entrez_term("Mus[Organism] OR Rattus[Organism]", "32:261093")
+    '(Mus[Organism] OR Rattus[Organism]) AND 32:261093[SLEN]'
+
+    The paper's authors took genera from the files `gbvrt`, `gbrod` and `gbmam` of GenBank's release. Tags, patents
+    and contigs are in other files of it, RefSeq and the pieces of shotgun assemblies are not in it.
+    """
+    if re.fullmatch(r"[A-Za-z][A-Za-z. -]*", query) and not {"AND", "OR", "NOT"} & set(query.split()):
+        divisions = " OR ".join(f"gbdiv_{division}[PROP]" for division in DIVISIONS)
+        query = f'"{query}"[Organism] AND ({divisions}) NOT srcdb_refseq[PROP] NOT wgs[PROP]'
+    return f"({query}) AND {lengths}[SLEN]" if lengths else query
+
+
+def file_name(query: str, format: str = "fasta") -> str:
+    """The file of a query.
+
+    >>> file_name("Carassius"), file_name('"Mus"[Organism] AND gbdiv_rod[PROP]', "genbank")
+    ('carassius.fa.gz', 'mus-organism-and-gbdiv-rod-prop.gb.gz')
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", query.lower())[:80].strip("-")
+    if not stem:
+        raise ValueError(f"query {query!r} has no letter: give a name such as Carassius, or an Entrez term")
+    return f"{stem}.{FORMATS[format].suffix}"
+
+
+def fetch(
+    query: str,
+    folder: Path | str,
+    config: FetchConfig,
+    say: Callable[[str], None] = print,
+    seen: Callable[[int, int], None] = lambda done, wanted: None,
+    service: Service | None = None,
+) -> Path:
+    """Fetch the records of a name or an Entrez term into one compressed file, or go on with that.
+
+    Beside the file stands `NAME.fetch.json`: term, date, how many records there were and came. `seen` hears after
+    each page how many records are done, of how many.
+    """
+    target = Path(folder) / file_name(query, config.format)
+    service = service or Service(config.email, config.api_key, config.server)
+    parts, note = target.parent / ".parts" / target.name, target.with_name(f"{target.name}.fetch.json")
+    asked: dict[str, Any] = {"term": entrez_term(query, config.lengths), "most": config.most, "server": config.server}
+    state = _state(target, note, asked)
+    if state.get("finished"):
+        _remove(parts)
+        say(f"{target}: its {state['records']:,} records came on {state['finished'][:10]}; remove it to fetch anew")
+        return target
+    found = _search(service, asked["term"], say)
+    names = _kept(parts, state)
+    if names is None:
+        note.unlink(missing_ok=True)  # an old one must never count for a new list
+        _remove(parts)
+        wanted = min(found.total, config.most or found.total)
+        state = {**asked, "total": found.total, "wanted": wanted, "found": _now(), "records": 0, "without": []}
+        names = service.accessions(found, wanted)
+        files.write_text(parts / "accessions.txt", "\n".join(names))
+        files.write_json(note, state)
+    elif found.total != state["total"]:
+        say(
+            f"{target}: NCBI has {found.total:,} records now and had {state['total']:,} on {state['found'][:10]}: "
+            f"those of that day are fetched; remove {note} to begin with today's"
+        )
+    _fetch_pages(names, state, config, service, parts, note, seen)
+    if not state["records"]:
+        raise ValueError(f"{asked['term']}: none of its {len(names):,} records has a sequence; ask for others")
+    _join(parts, target, note, state, FORMATS[config.format].count)
+    files.write_json(note, {**state, "finished": _now()})
+    _remove(parts)
+    say(_summary(target, state))
+    return target
+
+
+def _state(target: Path, note: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier start left; empty where there is nothing to go on with."""
+    if not note.exists():
+        if target.exists():
+            raise ValueError(f"{target} is there, and not from a fetch: it is not replaced; choose another --out")
+        return {}
+    state = files.read_json(note)
+    if state.get("finished") and not target.exists():
+        return {}
+    for key, value in asked.items():
+        if state.get(key) != value:
+            raise ValueError(
+                f"{note} is of {key}={state.get(key)!r} and {value!r} is asked for: one file holds one search; "
+                "give the same options, choose another --out, or remove it and the file beside it"
+            )
+    return state
+
+
+def _search(service: Service, term: str, say: Callable[[str], None]) -> Found:
+    found = service.search(term)
+    unknown = ", ".join(found.unknown)
+    if not found.total:
+        why = f" (unknown there: {unknown})" if unknown else ""
+        raise ValueError(f"{term} finds no record at NCBI{why}: check how the name is spelt, or give another term")
+    if unknown:
+        say(f"NCBI does not know {unknown}, and searched without")
+    return found
+
+
+def _kept(parts: Path, state: dict[str, Any]) -> list[str] | None:
+    """The list of an earlier start, if it is there."""
+    try:
+        names = (parts / "accessions.txt").read_text().split()
+    except FileNotFoundError:
+        return None
+    return names if len(names) == state.get("wanted") else None
+
+
+def _fetch_pages(
+    names: list[str],
+    state: dict[str, Any],
+    config: FetchConfig,
+    service: Service,
+    parts: Path,
+    note: Path,
+    seen: Callable[[int, int], None],
+) -> None:
+    """Each page is on the disk before the note that counts it: a kill between them fetches one page twice.
+
+    A page is named after its first record, so that what a kill left of it is replaced.
+    """
+    done = state["records"] + len(state["without"])
+    seen(done, len(names))
+    while done < len(names):
+        asked = names[done : done + config.page]
+        page, without = service.records(asked, FORMATS[config.format])
+        files.write_bytes(parts / f"{done:010}.gz", gzip.compress(page, mtime=0))
+        state["records"] += len(asked) - len(without)
+        state["without"] += without
+        files.write_json(note, state)
+        done += len(asked)
+        seen(done, len(names))
+
+
+def _join(parts: Path, target: Path, note: Path, state: dict[str, Any], count: Callable[[bytes], int]) -> None:
+    """One file of all pages, which are gzip streams: those may stand one after the other."""
+    pages, records = sorted(parts.glob("[0-9]*.gz")), 0
+    temporary = target.with_name(files.TEMPORARY + target.name)
+    size = sum(page.stat().st_size for page in pages)
+    with files.explaining_no_room(target, f"{size:,}", "; the same command goes on"), temporary.open("wb") as file:
+        for page in pages:
+            data = page.read_bytes()
+            with suppress(EOFError, OSError, zlib.error):  # a damaged page counts for nothing
+                records += count(gzip.decompress(data))
+            file.write(data)
+    if records != state["records"]:
+        temporary.unlink()
+        raise ValueError(
+            f"{parts} holds {records:,} records and {state['records']:,} came: a page was damaged on the disk; "
+            f"remove {note} and fetch again"
+        )
+    files.flush(temporary)
+    temporary.replace(target)
+    files.flush(target.parent)
+
+
+def _remove(parts: Path) -> None:
+    shutil.rmtree(parts, ignore_errors=True)
+    with suppress(OSError):  # other queries may have theirs beside it
+        parts.parent.rmdir()
+
+
+def _summary(target: Path, state: dict[str, Any]) -> str:
+    without = state["without"]
+    named = f" ({', '.join(without[:5])}{', ...' if len(without) > 5 else ''})" if without else ""
+    first = f", the first of {state['total']:,}" if state["wanted"] < state["total"] else ""
+    return (
+        f"{target}: {state['wanted']:,} records asked for{first}: "
+        f"{state['records']:,} written, {len(without):,} without a sequence{named}"
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

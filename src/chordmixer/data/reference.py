@@ -1,0 +1,181 @@
+"""A reference genome by place: some bases of a contig at a time, whatever the size of its FASTA file.
+
+Where contigs begin stands in an index, `genome.fa.fai`, of the form that samtools writes. Where it is missing, or
+older than its FASTA, one is made here and, of a large file, kept in the user's cache folder, never beside the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from chordmixer import files
+from chordmixer.data.bgzip import HEADER, BgzipReader, is_bgzip
+from chordmixer.data.gathering import default_cache
+
+LARGE = 1 << 20
+"""Bytes of a file from which on our own index is worth keeping."""
+UNIFORM = "all lines of a contig but the last must be of one length; rewrite it with `seqtk seq -l 60`"
+
+
+class Contig(NamedTuple):
+    """A line of the index."""
+
+    length: int
+    """Bases."""
+    offset: int
+    """Of its first base, in bytes of the plain file."""
+    bases: int
+    """In a line."""
+    width: int
+    """Bytes of a line, its end included."""
+
+
+class Reference:
+    """A FASTA file, plain or of bgzip, open for reading parts.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "genome.fa").write_text(">chr1 of a worm\\nACGT\\nAC\\n>chr2\\nTTT\\n")
+    ...     genome = Reference(Path(folder) / "genome.fa")
+    ...     genome.contigs["chr1"].length, genome.fetch("chr1", 2, 6)
+    (6, b'GTAC')
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ValueError(f"{path} is not a file: give a reference as FASTA, plain or of bgzip")
+        with self.path.open("rb") as file:
+            head = file.read(HEADER)
+        if head.startswith(b"\x1f\x8b") and not is_bgzip(head):
+            raise ValueError(
+                f"{path} is compressed by gzip, of which no part can be read alone: unpack it, or compress it again "
+                "with bgzip"
+            )
+        self.bytes: _Plain | BgzipReader = BgzipReader(self.path) if is_bgzip(head) else _Plain(self.path)
+        self.contigs = _contigs(self.path, zipped=is_bgzip(head))
+
+    def fetch(self, name: str, start: int, stop: int) -> bytes:
+        """The letters from base `start` on, counted from 0, up to `stop`, as they stand in the file."""
+        contig = self.contigs[name]
+        assert 0 <= start < stop <= contig.length
+        letters = self.bytes.read(_at(contig, start), _at(contig, stop - 1) + 1).translate(None, b"\r\n")
+        if len(letters) != stop - start or b">" in letters:
+            raise ValueError(
+                f"{self.path} is not as its index says, {name} from base {start + 1:,} on: remove "
+                f"{self.path.name}.fai, and an index is made anew"
+            )
+        return letters
+
+    def check_contig(self, name: str, place: str) -> None:
+        """Refuse a contig that is not there; most often one side writes chr1 and the other 1."""
+        if name in self.contigs:
+            return
+        other = name.removeprefix("chr") if name.startswith("chr") else f"chr{name}"
+        known = ", ".join(list(self.contigs)[:5]) + (", ..." if len(self.contigs) > 5 else "")
+        cure = f"it has {known}; give the reference that the variants were called on"
+        if other in self.contigs:
+            cure = f"it has {other!r}; rename those of one side, for example with `bcftools annotate --rename-chrs`"
+        raise ValueError(f"{place}: contig {name!r} is not in {self.path}: {cure}")
+
+    def __reduce__(self) -> tuple[type[Reference], tuple[Path]]:
+        return Reference, (self.path,)
+
+
+class _Plain:
+    """Parts of a plain file; reading moves no pointer, so that threads need no lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.handle = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.handle)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return os.pread(self.handle, stop - start, start)
+
+
+def _at(contig: Contig, base: int) -> int:
+    return contig.offset + base // contig.bases * contig.width + base % contig.bases
+
+
+# --- The index ---
+
+
+def _contigs(path: Path, zipped: bool) -> dict[str, Contig]:
+    """From the index beside the file, or from one of our own; the user's folder is never written to."""
+    about, beside = path.stat(), path.with_name(path.name + ".fai")
+    if beside.exists() and beside.stat().st_mtime >= about.st_mtime:
+        return _read_index(beside)
+    facts = repr((str(path.absolute()), about.st_size, about.st_mtime_ns))
+    own = default_cache().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"
+    if own.exists():
+        return _read_index(own)
+    with gzip.open(path) if zipped else path.open("rb") as file:
+        found = dict(scan(file, str(path)))
+    if not found:
+        raise ValueError(f"{path} has no contig: no line begins with >; give a FASTA file")
+    if about.st_size >= LARGE:
+        lines = ("\t".join(map(str, (name, *contig))) for name, contig in found.items())
+        files.write_text(own, "\n".join(lines) + "\n")
+    return found
+
+
+def _read_index(path: Path) -> dict[str, Contig]:
+    contigs: dict[str, Contig] = {}
+    for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), start=1):
+        name, *numbers = line.split("\t")
+        if len(numbers) != 4 or not all(word.isdecimal() for word in numbers) or int(numbers[2]) < 1:
+            raise ValueError(f"{path}, line {number} is not of an index: remove the file, and it is made anew")
+        contigs[name] = Contig(*map(int, numbers))
+    if not contigs:
+        raise ValueError(f"{path} is empty: remove the file, and it is made anew")
+    return contigs
+
+
+def scan(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Contig]]:
+    """The contigs of a FASTA file, from its lines with their ends.
+
+    >>> dict(scan([b">a\\n", b"ACGT\\n", b"AC\\n"], "genome.fa"))
+    {'a': Contig(length=6, offset=3, bases=4, width=5)}
+    """
+    names: set[str] = set()
+    name: str | None = None
+    offset = length = start = bases = width = 0
+    ended = False  # after a line that differs from the first no other may follow
+    for line in lines:
+        offset += len(line)
+        if line.startswith(b">"):
+            if name is not None:
+                yield name, _contig(path, name, length, start, bases, width)
+            words = line[1:].split(None, 1)
+            name = words[0].decode(errors="backslashreplace") if words else ""
+            if not name or name in names:
+                raise ValueError(
+                    f"{path}: contig {name!r} has no name, or that of another: each needs its own; rename"
+                )
+            names.add(name)
+            length, start, bases, width, ended = 0, offset, 0, 0, False
+            continue
+        count = len(line.rstrip(b"\r\n"))
+        if name is None and count:
+            raise ValueError(
+                f"{path} does not begin with >: a reference is a FASTA file; give one, plain or of bgzip"
+            )
+        if not width:
+            bases, width = count, len(line)
+        if count > bases or (ended and count):
+            raise ValueError(f"{path}, contig {name}: its lines differ in length: {UNIFORM}")
+        length, ended = length + count, ended or len(line) != width
+    if name is not None:
+        yield name, _contig(path, name, length, start, bases, width)
+
+
+def _contig(path: str, name: str, *numbers: int) -> Contig:
+    if not numbers[0]:
+        raise ValueError(f"{path}, contig {name} has no base: remove it, or use another copy")
+    return Contig(*numbers)

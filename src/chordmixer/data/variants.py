@@ -1,0 +1,205 @@
+"""Variants from a VCF file or a table, one for each alternative allele, with what the file says of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chordmixer.data.sources import BrokenStream, open_source
+from chordmixer.data.tables import PARQUET, delimiter
+from chordmixer.data.vcf import MAGIC, Line, Variant, open_vcf
+
+USUAL = {
+    "contig": ("chrom", "#chrom", "chromosome", "chr", "contig", "seqname", "element"),
+    "position": ("pos", "position"),
+    "ref": ("ref", "reference", "reference_allele"),
+    "alt": ("alt", "alternative", "alternate", "alternate_allele"),
+    "label": ("label", "class", "category"),
+    "target": ("target", "y"),
+    "split": ("split",),
+    "group": ("group",),
+    "context": ("context", "tissue", "cell_type"),
+}
+"""The names, in any case, under which a table's column is found for each role."""
+NEEDED = ("contig", "position", "ref", "alt")
+TOLD = ("label", "target", "split", "group", "context")
+"""What a file may say of a variant."""
+
+
+@dataclass(frozen=True)
+class VariantColumns:
+    """The names of a table's columns, None: found by its usual names; or keys of a VCF's INFO, None: not there."""
+
+    contig: str | None = None
+    """Of the reference; a VCF has its own, and so of the next three."""
+    position: str | None = None
+    """Of the first base of the reference allele, counted from 1."""
+    ref: str | None = None
+    """The reference allele."""
+    alt: str | None = None
+    """The alternative, or several with commas between."""
+    label: str | None = None
+    """A class."""
+    target: str | None = None
+    """A number to predict."""
+    split: str | None = None
+    """train, validation or test."""
+    group: str | None = None
+    """Variants of one group never cross a split."""
+    context: str | None = None
+    """The tissue or cells that it was measured in."""
+
+
+def read_variants(
+    path: Path | str, columns: VariantColumns, names: str | None = None, told: Sequence[str] = TOLD
+) -> Iterator[Variant]:
+    """The variants of a VCF file or a table; `told` is what of them is read besides their alleles.
+
+    `names` is a pattern for the file's name, whose named groups tell of all variants in it.
+
+    >>> gtex = r"(?P<context>.+)_(?P<label>pos|neg)"
+    >>> sorted(of_name("vcfs/Whole_Blood_pos.vcf.gz", gtex).items())
+    [('context', 'Whole_Blood'), ('label', 'pos')]
+    """
+    said = of_name(path, names) if names else {}
+    if is_vcf(path):
+        with open_vcf(path) as lines:
+            for line in lines:
+                yield from of_line(line, columns, said, told) if line.fields else ()
+    else:
+        yield from _of_table(path, columns, said, told)
+
+
+def is_vcf(path: Path | str) -> bool:
+    with open_source(path) as source:
+        return source.head.startswith(MAGIC)
+
+
+def of_name(path: Path | str, names: str) -> dict[str, str]:
+    """What a file's name says of its variants."""
+    try:
+        pattern = re.compile(names)
+    except re.error as error:
+        raise ValueError(f"names={names!r} is not a regular expression ({error}): correct it") from None
+    named = ", ".join(pattern.groupindex) or "none"
+    if not {*pattern.groupindex} <= {*TOLD} or named == "none":
+        raise ValueError(f"names={names!r} has the groups {named}: give some of {', '.join(TOLD)}, as (?P<label>...)")
+    match = pattern.match(Path(path).name)
+    if match is None:
+        raise ValueError(f"{path}: its name does not fit names={names!r}: rename it, or leave it out")
+    return {role: text for role, text in match.groupdict().items() if text}
+
+
+def of_line(
+    line: Line, columns: VariantColumns, said: Mapping[str, str], told: Sequence[str] = TOLD
+) -> list[Variant]:
+    """A variant for each alternative; a value of INFO with as many parts as alternatives has one for each."""
+    keys = {role: key for role in told if (key := getattr(columns, role)) is not None}
+    alts, info = line.alts, line.info() if keys else {}
+    found = {role: info.get(key) for role, key in keys.items()}
+    made = []
+    for k, alt in enumerate(alts):
+        own = {
+            role: text.split(",")[k] if text is not None and text.count(",") == len(alts) - 1 else text
+            for role, text in found.items()
+        }
+        made.append(_variant(line.contig, line.position, line.ref, alt, line.place, {**own, **said}))
+    return made
+
+
+def _variant(contig: str, position: Any, ref: str, alt: str, place: str, told: Mapping[str, Any]) -> Variant:
+    try:
+        where = int(position)
+    except (TypeError, ValueError):
+        raise ValueError(f"{place}: position {position!r} is not a whole number: correct it") from None
+    words: dict[str, Any] = {role: None if text in (None, "", ".") else text for role, text in told.items()}
+    if (target := words.get("target")) is not None:
+        try:
+            words["target"] = float(target)
+        except ValueError:
+            words["target"] = math.nan
+        if not math.isfinite(words["target"]):
+            raise ValueError(f"{place}: target {target!r} is not a finite number: correct it, or leave it empty")
+    return Variant(contig, where, ref, alt, place, **words)
+
+
+# --- Tables ---
+
+
+def _of_table(
+    path: Path | str, columns: VariantColumns, said: Mapping[str, str], told: Sequence[str]
+) -> Iterator[Variant]:
+    found: dict[str, str] = {}
+    number = 0
+    for number, row in enumerate(_rows(path), start=1):
+        found = found or _find(columns, list(row), path, told)
+        place = f"{path}, row {number}"
+        cells = {role: _text(row[name]) for role, name in found.items()}
+        besides = {**{role: cells[role] for role in told if role in cells}, **said}
+        for alt in cells["alt"].split(","):
+            yield _variant(cells["contig"], cells["position"], cells["ref"], alt, place, besides)
+    if not number:
+        raise ValueError(f"{path} has no rows: give a table of variants with a header")
+
+
+def _find(columns: VariantColumns, names: Sequence[str], path: Path | str, told: Sequence[str]) -> dict[str, str]:
+    """The column of each role that the table has."""
+    found = {}
+    for role in (*NEEDED, *told):
+        given = getattr(columns, role)
+        wanted = USUAL[role] if given is None else (given.casefold(),)
+        matches = [name for name in names if name.strip().casefold() in wanted]
+        if len(matches) > 1:
+            raise ValueError(f"{path} has {matches} for the {role}: choose one with --column {role}=NAME")
+        if matches:
+            found[role] = matches[0]
+        elif given is not None or role in NEEDED:
+            shown = ", ".join(map(repr, names[:20]))
+            raise ValueError(f"{path} has no column for the {role}: it has {shown}; choose with --column {role}=NAME")
+    return found
+
+
+def _text(value: Any) -> str:
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing else str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+
+
+def _rows(path: Path | str) -> Iterator[dict[str, Any]]:
+    """The rows of a CSV, TSV or Parquet file."""
+    with open_source(path) as source:
+        if source.head.startswith(PARQUET):
+            yield from _parquet_rows(path)
+            return
+        text = io.TextIOWrapper(source.stream, encoding="utf-8-sig", newline="")
+        mark = delimiter(source.head.partition(b"\n")[0].decode(errors="replace")) or "\t"
+        count = 0
+        try:
+            for row in csv.DictReader(text, delimiter=mark, strict=True):
+                if None in row or None in row.values():
+                    raise ValueError(
+                        f"{path}, row {count + 1} has not as many fields as the header: use another copy"
+                    )
+                count += 1
+                yield row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}, row {count + 1} cannot be read as a table ({error}): correct it") from None
+        except BrokenStream as error:
+            raise ValueError(f"{error}; {count:,} rows came before it") from None
+
+
+def _parquet_rows(path: Path | str) -> Iterator[dict[str, Any]]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(4096):
+                yield from batch.to_pylist()
+    except (ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(f"{path} cannot be read as Parquet ({reason}): use another copy") from None

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chordmixer.data import alleles
+from chordmixer.data.alleles import MARK, AlleleRecords, Alleles, Window
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.entries import Account
+from chordmixer.data.records import MadeRecords, PairedRecords
+from chordmixer.data.reference import Reference
+from chordmixer.data.vcf import Variant
+from chordmixer.models import heads
+
+LETTERS = "ACGTTGCANNacgtACGTACGTAC"
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Reference:
+    (tmp_path / "genome.fa").write_text(f">chr1\n{LETTERS[:12]}\n{LETTERS[12:]}\n")
+    return Reference(tmp_path / "genome.fa")
+
+
+def variant(position: int, ref: str, alt: str, contig: str = "chr1") -> Variant:
+    return Variant(contig, position, ref, alt, "calls.vcf, line 4")
+
+
+def text(ids: np.ndarray) -> str:
+    """The letters, the marked one in brackets."""
+    letters = [Dna().decode(np.array([i % MARK])) for i in ids.tolist()]
+    return "".join(f"[{c}]" if i >= MARK else c for c, i in zip(letters, ids.tolist(), strict=True))
+
+
+def pair(reference: Reference, given: Variant, size: int, **settings: Any) -> tuple[str, str]:
+    made = Alleles(reference, size, **settings)
+    [window] = made.windows([given], Account())
+    assert window is not None
+    first, second = made.tokens(window)
+    assert (len(first), len(second)) == window.lengths and window.id == given.id.upper().replace("CHR", "chr")
+    return text(first), text(second)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "windows"),
+    [
+        (variant(5, "T", "G"), 4, ("GT[T]G", "GT[G]G")),
+        (variant(5, "T", "G"), 5, ("GT[T]GC", "GT[G]GC")),
+        (variant(5, "T", "TAA"), 4, ("GT[T]G", "GT[T]AAG")),
+        (variant(4, "TTG", "T"), 4, ("CG[T]TG", "CG[T]")),
+        (variant(5, "T", "G"), 1, ("[T]", "[G]")),
+        (variant(1, "A", "G"), 6, ("[A]CG", "[G]CG")),
+        (variant(24, "C", "G"), 6, ("GTA[C]", "GTA[G]")),
+        (variant(9, "N", "A"), 2, ("A[N]", "A[A]")),
+        (variant(11, "A", "t"), 4, ("NN[A]C", "NN[T]C")),
+        (variant(12, "c", "T"), 2, ("A[C]", "A[T]")),
+        (variant(5, "T", "G"), 999, ("ACGT[T]GCANNACGTACGTACGTAC", "ACGT[G]GCANNACGTACGTACGTAC")),
+    ],
+    ids=["even", "odd", "insertion", "deletion", "one", "start", "end", "n", "lower", "lower-ref", "whole"],
+)
+def test_windows(reference: Reference, given: Variant, size: int, windows: tuple[str, str]) -> None:
+    assert pair(reference, given, size) == windows
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (variant(5, "T", "."), "no alternative allele"),
+        (variant(5, "T", "*"), "an allele that a deletion upstream removes (*)"),
+        (variant(5, "T", "<DEL>"), "a symbolic allele, such as <DEL>"),
+        (variant(5, "T", "T[chr2:9["), "a breakend"),
+        (variant(5, "T", ".G"), "a breakend"),
+        (variant(5, "T", "-"), "an allele that is not letters of DNA"),
+        (variant(5, "T", "t"), "an alternative that is the reference"),
+        (variant(5, "T", "TACGT"), "an allele of more than 4 bases"),
+        (variant(5, "C", "G"), "a reference allele that the FASTA does not have"),
+        (variant(0, "A", "G"), "a position outside of its contig"),
+        (variant(24, "CA", "G"), "a position outside of its contig"),
+    ],
+)
+def test_variants_that_are_rejected_and_counted(reference: Reference, given: Variant, reason: str) -> None:
+    account = Account()
+    made = Alleles(reference, 4, longest=4, on_mismatch="reject").windows([given, variant(5, "T", "G")], account)
+    assert [window is None for window in made] == [True, False]
+    assert account.rejected == {reason: 1} and account.examples == {reason: [given.id]}
+    assert (account.read, account.used) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            variant(5, "C", "G"),
+            r"^calls\.vcf, line 4: chr1:5:C>G does not fit the reference, .*genome\.fa has T there: ",
+        ),
+        (
+            variant(25, "C", "G"),
+            r"does not fit the reference, chr1 has 24 bases: .*, or leave .* --on-mismatch reject$",
+        ),
+        (variant(5, "T", "G", contig="1"), r"line 4: contig '1' is not in .*: it has 'chr1'; rename"),
+    ],
+)
+def test_variants_that_do_not_fit_the_reference(reference: Reference, given: Variant, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(Alleles(reference, 4).windows([given], Account()))
+
+
+def test_what_is_worth_a_note(reference: Reference) -> None:
+    account = Account()
+    list(Alleles(reference, 8).windows([variant(12, "c", "T"), variant(1, "A", "C"), variant(5, "T", "G")], account))
+    assert account.notes == {
+        "windows are shorter, since their contig ends": 1,
+        "variants have lower-case letters, read as upper case": 1,
+    }
+
+
+def test_a_reference_with_a_bad_letter(tmp_path: Path) -> None:
+    (tmp_path / "genome.fa").write_text(">chr1\nAC!T\n")
+    made = Alleles(Reference(tmp_path / "genome.fa"), 4)
+    with pytest.raises(ValueError, match=r"genome\.fa, chr1: .*'!'"):
+        made.tokens(Window("chr1", 0, 4, 0, "A", "C"))
+
+
+def test_records_are_pairs_with_a_context(reference: Reference) -> None:
+    made = Alleles(reference, 4)
+    windows = [w for w in made.windows([variant(5, "T", "TAA"), variant(5, "T", "G")], Account()) if w]
+    records = AlleleRecords(made, windows, np.array([0, 2]), np.array([1, 0]))
+    assert isinstance(records, MadeRecords) and isinstance(records, PairedRecords)
+    assert (records.lengths, records.longer, len(records)) == ([10, 8], [6, 4], 2)
+    packed, targets = records.batch([1, 0], torch.device("cpu"))
+    assert packed.lengths == (4, 4, 4, 6) and targets.tolist() == [0, 1]
+    assert packed.values.max() == 3 * MARK + 3 and packed.values.dtype == torch.int32
+    assert records[1].values.equal(packed.values[:8]) and records.name(1) == "chr1:5:T>G"
+
+
+def test_the_head_knows_the_mark() -> None:
+    assert alleles.MARK == heads.MARK > Dna().size
