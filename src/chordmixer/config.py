@@ -23,7 +23,9 @@ def from_dict(cls: type[T], given: Mapping[str, Any], where: str) -> T:
     """A config from a dictionary that may leave out what has a default; `where` stands in errors."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}={given!r} is not a table of settings: give one")
-    values = {key: _value(_kinds(cls, key, where)[key], value, f"{where}.{key}") for key, value in given.items()}
+    values = {
+        key: _value(_kinds(cls, key, where, given)[key], value, f"{where}.{key}") for key, value in given.items()
+    }
     for name in (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING):  # type: ignore[arg-type]
         if name not in values:
             raise ValueError(f"{where}.{name} is missing: it has no default; give it")
@@ -33,28 +35,31 @@ def from_dict(cls: type[T], given: Mapping[str, Any], where: str) -> T:
 def override(config: T, given: Mapping[str, Any], where: str = "") -> T:
     """A copy of a config with some fields changed; nested configs take nested dictionaries.
 
+    A config whose fields depend on each other may say in `changing` what it is before a change.
+
     >>> from chordmixer.models import ChordMixerConfig
     >>> override(ChordMixerConfig(), {"hidden": 96}).hidden
     96
     """
     changes = {}
+    config = config.changing(given) if hasattr(config, "changing") else config
     for key, value in given.items():
         path = f"{where}.{key}" if where else key
-        kinds = _kinds(type(config), key, where)
+        kinds = _kinds(type(config), key, where, given)
         current = getattr(config, key)
         nested = is_dataclass(current) and isinstance(value, Mapping)
         changes[key] = override(current, value, path) if nested else _value(kinds[key], value, path)
     return replace(config, **changes)  # type: ignore[type-var]
 
 
-def _kinds(cls: type, key: str, where: str) -> dict[str, Any]:
-    """The types of a config's fields, once it is sure that `key` is one of them."""
+def _kinds(cls: type, key: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of a config's fields, once it is sure that `key` is one; some may follow from what else is given."""
     names = [f.name for f in fields(cls)]
     if key not in names:
         close = difflib.get_close_matches(key, names, n=1)
         cure = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
         raise ValueError(f"{f'{where}.{key}' if where else key} is not a setting: {cure}")
-    return get_type_hints(cls)
+    return get_type_hints(cls) | (cls.kinds(given) if hasattr(cls, "kinds") else {})
 
 
 def _value(kind: Any, value: Any, where: str) -> Any:

@@ -87,3 +87,21 @@ def test_an_id_outside_the_vocabulary_names_its_sequence(bad: int, where: int) -
 def test_wrong_kinds(name: str, values: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EMBEDDINGS[name](4, 8)(Packed.from_list([values]))
+
+
+def test_tokens_are_hidden_in_training_alone() -> None:
+    embedding, x = (
+        TokenEmbedding(256, 8, drop=0.25),
+        Packed.from_list([torch.randint(256, (4000,), dtype=torch.uint8)]),
+    )
+    whole = embedding.eval()(x).values
+    some = embedding.train()(x).values
+    hidden = (some == 0).all(dim=1)
+    assert 0.2 < float(hidden.float().mean()) < 0.3
+    assert torch.equal(some[~hidden], whole[~hidden]) and not (whole == 0).all(dim=1).any()
+    torch.manual_seed(1)
+    first = embedding(x).values
+    torch.manual_seed(1)
+    assert torch.equal(embedding(x).values, first)
+    first.sum().backward()
+    assert embedding.table.weight.grad is not None and embedding.table.weight.grad.shape == (256, 8)

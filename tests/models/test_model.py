@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from chordmixer import ChordMixerConfig, Model, ModelConfig, Packed, files
+from chordmixer.config import from_dict, override, to_dict
+from chordmixer.models.baselines.cnn import CnnConfig
 from chordmixer.models.encoders import ENCODERS
-from chordmixer.models.heads import HEADS
+from chordmixer.models.heads import HEADS, MARK
 
 Make = Callable[..., Any]
 NETWORK = ChordMixerConfig(max_length=64, track_size=2, hidden=8)
@@ -21,8 +23,11 @@ CONFIG = ModelConfig(inputs=5, outputs=3, network=NETWORK)
 LENGTHS = [7, 64, 1, 2]
 
 
-def ids(lengths: list[int]) -> Packed:
-    return Packed.from_lengths(torch.randint(5, (sum(lengths),)), lengths)
+def ids(lengths: list[int], head: str = "average") -> Packed:
+    """For the head of variants one token of each sequence is marked, the first."""
+    x = Packed.from_lengths(torch.randint(5, (sum(lengths),)), lengths)
+    x.values[x.offsets[:-1]] += MARK if head == "variant" else 0
+    return x
 
 
 def outputs(model: Model, x: Packed) -> torch.Tensor:
@@ -33,12 +38,30 @@ def outputs(model: Model, x: Packed) -> torch.Tensor:
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("head", HEADS)
 def test_shapes(head: Any, encoder: str) -> None:
-    answers = Model(replace(CONFIG, head=head, encoder=encoder))(ids(LENGTHS))
+    answers = Model(replace(CONFIG, head=head).with_encoder(encoder))(ids(LENGTHS, head))
     if head == "tokens":
         assert isinstance(answers, Packed) and answers.lengths == tuple(LENGTHS)
         assert answers.values.shape == (74, 3)
     else:
-        assert answers.shape == (4, 3)
+        assert answers.shape == (4 // HEADS[head].sequences, 3)
+
+
+def test_a_network_of_another_encoder_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'lstm' does not take a ChordMixerConfig: give network=LstmConfig\(max_"):
+        replace(CONFIG, encoder="lstm")
+
+
+@pytest.mark.parametrize("changes", [{"drop_tokens": 1.0}, {"drop_tokens": 0.1, "embedding": "real"}])
+def test_tokens_that_cannot_be_hidden(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"drop_tokens=.* is not possible: give a share below 1, and 0 for real"):
+        replace(CONFIG, **changes)
+
+
+def test_another_encoder_starts_from_its_own_sizes_and_the_same_length() -> None:
+    changed = override(CONFIG, {"encoder": "cnn", "network": {"layers": 3}})
+    assert changed.network == CnnConfig(max_length=64, layers=3)
+    assert override(CONFIG, {"encoder": "pointwise"}).network == NETWORK
+    assert from_dict(ModelConfig, to_dict(changed), "model") == changed
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -46,9 +69,10 @@ def test_shapes(head: Any, encoder: str) -> None:
 @pytest.mark.parametrize("reversible", [False, True])
 def test_alone_and_in_a_batch(head: Any, final_norm: Any, reversible: bool, scrambled: Make) -> None:
     config = replace(CONFIG, head=head, final_norm=final_norm, network=replace(NETWORK, reversible=reversible))
-    model, x = scrambled(Model(config)), ids(LENGTHS)
+    model, x, each = scrambled(Model(config)), ids(LENGTHS, head), HEADS[head].sequences
     with torch.no_grad():
-        alone = torch.cat([outputs(model, Packed.from_list([s])) for s in x.to_list()])
+        records = [x.select(range(i, i + each)) for i in range(0, len(x), each)]
+        alone = torch.cat([outputs(model, record) for record in records])
         torch.testing.assert_close(outputs(model, x), alone, rtol=1e-5, atol=1e-5)
 
 
@@ -194,3 +218,29 @@ class TestPretrained:
     def test_an_empty_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"config\.json does not exist"):
             Model.from_pretrained(tmp_path)
+
+
+# --- The autoencoder ---
+
+
+@pytest.mark.parametrize("encoder", ["chordmixer", "transformer"])
+def test_a_decoder_reads_the_encoders_tokens(encoder: str) -> None:
+    """A second network of its own; what the encoder gives is what it gives without one."""
+    plain = replace(CONFIG, head="tokens", final_norm="layer").with_encoder(encoder)
+    torch.manual_seed(0)
+    light = Model(plain).eval()
+    torch.manual_seed(0)
+    whole = Model(replace(plain, decoder="network")).eval()
+    x = ids(LENGTHS)
+    torch.testing.assert_close(whole.encode(x).values, light.encode(x).values)
+    added = {name.split(".")[0] for name in set(whole.state_dict()) - set(light.state_dict())}
+    assert added == {"decoder", "decoder_norm"}
+    together, alone = whole(x), [whole(x.select([i])).values for i in range(4)]
+    assert together.lengths == tuple(LENGTHS) and together.values.shape == (74, 3)
+    torch.testing.assert_close(together.values, torch.cat(alone), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(together.values, whole.head(whole.encode(x)).values)
+
+
+def test_a_decoder_needs_a_head_of_tokens() -> None:
+    with pytest.raises(ValueError, match=r"decoder='network' is for answers to every token, and head='average'"):
+        replace(CONFIG, decoder="network")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chordmixer import ops
-from chordmixer.models.norms import Norm
+from chordmixer.models.norms import Norm, Standard
 
 
 def test_none_holds_nothing() -> None:
@@ -42,3 +42,29 @@ def test_batch_norm_learns_in_training_only() -> None:
     ops.normalise(values, offsets, norm.train().state())
     torch.testing.assert_close(norm.mean, 0.1 * values.mean(0))
     torch.testing.assert_close(norm.variance, 0.9 + 0.1 * values.var(0))
+
+
+def test_standard_in_training_looks_at_the_batch_and_alone_at_what_it_knows() -> None:
+    standard, x = Standard(3), torch.randn(50, 3) * 0.01 + 5
+    y = standard.train()(x)
+    torch.testing.assert_close(y.mean(0), torch.zeros(3), rtol=0, atol=1e-3)
+    torch.testing.assert_close(y.std(0), torch.ones(3), rtol=0.05, atol=0)
+    alone = standard(x[:1])
+    torch.testing.assert_close(alone, standard.eval()(x[:1]))
+    torch.testing.assert_close(standard(x)[:1], alone)
+
+
+def test_standard_settles_on_what_passed() -> None:
+    standard, x = Standard(2).eval(), torch.randn(40, 2) * 1e-2 + 3
+    before = standard(x)
+    standard.collect()
+    torch.testing.assert_close(torch.cat([standard(x[:15]), standard(x[15:])]), before)
+    standard.settle()
+    torch.testing.assert_close(standard.mean, x.mean(0))
+    torch.testing.assert_close(standard(x).std(0, correction=0), torch.ones(2), rtol=0.01, atol=0)
+    standard(x + 1)  # nothing is kept any more
+    torch.testing.assert_close(standard.mean, x.mean(0))
+
+
+def test_standard_takes_bfloat16_and_answers_in_float32() -> None:
+    assert Standard(2).eval()(torch.ones(1, 2, dtype=torch.bfloat16)).dtype == torch.float32

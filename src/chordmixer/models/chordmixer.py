@@ -125,6 +125,8 @@ class ChordMixer(nn.Module):
     [(40, 44), (1, 44), (1000, 44)]
     """
 
+    Config = ChordMixerConfig
+
     def __init__(self, config: ChordMixerConfig | None = None) -> None:
         super().__init__()
         self.config = config or ChordMixerConfig()

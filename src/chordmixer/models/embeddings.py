@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chordmixer.packed import Packed
 
 
 class TokenEmbedding(nn.Module):
-    """Ids 0 to `size - 1`, a vector each.
+    """Ids 0 to `size - 1`, a vector each; in training, zeros in place of a share `drop` of the tokens.
 
     >>> TokenEmbedding(size=5, width=8)(Packed.from_list([torch.tensor([0, 4, 2])])).values.shape
     torch.Size([3, 8])
     """
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, size: int, width: int, drop: float = 0.0) -> None:
         super().__init__()
+        self.drop = drop
         self.table = nn.Embedding(size, width)  # normal(0, 1), as the authors'
 
     def forward(self, x: Packed) -> Packed:
@@ -35,7 +37,11 @@ class TokenEmbedding(nn.Module):
                     f"token id {bad} in sequence {where} is outside this model's vocabulary of {size}: ids run "
                     f"from 0 to {size - 1}; encode with the model's own tokenizer"
                 )
-        return x.with_values(self.table(ids if ids.dtype == torch.int32 else ids.long()))
+        ids, table = ids if ids.dtype == torch.int32 else ids.long(), self.table.weight
+        if self.training and self.drop:
+            ids = ids.masked_fill(torch.rand(ids.shape, device=ids.device) < self.drop, size)
+            table = F.pad(table, (0, 0, 0, 1))  # one more id, that of nothing
+        return x.with_values(F.embedding(ids, table))
 
 
 class RealEmbedding(nn.Module):
@@ -45,7 +51,8 @@ class RealEmbedding(nn.Module):
     torch.Size([3, 8])
     """
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, size: int, width: int, drop: float = 0.0) -> None:
+        assert not drop, "a config checks this"
         super().__init__()
         self.linear = nn.Linear(size, width)
         nn.init.xavier_uniform_(self.linear.weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from chordmixer import files, ops
 from chordmixer.config import from_dict, to_dict
-from chordmixer.models import encoders
+from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.embeddings import EMBEDDINGS
 from chordmixer.models.heads import HEADS
@@ -34,18 +35,70 @@ class ModelConfig:
     """Numbers that the head gives: classes, or 1 for a regression."""
     embedding: Literal["tokens", "real"] = "tokens"
     """What the inputs are."""
-    head: Literal["average", "class_token", "last", "tokens"] = "average"
-    """How the answer is read from the encoder's tokens."""
+    head: Literal["average", "standard", "class_token", "flat", "last", "pair", "tokens", "variant"] = "average"
+    """How the answer is read from the encoder's tokens; `pair` reads one from two sequences, `variant` one from a
+    window with either allele, and `flat` has weights for each position."""
+    strategy: strategies.Name = "packed"
+    """What the encoder reads of a sequence. All but `packed` pad with zeros that count as tokens, as the paper did
+    with its rivals: to the longest of the batch, so that answers change with the neighbours, or to `max_length`;
+    `truncate` keeps the first tokens, `segment` takes the mean of the answers for pieces."""
+    piece_length: int | None = None
+    """Tokens that `truncate` keeps, or of a segment; None: the paper's 16,000 and 2,000."""
     encoder: str = "chordmixer"
     """A name in `chordmixer.models.ENCODERS`."""
     final_norm: Literal["layer"] | None = None
     """Normalisation of the encoder's tokens before the head."""
-    network: ChordMixerConfig = field(default_factory=ChordMixerConfig)
-    """The encoder's own settings; `max_length` counts the user's tokens."""
+    drop_tokens: float = 0.0
+    """Share of the tokens that are hidden from the network in training: as if zeros stood there."""
+    decoder: Literal["network"] | None = None
+    """What reads the encoder's tokens before a head that answers for each: a second network with the same settings
+    and final norm, as in the paper's autoencoder; None: the head itself, a light decoder."""
+    network: Any = field(default_factory=ChordMixerConfig)
+    """The encoder's own settings, of its class `Config`; `max_length` counts the user's tokens."""
+
+    def __post_init__(self) -> None:
+        own = encoders.encoder_class(self.encoder).Config
+        if not isinstance(self.network, own):
+            raise ValueError(
+                f"encoder={self.encoder!r} does not take a {type(self.network).__name__}: give network="
+                f"{own.__name__}(max_length=...)"
+            )
+        if not 0 <= self.drop_tokens < 1 or (self.drop_tokens and self.embedding != "tokens"):
+            raise ValueError(
+                f"drop_tokens={self.drop_tokens} with embedding={self.embedding!r} is not possible: give a share "
+                "below 1, and 0 for real numbers, where zero is a number too"
+            )
+        strategies.check_strategy(self.strategy, self.piece_length, self.head)
+        if self.decoder and self.head != "tokens":
+            raise ValueError(
+                f"decoder={self.decoder!r} is for answers to every token, and head={self.head!r} gives one a record: "
+                "set head=tokens, or decoder=none"
+            )
+
+    @staticmethod
+    def kinds(given: Mapping[str, Any]) -> dict[str, Any]:
+        """The types of fields that depend on others: the network's on the encoder."""
+        return {"network": encoders.encoder_class(given.get("encoder", ModelConfig.encoder)).Config}
+
+    def changing(self, given: Mapping[str, Any]) -> ModelConfig:
+        """What changes are made to: another encoder starts from its own settings."""
+        return self.with_encoder(given.get("encoder", self.encoder))
+
+    def with_encoder(self, name: str) -> ModelConfig:
+        """The same model around another encoder, with that one's default sizes for the same lengths.
+
+        >>> ModelConfig(inputs=5, outputs=2).with_encoder("cosformer").network.layers
+        2
+        """
+        own = encoders.encoder_class(name).Config
+        network = self.network if isinstance(self.network, own) else own(max_length=self.network.max_length)
+        return replace(self, encoder=name, network=network)
 
 
 class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license="mit"):  # type: ignore[call-arg]
     """Embedding, encoder, head: `model(packed)` is (B, outputs) for pooled heads, a `Packed` for per-token ones.
+
+    With the head `pair`, sequences 2i and 2i + 1 have one answer, and there are B / 2.
 
     >>> network = ChordMixerConfig(max_length=100, track_size=4, hidden=16)
     >>> model = Model(ModelConfig(inputs=5, outputs=2, network=network))
@@ -57,21 +110,62 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         super().__init__()
         self.config = config
         head = HEADS[config.head]
-        room = replace(config.network, max_length=config.network.max_length + head.extra)
+        self.strategy = strategies.STRATEGIES[config.strategy](config.network.max_length, config.piece_length)
+        room = replace(config.network, max_length=self.strategy.longest + head.extra)
         self.encoder = encoders.build(config.encoder, room)
         width = int(self.encoder.width)  # type: ignore[arg-type]  # every encoder has one
-        self.embedding = EMBEDDINGS[config.embedding](config.inputs, width)
+        self.embedding = EMBEDDINGS[config.embedding](config.inputs, width, config.drop_tokens)
         self.final_norm = Norm(config.final_norm, width)
-        self.head = head(width, config.outputs)
+        self.decoder = encoders.build(config.encoder, room) if config.decoder else None
+        self.decoder_norm = Norm(config.final_norm if config.decoder else None, width)
+        self.head = head.sized(width, config.outputs, room.max_length)
+        self.frozen = False
+
+    def freeze(self) -> None:
+        """From now on only the head learns; all before it stays as it is, in training as in evaluation."""
+        if self.head.extra:
+            raise ValueError(
+                f"model.head={self.config.head!r} learns through the encoder, which is frozen: set model.head=average"
+            )
+        self.frozen = True
+        for part in self._before_the_head():
+            part.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Model:
+        super().train(mode)
+        for part in self._before_the_head() if self.frozen else ():
+            part.eval()
+        return self
+
+    def _before_the_head(self) -> tuple[nn.Module, ...]:
+        return self.embedding, self.encoder, self.final_norm
 
     def encode(self, x: Packed) -> Packed:
         """The encoder's tokens, before the head."""
-        y = self.encoder(self.head.prepare(self.embedding(x)))
-        return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state()))
+        if self.config.strategy != "packed":
+            raise ValueError(
+                f"strategy={self.config.strategy!r} gives the encoder other tokens than the sequences have: only "
+                "packed ones have a vector for each of theirs; train with strategy=packed"
+            )
+        return self._encode(x)
+
+    def _encode(self, x: Packed) -> Packed:
+        """What the head reads: of the sequences, or of what the strategy makes of them."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            y = self.encoder(self.head.prepare(self.strategy.parts(self.embedding(x))))
+            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state()))
+
+    def _decode(self, x: Packed) -> Packed:
+        if self.decoder is None:
+            return x
+        y: Packed = self.decoder(x)
+        return y.with_values(ops.normalise(y.values, y.offsets, self.decoder_norm.state()))
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"] | Packed:
-        answers: Tensor | Packed = self.head(self.encode(x))
-        return answers
+        x, marks = self.head.unmarked(x)
+        answers: Tensor | Packed = self.head(self._decode(self._encode(x)), *marks)
+        return answers if isinstance(answers, Packed) else self.strategy.together(answers, x.lengths)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """The hub mixin's hook: weights as safetensors, the config beside them, each written whole or not at all."""

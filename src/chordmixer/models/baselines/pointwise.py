@@ -27,6 +27,8 @@ class Pointwise(nn.Module):
     torch.Size([7, 32])
     """
 
+    Config = ChordMixerConfig
+
     def __init__(self, config: ChordMixerConfig) -> None:
         super().__init__()
         self.config = config

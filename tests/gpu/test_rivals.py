@@ -1,0 +1,39 @@
+"""Every encoder on a GPU: the promise to neighbours, and finite gradients in bfloat16. Run with `make test-gpu`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chordmixer import Packed
+from chordmixer.models.encoders import ENCODERS, build, encoder_class
+
+pytestmark = pytest.mark.gpu
+LENGTHS = (1, 2, 700, 3_000, 64, 2_999)
+
+
+def made(name: str) -> tuple[torch.nn.Module, Packed]:
+    torch.manual_seed(0)
+    encoder = build(name, encoder_class(name).Config(max_length=3_000)).cuda()
+    width = int(encoder.width)  # type: ignore[arg-type]
+    return encoder, Packed.from_lengths(torch.randn(sum(LENGTHS), width, device="cuda"), LENGTHS)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str) -> None:
+    encoder, x = made(name)
+    with torch.inference_mode():
+        together = encoder.eval()(x).to_list()
+        for number, own in enumerate(together):
+            alone = encoder(x.select([number])).values
+            torch.testing.assert_close(own, alone, rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_gradients_are_finite_in_bfloat16(name: str) -> None:
+    encoder, x = made(name)
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = encoder.train()(x).values.float().square().mean()
+    loss.backward()
+    gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
+    assert torch.isfinite(loss) and gradients and all(bool(torch.isfinite(g).all()) for g in gradients)

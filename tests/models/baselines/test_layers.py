@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, sin
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from chordmixer import Packed
+from chordmixer.models.baselines import layers
+
+Make = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    max_length: int = 10
+    width: int = 8
+    heads: int = 2
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        layers.check_settings(self)
+
+
+class TestChecks:
+    @pytest.mark.parametrize("name", ["max_length", "width", "heads"])
+    def test_whole_numbers(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"^{name}=0 is too small: give 1 or more$"):
+            Settings(**{name: 0})
+
+    @pytest.mark.parametrize("dropout", [-0.1, 1.0])
+    def test_dropout(self, dropout: float) -> None:
+        with pytest.raises(ValueError, match=f"^dropout={dropout} is not a share: give 0 or more, and less than 1$"):
+            Settings(dropout=dropout)
+
+    def test_heads(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"heads=3 do not divide width=8: .*; give a width that is a multiple of 3"
+        ):
+            Settings(heads=3)
+
+    def test_width(self, random_batch: Make) -> None:
+        with pytest.raises(ValueError, match=r"tokens of shape \(4,\) do not fit an encoder of width 8: embed them"):
+            layers.check_fits(random_batch([3], 4), Settings())
+
+    def test_length(self, random_batch: Make) -> None:
+        layers.check_fits(random_batch([3, 10], 8), Settings())
+        message = (
+            "sequence 1 of the batch has 12 tokens, above this network's max_length=10: build it with max_length=12"
+        )
+        with pytest.raises(ValueError, match=message):
+            layers.check_fits(random_batch([3, 12, 11], 8), Settings())
+
+
+class TestPadding:
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.sampled_from([0.0, 0.5, 0.75, 1.0]))
+    def test_buckets_hold_everyone_once_and_little_else(self, lengths: list[int], full: float) -> None:
+        groups = layers.buckets(lengths, full)
+        assert sorted(b for group in groups for b in group) == list(range(len(lengths)))
+        for group in groups:
+            assert min(lengths[b] for b in group) >= full * max(lengths[b] for b in group)
+
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.sampled_from([0.0, 0.75, 1.0]))
+    def test_there_and_back(self, lengths: list[int], full: float) -> None:
+        x = Packed.from_lengths(torch.randn(sum(lengths), 3), lengths)
+
+        def negative(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            assert values.shape[:2] == mask.shape
+            return -values
+
+        y = layers.in_buckets(x, negative, full)
+        assert y.lengths == x.lengths and torch.equal(y.values, -x.values)
+
+    def test_mask(self, random_batch: Make) -> None:
+        x = random_batch([2, 5, 1], 3)
+        values, mask = layers.padded(x)
+        assert mask.sum(1).tolist() == [2, 5, 1] and torch.equal(values[mask], x.values)
+        assert torch.equal(layers.unpadded(values, x.lengths), x.values)
+
+
+class TestPositions:
+    @pytest.mark.parametrize("width", [1, 2, 5, 8])
+    def test_formula(self, width: int) -> None:
+        found = layers.positions(torch.tensor([0, 1, 700]), width)
+        for row, place in enumerate((0, 1, 700)):
+            for channel in range(width):
+                angle = place / 10_000 ** ((channel - channel % 2) / width)
+                assert found[row, channel].item() == pytest.approx((sin, cos)[channel % 2](angle), abs=1e-4)
+
+    def test_are_each_sequence_s_own(self) -> None:
+        x = layers.with_positions(Packed.from_lengths(torch.zeros(9, 4), [4, 5]))
+        first, second = x.to_list()
+        assert torch.equal(first, second[:4]) and not torch.equal(second[3], second[4])
+
+
+class TestResidual:
+    def test_order(self) -> None:
+        block = layers.Residual(4, nn.Linear(4, 4), expansion=3)
+        x = torch.randn(6, 4)
+        middle = x + block.mixer(block.norm1(x))
+        torch.testing.assert_close(block(x), middle + block.mlp(block.norm2(middle)))
+        assert block.mlp[0].out_features == 12
+
+    def test_drops_out_in_training_only(self) -> None:
+        block = layers.Residual(4, nn.Linear(4, 4), dropout=0.5)
+        x = torch.randn(30, 4)
+        assert not torch.equal(block(x), block(x))
+        block.eval()
+        assert torch.equal(block(x), block(x))
+
+    def test_hands_through_what_the_mixer_needs(self) -> None:
+        class Add(nn.Module):
+            def forward(self, values: torch.Tensor, one: int, two: int) -> torch.Tensor:
+                return values * 0 + one + two
+
+        block = layers.Residual(4, Add())
+        nn.init.zeros_(block.mlp[2].weight)
+        nn.init.zeros_(block.mlp[2].bias)
+        torch.testing.assert_close(block(torch.zeros(2, 4), 3, 4), torch.full((2, 4), 7.0))
+
+
+def test_heads_share_the_channels() -> None:
+    values = torch.arange(12.0).view(1, 2, 6)
+    assert layers.by_head(values, 3)[0, :, 1].tolist() == [[6, 7], [8, 9], [10, 11]]
+    hidden = layers.hide(layers.by_head(values, 3), torch.tensor([[True, False]]))
+    assert hidden[0, :, 0].tolist() == [[0, 1], [2, 3], [4, 5]] and not hidden[0, :, 1].any()

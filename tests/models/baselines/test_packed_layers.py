@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordmixer import Packed
+from chordmixer.models.baselines.packed_layers import Convolution, _transform_size, long_convolution, spaced
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+
+
+def literal(convolution: Convolution, tokens: torch.Tensor) -> torch.Tensor:
+    """Tap by tap, token by token, of one sequence."""
+    taps, step = convolution.kernel_size[0], convolution.dilation[0]
+    middle = taps - 1 if convolution.causal else taps // 2
+    out = convolution.bias.repeat(len(tokens), 1)
+    for n in range(len(tokens)):
+        for tap in range(taps):
+            if 0 <= n + (tap - middle) * step < len(tokens):
+                out[n] += convolution.weight[:, :, tap] @ tokens[n + (tap - middle) * step]
+    return out
+
+
+@given(
+    lengths=LENGTHS, taps=st.sampled_from([1, 3, 5]), dilation=st.sampled_from([1, 2, 16, 64]), causal=st.booleans()
+)
+def test_convolution_is_that_of_each_sequence(lengths: list[int], taps: int, dilation: int, causal: bool) -> None:
+    convolution = Convolution(3, 2, taps, dilation, causal=causal).double()
+    x = Packed.from_lengths(torch.randn(sum(lengths), 3, dtype=torch.float64), lengths)
+    expected = torch.cat([literal(convolution, tokens) for tokens in x.to_list()])
+    torch.testing.assert_close(convolution(x.values, x), expected)
+
+
+def test_far_taps_cost_no_room(peak_bytes) -> None:  # type: ignore[no-untyped-def]
+    """A dilation far above all lengths: without cutting its taps the gaps alone would hold 100 MB."""
+    convolution = Convolution(4, 4, taps=3, dilation=2**20, causal=True)
+    x = Packed.from_lengths(torch.randn(30, 4), [3] * 10)
+    assert peak_bytes(lambda: convolution(x.values, x)) < 100_000
+
+
+def test_a_window_around_a_token_has_a_middle() -> None:
+    with pytest.raises(AssertionError, match="has a middle"):
+        Convolution(2, 2, taps=4)
+
+
+@given(lengths=LENGTHS)
+def test_long_convolution_is_a_sum_over_the_past(lengths: list[int]) -> None:
+    x = Packed.from_lengths(torch.randn(sum(lengths), 2, dtype=torch.float64), lengths)
+    kernel = torch.randn(max(lengths), 2, dtype=torch.float64)
+    expected = [
+        torch.stack([sum(kernel[n - m] * tokens[m] for m in range(n + 1)) for n in range(len(tokens))])
+        for tokens in x.to_list()
+    ]
+    torch.testing.assert_close(long_convolution(x, kernel), torch.cat(expected))
+
+
+def test_long_convolution_of_bfloat16() -> None:
+    x = Packed.from_lengths(torch.randn(9, 2), [4, 5])
+    kernel = torch.randn(5, 2)
+    half = long_convolution(x.to(dtype=torch.bfloat16), kernel)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), long_convolution(x, kernel), rtol=0.05, atol=0.05)
+
+
+@given(least=st.integers(2, 10**7))
+def test_transforms_are_little_larger_than_they_must_be(least: int) -> None:
+    size = _transform_size(least)
+    assert least <= size <= least * 9 / 8
+    while size % 2 == 0:
+        size //= 2
+    assert size < 16
+
+
+def test_gaps_are_zero() -> None:
+    x = Packed.from_lengths(torch.ones(6, 2), [1, 2, 3])
+    row, place = spaced(x.values, x, gap=4)
+    assert row.shape == (1, 2, 14) and row.sum() == 12 and bool(row[0, :, place].all())
