@@ -26,6 +26,8 @@ def test_letters_have_norms_and_an_identity_start(motifs: list[str]) -> None:
     network = experiment.model.network
     assert (network.order, network.prenorm, network.norm, network.init) == ("paper", "layer", None, "identity")
     assert (experiment.model.final_norm, experiment.model.embedding) == ("layer", "tokens")
+    assert (experiment.model.head, experiment.model.drop_tokens) == ("standard", 0.1)
+    assert experiment.training.average == 0.05
     assert (experiment.model.inputs, experiment.model.outputs) == (5, 2)
     assert (experiment.training.rate, experiment.training.weight_decay) == (1e-3, 0.1)
     assert experiment.data.key is not None and experiment.data.reading.labels == "files"
@@ -38,6 +40,7 @@ def test_real_numbers_have_the_papers_settings(tmp_path: Path) -> None:
     experiment = files(FilesConfig((str(tmp_path / "s.jsonl"),)), silent)
     network = experiment.model.network
     assert (network.prenorm, network.init, experiment.model.final_norm) == (None, "xavier", None)
+    assert (experiment.model.head, experiment.model.drop_tokens) == ("average", 0.0)
     assert (experiment.model.embedding, experiment.model.inputs, experiment.model.outputs) == ("real", 1, 1)
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from chordmixer.config import override
-from chordmixer.recipes import listops, pathfinder
+from chordmixer.recipes import image, listops, pathfinder, text
+from chordmixer.tasks.lra.image import BATCHES, ImageConfig
 from chordmixer.tasks.lra.listops import ListOpsConfig
 from chordmixer.tasks.lra.pathfinder import PathfinderConfig
+from chordmixer.tasks.lra.text import TextConfig
 from chordmixer.training import Experiment, train
 
+Command = Callable[..., tuple[int, str, str]]
+
 SMALL = {"training": 8, "validation": 8, "test": 8}
+TINY = ["model.network.track_size=2", "model.network.hidden=4", "training.epochs=2", "training.device=cpu"]
 
 
 def test_the_papers_numbers() -> None:
@@ -20,6 +28,8 @@ def test_the_papers_numbers() -> None:
         "ListOps": listops(ListOpsConfig()),
         "Pathfinder": pathfinder(PathfinderConfig()),
         "Path-X": pathfinder(PathfinderConfig(size=128)),
+        "Image": image(ImageConfig()),
+        "Text": text(TextConfig()),
     }
     numbers = {
         name: (e.model.network.hidden, e.model.network.track_size, e.training.rate, e.training.batch_sequences)
@@ -29,7 +39,18 @@ def test_the_papers_numbers() -> None:
         "ListOps": (88, 8, 0.007, 150),
         "Pathfinder": (320, 24, 0.005, 150),
         "Path-X": (128, 10, 0.001, 120),
+        "Image": (420, 28, 0.01, 100),
+        "Text": (96, 16, 0.007, 90),
     }
+    lengths = {name: e.model.network.max_length for name, e in made.items()}
+    assert lengths == {"ListOps": 2000, "Pathfinder": 1024, "Path-X": 16_384, "Image": 1024, "Text": 4000}
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_precision_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    made = [listops(ListOpsConfig()), pathfinder(PathfinderConfig()), image(ImageConfig()), text(TextConfig())]
+    assert [e.training.precision for e in made] == [precision] * 4
 
 
 @pytest.mark.parametrize(
@@ -44,3 +65,47 @@ def test_one_epoch_from_data_to_scores(experiment: Experiment, tmp_path: Path) -
     small = {"data": {"cache": str(tmp_path / "cache")}, "model": {"network": {"track_size": 2, "hidden": 4}}}
     evaluation = train(override(experiment, {**small, "training": {"epochs": 1, "device": "cpu"}}), tmp_path / "run")
     assert evaluation.records == 8 and 0 <= evaluation.scores["accuracy"].value <= 1
+
+
+def cifar(folder: Path) -> Path:
+    """Ten pictures a file, in the official binary form."""
+    chance = np.random.default_rng(0)
+    for name in (name for names in BATCHES.values() for name in names):
+        rows = chance.integers(0, 256, (10, 3073), dtype=np.uint8)
+        rows[:, 0] = np.arange(10)
+        (folder / name).write_bytes(rows.tobytes())
+    return folder
+
+
+def imdb(folder: Path) -> Path:
+    """Five reviews a folder, in the official layout."""
+    for part in ("train/neg", "train/pos", "test/neg", "test/pos"):
+        (folder / part).mkdir(parents=True)
+        for number in range(5):
+            (folder / part / f"{number}_1.txt").write_text(f"{part} " * (1 + 9 * number))
+    return folder
+
+
+@pytest.mark.parametrize(("task", "source", "validation"), [("image", cifar, 10), ("text", imdb, 4)])
+def test_from_the_official_files_to_scores(
+    chordmixer: Command, tmp_path: Path, task: str, source: Callable[[Path], Path], validation: int
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    own = [f"data.source={source(data)}", f"data.validation={validation}", f"data.cache={tmp_path / 'cache'}"]
+    settings = [word for setting in [*own, *TINY] for word in ("--set", setting)]
+    code, said, errors = chordmixer("train", task, "--out", run, *settings)
+    assert (code, errors) == (0, "") and "accuracy" in said and (run / "model.safetensors").is_file()
+    code, again, errors = chordmixer("evaluate", run)
+    assert (code, errors) == (0, "") and "accuracy" in again
+    code, _, errors = chordmixer("train", "--resume", run)
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize(("task", "archive"), [("image", "cifar-10-binary.tar.gz"), ("text", "aclImdb_v1.tar.gz")])
+def test_without_data_one_line_says_where_to_get_them(
+    chordmixer: Command, tmp_path: Path, task: str, archive: str
+) -> None:
+    run = tmp_path / "run"
+    code, _, errors = chordmixer("train", task, "--out", run)
+    assert code == 2 and archive in errors and errors.count("\n") == 1 and not run.exists()

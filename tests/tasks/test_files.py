@@ -192,6 +192,35 @@ def test_what_a_run_says_of_its_data(table: Callable[..., str], tmp_path: Path) 
     assert about["near_copies_looked_for"] is True
 
 
+def test_cut_records_are_what_everyone_sees(motifs: list[str]) -> None:
+    whole, cut = Files(FilesConfig(tuple(motifs))), Files(FilesConfig(tuple(motifs), cut=60))
+    assert whole.config.key == cut.config.key and whole.config != cut.config
+    longer = int((whole.store.lengths > 60).sum())
+    assert 0 < longer < 200 and f"{longer} records cut at 60 tokens" in cut.account.lines()
+    assert not any("cut" in line for line in whole.account.lines())
+    about = json.loads(json.dumps(cut.documents()))["data.json"]
+    assert (
+        about["account"]["notes"] == about["inspection"]["account"]["notes"] == {"records cut at 60 tokens": longer}
+    )
+    lengths = np.minimum(whole.store.lengths, 60)
+    assert cut.max_length == 60 and about["inspection"]["tokens"] == lengths.sum()
+    assert about["inspection"]["percentiles"]["100"] == 60
+    for part in ("training", "validation", "test"):
+        own = cut.records(part)
+        assert own.lengths == lengths[own.indices].tolist() == [len(own[i].values) for i in range(len(own))]
+        assert torch.equal(own[0].values, torch.from_numpy(whole.store.tokens(own.indices[0])[:60].copy()))
+
+
+def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) -> None:
+    rows = [f"{'ACCTGA' * (1 + i // 6)}{'ACGT'[i % 4]}{'TTAGGC'[i % 6 :]},{'ab'[i % 2]}" for i in range(60)]
+    path = table("some.csv", "sequence,label", [*rows, *[f"{'CAGGATTA' * 3}{'A' * i},a" for i in range(20)]])
+    cut = Files(FilesConfig((path,), cut=20))
+    copied = [i for i in range(60, 80) if cut.store.lengths[i] == 20]
+    parts = [part for part, own in cut.split.parts.items() if {*copied} & {*own.tolist()}]
+    assert len(copied) == 20 and len(parts) == 1
+    assert cut.inspection.duplicates.exact >= 19 and all(leak.exact == 0 for leak in cut.leaks.values())
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -203,6 +232,7 @@ def test_what_a_run_says_of_its_data(table: Callable[..., str], tmp_path: Path) 
             "--rc asks for both strands, and bytes tokens",
         ),
         ({"asked": "number"}, "label 'with' of record 'with0' is not a finite number"),
+        ({"cut": 0}, "cut=0 leaves nothing of a record: give 1 token or more, or leave it out"),
     ],
     ids=str,
 )

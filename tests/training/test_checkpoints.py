@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from chordmixer import files
 from chordmixer.config import override
@@ -55,9 +56,10 @@ def run(halfway: Path, tmp_path: Path) -> Path:
         ({}, [2, 4, 12, 13, 23]),
         ({"accumulate": 2, "evaluate_every": 4}, [1, 5, 6, 8, 11]),
         ({"evaluate_every": 5, "checkpoint_every": 4}, [10, 12, 20]),
+        ({"average": 0.3, "evaluate_every": 5}, [4, 10, 14]),
         ({"checkpoint_every": 0, "checkpoint_minutes": 0.0, "patience": 1, "evaluate_every": 3}, [5, 6, 7]),
     ],
-    ids=["mid-epoch and epoch ends", "accumulation", "evaluations between", "every step, patience"],
+    ids=["mid-epoch and epoch ends", "accumulation", "evaluations between", "averaged", "every step, patience"],
 )
 def test_going_on_gives_the_same_bytes(
     tiny: Experiment, tmp_path: Path, crash: Crash, settings: dict[str, Any], stops: list[int]
@@ -84,6 +86,19 @@ def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
         (tmp_path / "run" / name).unlink()
     train(tiny, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
+
+
+def test_averaged_weights_are_kept_and_missed(tiny: Experiment, crash: Crash, tmp_path: Path) -> None:
+    experiment = override(tiny, {"training": {"average": 0.3}})
+    crash(experiment, tmp_path / "run", 17)
+    newest, before = checkpoints.found(tmp_path / "run")
+    (newest / "average.safetensors").unlink()
+    found, refused = checkpoints.newest_good(tmp_path / "run")
+    assert found == before and "average.safetensors is missing" in refused[0]
+    train(experiment, tmp_path / "run", resume=True)
+    train(tiny, tmp_path / "plain")
+    weights = [files.read_tensors(tmp_path / name / MODEL) for name in ("run", "plain")]
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_what_a_kill_left_half_written_is_swept(tiny: Experiment, run: Path, whole: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chordmixer import files
 from chordmixer.config import override
+from chordmixer.recipes import retrieval
+from chordmixer.tasks.lra.retrieval import RetrievalConfig
 from chordmixer.training import Experiment, TrainingConfig
+from chordmixer.training.experiment import check_lengths
 from chordmixer.version import __version__
 
 
@@ -31,6 +35,7 @@ def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
         ({"training": {"epochs": 0}}, r"epochs=0 is too small: give 1 or more"),
         ({"training": {"precision": "fp8"}}, r"training\.precision='fp8' is not a choice: give one of fp32, bf16"),
         ({"training": {"warmup": 1.0}}, r"warmup=1\.0 is not a share of the run"),
+        ({"training": {"average": 1.0}}, r"average=1\.0 is not a share of the run"),
         ({"training": {"rate": 0.0}}, r"rate=0\.0 is not above zero"),
         ({"model": {"network": {"hiden": 3}}}, r"model\.network\.hiden is not a setting: did you mean hidden\?$"),
         ({"task": "sorting"}, r"task 'sorting' is not known: choose one of adding"),
@@ -82,3 +87,39 @@ def test_no_folder_and_no_config(tmp_path: Path) -> None:
 )
 def test_the_token_budget(config: TrainingConfig, lengths: list[int], tokens: int) -> None:
     assert config.tokens_for(lengths) == tokens
+
+
+# --- Records of one sequence, and of two ---
+
+
+def test_a_head_for_another_number_of_sequences(tiny: Experiment) -> None:
+    pairs = retrieval(RetrievalConfig())
+    pairs.build_task()
+    one = r"^model.head='average' answers for one sequence at a time, and retrieval asks about two .*model.head=pair$"
+    with pytest.raises(ValueError, match=one):
+        override(pairs, {"model": {"head": "average"}}).build_task()
+    two = r"^model.head='pair' answers for two sequences at a time, and adding asks about one .*model.head=average$"
+    with pytest.raises(ValueError, match=two):
+        override(tiny, {"model": {"head": "pair"}}).build_task()
+
+
+@pytest.mark.parametrize(
+    ("longer", "limits", "message"),
+    [
+        (None, (9, 9), None),
+        (None, (8, 9), "record r1 has 9 tokens, above model.network.max_length=8: .*max_length=9 or more$"),
+        (None, (9, 8), "record r1 has 9 tokens, above training.batch_tokens=8: .*batch_tokens=9 or more$"),
+        ([5, 6, 7], (7, 9), None),
+        ([5, 6, 7], (6, 9), "record r2 has 7 tokens in one of its two sequences, above model.network.max_length=6"),
+        ([5, 6, 7], (7, 8), "record r1 has 9 tokens, above training.batch_tokens=8"),
+    ],
+)
+def test_records_that_are_too_long(longer: list[int] | None, limits: tuple[int, int], message: str | None) -> None:
+    pairs = {} if longer is None else {"longer": longer}
+    records: Any = SimpleNamespace(lengths=[6, 9, 8], name="r{}".format, **pairs)
+    config = TrainingConfig(batch_tokens=limits[1])
+    if message is None:
+        check_lengths(records, limits[0], config)
+    else:
+        with pytest.raises(ValueError, match=message):
+            check_lengths(records, limits[0], config)

@@ -205,6 +205,19 @@ def test_memory_that_runs_out_is_explained(error: RuntimeError) -> None:
         rehearse(model, batch_of([60, 12]), Regression(), "x")
 
 
+def test_a_batch_of_pairs_is_told_by_its_records() -> None:
+    network = ChordMixerConfig(max_length=64, track_size=2, hidden=4)
+    model = Model(ModelConfig(2, 1, embedding="real", head="pair", network=network))
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    model.encoder.register_forward_hook(fail)
+    batch = replace(batch_of([60, 12, 5, 9]), targets=torch.rand(2), indices=[1, 0])
+    with pytest.raises(ValueError, match="86 tokens in 2 records: its longest record x has 72 tokens"):
+        rehearse(model, batch, Regression(), "x")
+
+
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="a bug"), explained([5], CPU):
         raise RuntimeError("a bug")

@@ -27,6 +27,7 @@ from chordmixer.tasks.targets import Regression
 from chordmixer.training import Experiment, checkpoints, loop, train
 from chordmixer.training.evaluation import Predictions, predict_records
 from chordmixer.training.loop import Run
+from chordmixer.training.optimiser import schedule
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
@@ -105,13 +106,13 @@ def test_gradients_are_clipped(tiny: Experiment, tmp_path: Path) -> None:
 
 
 def test_the_rate_rises_in_a_line_and_falls_along_a_cosine(tiny: Experiment, whole: Path) -> None:
-    assert [loop._schedule(done, 0.2) for done in (0.0, 0.05, 0.1, 0.2)] == pytest.approx([0, 0.25, 0.5, 1])
-    falling = [loop._schedule(0.2 + 0.8 * share, 0.2) for share in (0, 0.25, 0.5, 0.75, 1)]
+    assert [schedule(done, 0.2) for done in (0.0, 0.05, 0.1, 0.2)] == pytest.approx([0, 0.25, 0.5, 1])
+    falling = [schedule(0.2 + 0.8 * share, 0.2) for share in (0, 0.25, 0.5, 0.75, 1)]
     assert falling == pytest.approx([1, 0.5 + 0.5 * math.sqrt(0.5), 0.5, 0.5 - 0.5 * math.sqrt(0.5), 0])
-    assert loop._schedule(0.0, 0.0) == 1
+    assert schedule(0.0, 0.0) == 1
     done = {10: 9.5 / 24, 20: 19.5 / 24}  # the middle of a step
     for line in events(whole, "training"):
-        assert line["rate"] == pytest.approx(tiny.training.rate * loop._schedule(done[line["step"]], 0.05))
+        assert line["rate"] == pytest.approx(tiny.training.rate * schedule(done[line["step"]], 0.05))
 
 
 @pytest.mark.parametrize(

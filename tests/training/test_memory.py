@@ -61,6 +61,17 @@ def test_the_count_is_what_a_step_takes(
     assert sum(memory.peak(config, lengths, Place(half=half)).values()) == pytest.approx(measured, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "off"), [([400, 400, 90, 90], 0.05), ([700, 20, 300, 2], 0.12)], ids=["equal", "one-long"]
+)
+def test_the_count_of_pairs(peak_bytes: Callable[..., int], pairs: list[int], off: float) -> None:
+    """Told by the tokens of both: a forecast knows no more, and may be a block off."""
+    config = model({}, max(pairs), head="pair")
+    measured = peak_bytes(lambda: steps(config, pairs, half=False))
+    records = [sum(pairs[:2]), sum(pairs[2:])]
+    assert sum(memory.peak(config, records, Place()).values()) == pytest.approx(measured, rel=off)
+
+
 class Idle:
     """In place of a kernel: memory is asked for all the same."""
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import torch
+
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.tasks.adding import Adding, AddingConfig
 from chordmixer.training import Experiment, TrainingConfig
 
+SETTINGS = {200: (64, 1e-3, 13), 1_000: (64, 1e-3, 18), 16_000: (16, 7e-4, 8)}
+"""From a base length on: sequences of a batch, rate, epochs. On one H200 99.5 and 99.8 % of the test sequences were
+right with the first two (docs/results), and 99.3 % of the validation sequences after six epochs of the third."""
+
 
 def adding(data: AddingConfig) -> Experiment:
-    """S = 16 and H = 128 are the paper's; its batch of 2 at rate 1e-4 is replaced by one of 64 at 1e-3.
+    """S = 16 and H = 128 are the paper's; its batch of 2 at rate 1e-4 is replaced by `SETTINGS`; bfloat16 on a GPU.
 
-    >>> adding(AddingConfig(base_length=1000)).model.network.max_length
-    31800
+    >>> experiment = adding(AddingConfig(base_length=1000))
+    >>> experiment.model.network.max_length, experiment.training.epochs
+    (31800, 18)
     """
     network = ChordMixerConfig(max_length=data.longest, track_size=16, hidden=128)
     model = ModelConfig(inputs=Adding.inputs, outputs=1, embedding="real", network=network)
-    return Experiment("adding", data, model, TrainingConfig(epochs=10, batch_sequences=64, rate=1e-3))
+    known = max((base for base in SETTINGS if base <= data.base_length), default=min(SETTINGS))
+    batch, rate, epochs = SETTINGS[known]
+    precision = "bf16" if torch.cuda.is_available() else "fp32"
+    training = TrainingConfig(epochs=epochs, batch_sequences=batch, rate=rate, precision=precision)  # type: ignore[arg-type]
+    return Experiment("adding", data, model, training)

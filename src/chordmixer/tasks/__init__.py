@@ -13,8 +13,14 @@ from chordmixer.tasks.targets import Target
 TASKS = {
     "adding": "chordmixer.tasks.adding:Adding",
     "files": "chordmixer.tasks.files:Files",
+    "fragments": "chordmixer.tasks.fragments:Fragments",
+    "image": "chordmixer.tasks.lra.image:Image",
     "listops": "chordmixer.tasks.lra.listops:ListOps",
+    "masking": "chordmixer.tasks.masking:Masking",
     "pathfinder": "chordmixer.tasks.lra.pathfinder:Pathfinder",
+    "retrieval": "chordmixer.tasks.lra.retrieval:Retrieval",
+    "text": "chordmixer.tasks.lra.text:Text",
+    "variants": "chordmixer.tasks.variants:Variants",
 }
 
 

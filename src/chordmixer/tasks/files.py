@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.data.cutting import CutStore
 from chordmixer.data.entries import Account
 from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
 from chordmixer.data.inspection import Inspection, inspect
@@ -51,10 +52,16 @@ class FilesConfig:
     a composition of its own, as of mitochondria."""
     seed: int = 0
     """Of the strands."""
+    cut: int | None = None
+    """Tokens at which longer records are cut, and counted as such, in training and in use; None: never."""
     cache: str | None = field(default=None, compare=False)
     """The folder of stores; None: the user's cache folder."""
     key: str | None = None
     """The store's name in that folder: a hash of the files' content and of how they are read."""
+
+    def __post_init__(self) -> None:
+        if self.cut is not None and self.cut < 1:
+            raise ValueError(f"cut={self.cut} leaves nothing of a record: give 1 token or more, or leave it out")
 
 
 class Files:
@@ -175,7 +182,8 @@ class _Opened:
 
     def __init__(self, config: FilesConfig) -> None:
         reading = config.reading
-        self.store, _ = gather(config.files, reading, config.tokenizer, _cache(config), _silent, config.key)
+        store, _ = gather(config.files, reading, config.tokenizer, _cache(config), _silent, config.key)
+        self.store = store if config.cut is None else CutStore(store, config.cut)
         self.question = question(self.store, config.asked, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(

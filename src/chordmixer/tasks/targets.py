@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 from torch import Tensor
 
+from chordmixer.packed import Packed
 from chordmixer.tasks import scores
 
 
@@ -35,6 +36,17 @@ class Target(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """All that `from_dict` needs to build it again: plain values, for a run's labels.json."""
+        ...
+
+
+@runtime_checkable
+class TokenTarget(Target, Protocol):
+    """A question about tokens of a sequence; what stands for outputs elsewhere is counted over their answers."""
+
+    def rows(
+        self, model: Callable[[Packed], Packed], x: Packed, targets: Shaped[Tensor, "B"]
+    ) -> Float[Tensor, "B columns"]:
+        """Ask a model that answers for every token; a row a sequence."""
         ...
 
 

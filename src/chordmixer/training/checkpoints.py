@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from chordmixer.config import from_dict
 
 KEEP = 2
 FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json")
+AVERAGE = "average.safetensors"
+"""Only of runs that keep one."""
 
 
 @dataclass
@@ -45,11 +47,14 @@ class State:
     lines: int = 0
     """Of metrics.jsonl at this point."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    average: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The mean of the last steps' weights, where a run keeps one."""
 
 
 def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> Path:
     """Write `checkpoints/step-N` and drop all but the newest."""
-    numbers = {k: v for k, v in asdict(state).items() if k != "best_weights"}
+    numbers = asdict(replace(state, best_weights={}, average={}))
+    del numbers["best_weights"], numbers["average"]
     path = folder / "checkpoints" / f"step-{state.step:09d}{'-finished' if state.finished else ''}"
     if path.exists():  # saved at this step before
         return path
@@ -58,6 +63,7 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> 
         {
             "model.safetensors": files.tensor_bytes(model.state_dict()),
             "best.safetensors": files.tensor_bytes(state.best_weights),
+            **({AVERAGE: files.tensor_bytes(state.average)} if state.average else {}),
             "optimizer.safetensors": files.tensor_bytes(_flat(optimizer)),
             "state.json": json.dumps(numbers, indent=2).encode(),
         },
@@ -77,9 +83,10 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
     refused: list[str] = []
     for path in found(folder):
         try:
-            files.verify(path, FILES)
+            averaged = [AVERAGE] if AVERAGE in files.read_json(path / files.MANIFEST) else []
+            files.verify(path, [*FILES, *averaged])
             from_dict(State, _numbers(path), str(path / "state.json"))
-            for name in FILES[:3]:
+            for name in [*FILES[:3], *averaged]:
                 files.read_tensors(path / name)
         except ValueError as error:
             refused.append(str(error))
@@ -96,6 +103,7 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     """Put a checkpoint's weights and optimiser state in place."""
     state = from_dict(State, _numbers(path), str(path / "state.json"))
     state.best_weights = files.read_tensors(path / "best.safetensors")
+    state.average = files.read_tensors(path / AVERAGE) if (path / AVERAGE).exists() else {}
     try:
         model.load_state_dict(files.read_tensors(path / "model.safetensors"))
         _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))

@@ -17,6 +17,7 @@ from chordmixer import files
 from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
 from chordmixer.tasks.targets import Target
+from chordmixer.training.asking import ask
 from chordmixer.training.experiment import Experiment, TrainingConfig
 from chordmixer.training.strands import averaged
 
@@ -67,6 +68,7 @@ class Predictions:
 
     names: list[str]
     lengths: ndarray
+    """In tokens; of a pair, those of both sequences together."""
     targets: ndarray
     outputs: ndarray
 
@@ -102,16 +104,27 @@ def evaluate(run: Path | str, split: str = "test") -> Evaluation:
     device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
     task = experiment.build_task()
     answering = averaged(model.to(device), task.complement, device)
-    predictions = predict_records(answering, task.records(split), experiment.training, device)
+    predictions = predict_records(answering, task.records(split), experiment.training, device, task.target)
     evaluation = summarise(predictions, task.target, experiment, split)
     save_evaluation(folder, evaluation, predictions)
     return evaluation
 
 
-def predict_records(model: nn.Module, records: Records, config: TrainingConfig, device: torch.device) -> Predictions:
-    """The model's outputs for all records; with several ranks each takes its share and all get the whole."""
+def predict_records(
+    model: nn.Module,
+    records: Records,
+    config: TrainingConfig,
+    device: torch.device,
+    target: Target | None = None,
+    *,
+    alone: bool = False,
+) -> Predictions:
+    """The model's outputs for all records, or what `target` counts over its tokens.
+
+    With several ranks each takes its share and all get the whole, unless one works `alone`.
+    """
     rank, ranks = 0, 1
-    if torch.distributed.is_initialized():
+    if torch.distributed.is_initialized() and not alone:
         rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     sampler = _Share(records.lengths, config.tokens_for(records.lengths), 4 * config.batch_sequences, rank, ranks)
     rows = []
@@ -119,7 +132,8 @@ def predict_records(model: nn.Module, records: Records, config: TrainingConfig, 
     half = config.precision == "bf16"
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
-            outputs = model(batch.inputs).float().cpu().numpy()
+            asked = model(batch.inputs) if target is None else ask(target, model, batch.inputs, batch.targets)
+            outputs = asked.float().cpu().numpy()
             rows += list(zip(batch.indices, batch.targets.cpu().numpy(), outputs, strict=True))
     rows = sorted(gather_object(rows) if ranks > 1 else rows, key=lambda row: row[0])
     indices, targets, outputs = zip(*rows, strict=True)

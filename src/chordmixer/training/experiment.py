@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from chordmixer import files
 from chordmixer.config import from_dict, to_dict
-from chordmixer.data.records import Records
+from chordmixer.data.records import PairedRecords, Records
+from chordmixer.models.heads import HEADS
 from chordmixer.models.model import FORMAT, ModelConfig, read_config
 from chordmixer.tasks import Task, task_class
+from chordmixer.tasks.targets import TokenTarget
 from chordmixer.version import __version__
 
 
@@ -29,12 +31,16 @@ class TrainingConfig:
     """Batches whose gradients are added up before a step."""
     rate: float = 1e-3
     """Highest learning rate."""
+    layer_decay: float = 1.0
+    """Share of the rate that a block has of the one behind it, from the head back to the embedding; 1: all alike."""
     warmup: float = 0.05
     """Share of the run in which the rate rises; it then falls along a cosine to zero."""
     weight_decay: float = 0.01
     """AdamW's."""
     clip: float = 1.0
     """Gradients of a larger norm are scaled down to it."""
+    average: float = 0.0
+    """Weights are judged and kept as their mean over about this share of the run, such as 0.05; 0: as they are."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the matrix products; weights and optimiser are always float32."""
     patience: int = 0
@@ -49,6 +55,12 @@ class TrainingConfig:
     """Most minutes of work that a crash may cost."""
     seed: int = 0
     """Of the first weights, the order of the data and the dropout."""
+    start: str | None = field(default=None, compare=False)
+    """The run whose embedding and encoder are the first weights; None: random ones."""
+    start_sha256: str | None = None
+    """Of that run's weights."""
+    freeze: bool = False
+    """Embedding and encoder stay as they are at first; only the head learns."""
     workers: int = 0
     """Processes that build batches; 0: this one does."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -63,6 +75,10 @@ class TrainingConfig:
         for name in ("rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay={self.layer_decay} is not a share: give more than 0, and 1 or less")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average={self.average} is not a share of the run: give 0 or more, and less than 1")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup={self.warmup} is not a share of the run: give 0 or more, and less than 1")
 
@@ -92,10 +108,23 @@ class Experiment:
                     f"model.{key}={getattr(self.model, key)!r} does not fit the task {self.task}, which needs "
                     f"{value!r}: set model.{key}={value}"
                 )
-        if self.model.head == "tokens":
+        if self.model.head == "tokens" and not isinstance(task.target, TokenTarget):
             raise ValueError(
                 f"model.head='tokens' answers for every token, and {self.task} asks once a sequence: "
                 "set model.head=average"
+            )
+        if self.model.head != "tokens" and isinstance(task.target, TokenTarget):
+            raise ValueError(
+                f"model.head={self.model.head!r} answers once a sequence, and {self.task} asks about tokens: "
+                "set model.head=tokens"
+            )
+        own, asked = HEADS[self.model.head].sequences, getattr(task, "sequences", 1)  # tasks of pairs say 2
+        needed = getattr(task, "head", None)  # and those for which a single head will do say which
+        if own != asked or (needed or self.model.head) != self.model.head:
+            many, cure = {1: "one sequence", 2: "two sequences"}, {1: "average", 2: "pair"}
+            raise ValueError(
+                f"model.head={self.model.head!r} answers for {many[own]} at a time, and {self.task} asks about "
+                f"{many[asked]}: set model.head={needed or cure[asked]}"
             )
         return task
 
@@ -150,11 +179,16 @@ def open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
 
 def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:
     """Refuse a record that the network, or a batch, cannot hold."""
-    where, length = max(enumerate(records.lengths), key=lambda record: record[1])
-    limits = {"model.network.max_length": max_length, "training.batch_tokens": config.tokens_for(records.lengths)}
-    for setting, limit in limits.items():
+    longest, which = records.lengths, ""
+    if isinstance(records, PairedRecords):
+        longest, which = records.longer, " in one of its two sequences"
+    for setting, limit, lengths, of in (
+        ("model.network.max_length", max_length, longest, which),
+        ("training.batch_tokens", config.tokens_for(records.lengths), records.lengths, ""),
+    ):
+        where, length = max(enumerate(lengths), key=lambda record: record[1])
         if length > limit:
             raise ValueError(
-                f"record {records.name(where)} has {length:,} tokens, above {setting}={limit:,}: no sequence is "
-                f"ever cut; set {setting}={length} or more"
+                f"record {records.name(where)} has {length:,} tokens{of}, above {setting}={limit:,}: no sequence is "
+                f"ever cut unasked; set {setting}={length} or more"
             )

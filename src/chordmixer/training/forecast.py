@@ -230,7 +230,7 @@ def rehearse(model: nn.Module, batch: Batch, target: Target, longest: str = "") 
     model.train()
     try:
         with (
-            explained(batch.inputs.lengths, device, longest),
+            explained(batch.lengths, device, longest),
             torch.random.fork_rng([device] if device.type == "cuda" else []),
         ):
             moments = [torch.empty_like(p) for p in parameters for _ in range(2)]

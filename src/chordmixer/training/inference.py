@@ -7,7 +7,7 @@ where an interrupted run was taken up again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from chordmixer import files
 from chordmixer.data import tokenizers
+from chordmixer.data.cutting import cut_note
 from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
 from chordmixer.models import Model
@@ -65,45 +66,73 @@ class Trained:
         if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"batch_tokens={batch_tokens} is too small: give 1 or more")
         self.device = _device(device)
-        self.answers = Answers.load(self.folder)
+        self._answers = None if _is_pretrained(self.folder) else Answers.load(self.folder)
+        self.documents = [tokenizers.FILE] if self._answers is None else [answers.FILE, tokenizers.FILE]
         if (self.folder / files.MANIFEST).exists():
-            files.verify(self.folder, [answers.FILE, tokenizers.FILE])
+            files.verify(self.folder, self.documents)
         self.tokenizer = tokenizers.load_tokenizer(self.folder)
         self.model = Model.from_pretrained(str(self.folder), device=self.device.type)
         self.max_length = self.model.config.network.max_length
         self.batch_tokens = batch_tokens or BATCH_TOKENS[self.device.type]
         self.config = read_config(self.folder)
+        self.cut: int | None = (self.config.get("data") or {}).get("cut")
+        """Tokens at which records are cut, as they were in training; None: never."""
         self.half = self.config.get("training", {}).get("precision") == "bf16"
         self._check_parts()
 
     def _check_parts(self) -> None:
         """The files of a folder may be of different runs."""
-        config, target = self.model.config, self.answers.target
-        found = (config.inputs, config.outputs, self.tokenizer.name)
-        if found != (self.tokenizer.size, target.outputs, self.answers.tokenizer) or config.head == "tokens":
+        config, size = self.model.config, self.tokenizer.size
+        if self._answers is None:  # one id more than letters, for those that are masked
+            fits = (config.inputs, config.outputs) == (size + 1, size)
+        else:
+            found = (config.inputs, config.outputs, self.tokenizer.name)
+            fits = found == (size, self.answers.target.outputs, self.answers.tokenizer) and config.head != "tokens"
+        if not fits:
             raise ValueError(
-                f"{self.folder}: the model, {tokenizers.FILE} and {answers.FILE} do not fit each other: use the "
+                f"{self.folder}: the model, {' and '.join(reversed(self.documents))} do not fit each other: use the "
                 "files of one run"
             )
-        if self.answers.both_strands and self.tokenizer.complement is None:
+        if self.cut is not None and (not isinstance(self.cut, int) or self.cut < 1):
+            raise ValueError(f"{self.folder}: data.cut={self.cut!r} is not a number of tokens: use another copy")
+        if self.both_strands and self.tokenizer.complement is None:
             raise ValueError(f"{self.folder / answers.FILE} asks for both strands, and {self.tokenizer.name} has one")
+
+    @property
+    def answers(self) -> Answers:
+        """What the outputs mean."""
+        if self._answers is None:
+            raise ValueError(
+                f"{self.folder} was pre-trained: it finds masked tokens and has no answers about records; embed "
+                f"takes it, or train it further: chordmixer train LABELLED_FILES --from {self.folder} --out RUN"
+            )
+        return self._answers
+
+    @property
+    def both_strands(self) -> bool:
+        """Whether an answer, or an embedding, is the mean over both."""
+        return self._answers is not None and self._answers.both_strands
 
     @property
     def digest(self) -> str:
         """Of all that its answers depend on."""
         whole = hashlib.sha256()
-        for name in ("config.json", "model.safetensors", tokenizers.FILE, answers.FILE):
+        for name in ("config.json", "model.safetensors", *reversed(self.documents)):
             whole.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
         return whole.hexdigest()
 
     def windows(
         self, entries: Iterable[Entry], account: Account, on_bad: OnBad | None, say: Callable[[str], None]
     ) -> Iterator[list[Item]]:
-        """The records as tokens, so many at a time that the memory they take has a bound."""
+        """The records as tokens, so many at a time that the memory they take has a bound.
+
+        Those of a run that was trained on cut records are cut in the same way, and counted in the account.
+        """
         tokenizer = _lenient(self.tokenizer) if on_bad == "unknown" else self.tokenizer
         window: list[Item] = []
         total = 0
-        for item in _items(entries, tokenizer, on_bad == "reject", account, say):
+        items = _items(entries, tokenizer, on_bad == "reject", account, say)
+        for item in items if self.cut is None else _cut(items, self.cut, account):
             if window and (total + len(item.tokens) > BATCHES * self.batch_tokens or len(window) == MOST_RECORDS):
                 yield _noted(window, tokenizer, account)
                 window, total = [], 0
@@ -162,7 +191,7 @@ class Trained:
         return self.averages(window, pieces, self.model, self.model.config.outputs)
 
     def _of_strands(self, answer: Callable[[Packed], Tensor], packed: Packed) -> Tensor:
-        if not self.answers.both_strands:
+        if not self.both_strands:
             return answer(packed)
         assert self.tokenizer.complement is not None
         complement = torch.from_numpy(self.tokenizer.complement.astype(np.int32))
@@ -198,6 +227,14 @@ def _device(name: str | None) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def _is_pretrained(folder: Path) -> bool:
+    """A model that answers for tokens has no labels for its outputs."""
+    if (folder / answers.FILE).exists() or not (folder / "config.json").exists():
+        return False
+    model: Mapping[str, Any] = read_config(folder)["model"]
+    return model.get("head") == "tokens"
+
+
 def _lenient(tokenizer: Tokenizer) -> Tokenizer:
     """With bad characters taken as unknown; some tokenizers know no bad ones."""
     names = {field.name for field in fields(tokenizer)}  # type: ignore[arg-type]  # every tokenizer is a dataclass
@@ -218,6 +255,13 @@ def _items(
             continue
         account.use()
         yield Item(entry, tokens)
+
+
+def _cut(items: Iterable[Item], most: int, account: Account) -> Iterator[Item]:
+    for item in items:
+        if len(item.tokens) > most:
+            account.notes[cut_note(most)] += 1
+        yield Item(item.entry, item.tokens[:most])
 
 
 def _noted(window: list[Item], tokenizer: Tokenizer, account: Account) -> list[Item]:

@@ -19,14 +19,18 @@ from torch import Tensor
 from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
 from chordmixer.data.sampling import Step
 from chordmixer.models import Model
-from chordmixer.training import checkpoints, outcome, ranks
+from chordmixer.training import checkpoints, outcome, ranks, starting
+from chordmixer.training.asking import Asked, ask
+from chordmixer.training.averaging import Average
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, TrainingConfig, check_lengths, open_folder
 from chordmixer.training.forecast import check_fits, explained, forecast, largest, rehearse
 from chordmixer.training.interrupts import Interrupted, Interrupts
 from chordmixer.training.memory import COUNTED
+from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
+from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
 
 LEARNT = 0.95
@@ -74,21 +78,21 @@ class Run:
         self.loader = _loader(self.training, self.config, self.accelerator)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
+        starting.begin(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
-        if experiment.model.encoder == COUNTED:
+        if experiment.model.encoder == COUNTED and not self.config.freeze:  # counted for networks that learn
             check_fits(forecast(experiment, self.training.lengths, self.accelerator.device, self.training.name))
         if self.main:
             open_folder(experiment, out, resume)
         self.wrapped = self.accelerator.prepare(self.model)
-        self.parameters = list(self.model.parameters())
-        self.adam = torch.optim.AdamW(
-            self.parameters, lr=self.config.rate, weight_decay=self.config.weight_decay, fused=True
-        )
-        self.bad = torch.zeros((), device=self.accelerator.device)
+        self.optimiser = Optimiser(self.model, self.config, max(self.training.lengths))
         self.unread: list[Taken] = []
         self.journal = Journal(out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
+        steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
+        horizon = self.config.average * steps
+        self.average = Average(self.model, horizon, self.state.average) if self.config.average else None
 
     def train(self) -> Evaluation:
         if not self.state.finished:
@@ -107,7 +111,8 @@ class Run:
     def _rehearse(self) -> None:
         """The largest batch once for nothing: memory runs out now or never."""
         records = largest(self.loader.sampler, self.config.epochs)
-        rehearse(self.model, self.loader.batch(records), self.task.target, self.training.name(records[0]))
+        batch, target = self.loader.batch(records), self.task.target
+        rehearse(Asked(self.model, target, batch.targets), batch, target, self.training.name(records[0]))
 
     def _epoch(self) -> None:
         state, sampler = self.state, self.loader.sampler
@@ -133,24 +138,17 @@ class Run:
     def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
         """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks.
 
-        Nothing here waits for the device: a norm that is not finite makes the optimiser leave this and all later
-        steps out, and `_settle` finds out which was the first.
+        Nothing here waits for the device: `_settle` finds out which step was the first that was not finite.
         """
         state, done = self.state, (self.state.epoch + share) / self.config.epochs
-        rate = self.config.rate * _schedule(done, self.config.warmup)
+        rate = self.optimiser.rate(done)
         losses = []
         for number, batch in enumerate(batches):
             self._seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
             losses.append(self._backward(batch, sequences, last=batch is batches[-1]))
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        result = torch.stack([torch.stack(losses).sum(), norm])
-        self.bad = torch.maximum(self.bad, (~torch.isfinite(result)).any().float())
-        self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing where this is one
-        self.adam.grad_scale = (norm / self.config.clip).clamp_(min=1)  # type: ignore[attr-defined]  # and clips
-        for settings in self.adam.param_groups:
-            settings["lr"] = rate
-        self.adam.step()
-        self.adam.zero_grad(set_to_none=True)
+        result = self.optimiser.step(torch.stack(losses).sum(), rate)
+        if self.average:
+            self.average.update(state.step + 1)
 
         own = [i for batch in batches for i in batch.indices]
         tokens = sum(batch.inputs.tokens for batch in batches)
@@ -164,9 +162,10 @@ class Run:
         first = self.training.name(batch.indices[0])
         with (
             self.accelerator.no_sync(self.wrapped) if not last else nullcontext(),
-            explained(batch.inputs.lengths, self.accelerator.device, first),
+            explained(batch.lengths, self.accelerator.device, first),
         ):
-            losses = self.task.target.losses(self.wrapped(batch.inputs), batch.targets)
+            rows = ask(self.task.target, self.wrapped, batch.inputs, batch.targets)
+            losses = self.task.target.losses(rows, batch.targets)
             losses = losses if batch.weights is None else losses * batch.weights
             self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
         return losses.detach().sum()
@@ -205,7 +204,10 @@ class Run:
     def _validate(self, training_loss: float) -> None:
         """Score the validation set; keep the best weights; count patience only once something was learnt."""
         state, target = self.state, self.task.target
-        predictions = self._predict(self.validation)
+        with self.average.in_place() if self.average else nullcontext():
+            standardise(self.model, self.loader, state.epoch, self.config.precision == "bf16")
+            predictions = self._predict(self.validation)
+            weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
         loss, metrics = predictions.loss(target), target.metrics(predictions.outputs, predictions.targets)
         if not math.isfinite(loss):
             wrong = ", ".join(predictions.not_finite()[:8])
@@ -217,7 +219,7 @@ class Run:
         learnt = state.best_loss < LEARNT * constant or training_loss < BY_HEART * constant
         if loss < state.best_loss:
             state.best_loss, state.best_step, state.waited = loss, state.step, 0
-            state.best_weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+            state.best_weights = weights
         elif learnt:
             state.waited += 1
         if self.journal:
@@ -228,8 +230,9 @@ class Run:
 
     def _predict(self, records: Records) -> Predictions:
         """The outputs for all records, on every rank."""
-        device = self.accelerator.device
-        return predict_records(averaged(self.wrapped, self.task.complement, device), records, self.config, device)
+        device, target = self.accelerator.device, self.task.target
+        answering = averaged(self.wrapped, self.task.complement, device)
+        return predict_records(answering, records, self.config, device, target)
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.waited
@@ -251,7 +254,8 @@ class Run:
         self._settle()
         if self.journal:
             self.state.lines = self.journal.lines
-            checkpoints.save(self.out, self.state, self.model, self.adam)
+            self.state.average = self.average.values if self.average else {}
+            checkpoints.save(self.out, self.state, self.model, self.optimiser.adam)
         self.saved = time.monotonic()
 
     def _restore(self) -> State:
@@ -260,17 +264,20 @@ class Run:
         (found,) = broadcast_object_list([found])
         for reason in refused:
             self.display.say(f"refused: {reason}")
-        state = checkpoints.load(found, self.model, self.adam) if found else State()
+        state = checkpoints.load(found, self.model, self.optimiser.adam) if found else State()
         if found:
             self.display.say(f"going on from {found}")
         if self.journal:
             self.journal.keep(state.lines)
+        if self.main and self.config.start and not found:  # from here on the run needs no other
+            checkpoints.save(self.out, state, self.model, self.optimiser.adam)
         return state
 
     def _describe(self) -> None:
         sampler, weights = self.loader.sampler, sum(p.numel() for p in self.model.parameters())
         network = f"{self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
-        for line in introduction(self.experiment.task, sampler, network, self.config.epochs):
+        lines = introduction(self.experiment.task, sampler, network, self.config.epochs)
+        for line in [*lines, *starting.said(self.config)]:
             self.display.say(line)
         self.display.start = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
 
@@ -302,14 +309,3 @@ def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator)
 
 def _groups(steps: Sequence[Step], size: int) -> Iterator[Sequence[Step]]:
     return (steps[i : i + size] for i in range(0, len(steps), size))
-
-
-def _schedule(done: float, warmup: float) -> float:
-    """Up in a line, down along a cosine; `done` is the share of the run.
-
-    >>> [round(_schedule(d, 0.1), 2) for d in (0.05, 0.1, 0.55, 1.0)]
-    [0.5, 1.0, 0.5, 0.0]
-    """
-    if done < warmup:
-        return done / warmup
-    return 0.5 + 0.5 * math.cos(math.pi * (done - warmup) / (1 - warmup))

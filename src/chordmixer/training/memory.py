@@ -29,6 +29,8 @@ from chordmixer import ops
 from chordmixer.models.chordmixer import ChordMixerConfig, depth
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import Model, ModelConfig
+from chordmixer.models.strategies import STRATEGIES
+from chordmixer.packed import Packed
 
 Terms = dict[str, int]
 """Bytes by what they are for."""
@@ -60,7 +62,7 @@ class Place:
         if device.type != "cuda":
             return Place(half=half, heap=True)
         about = torch.cuda.get_device_properties(device)
-        # torch's own choice for cuBLAS, once for the thread of the forward pass and once for that of the backward pass
+        # torch's own choice for cuBLAS, once for each of two threads: that of the forward and of the backward pass
         workspace = 2 * ((32 << 20) if about.major >= 9 else 8320 << 10)
         kernels = ops.on_kernels(torch.empty(0, device=device))
         return Place(kernels, half, about.multi_processor_count, workspace)
@@ -77,7 +79,7 @@ def weights(model: ModelConfig) -> int:
 
 
 def peak(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1) -> Terms:
-    """The terms of the fullest moment of a training step over sequences of these lengths.
+    """The terms of the fullest moment of a training step over records of these lengths.
 
     >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
     >>> {name: f"{size >> 20} MB" for name, size in peak(model, [1000] * 64, Place()).items() if size >> 20}
@@ -97,9 +99,12 @@ def step(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: i
             f"set model.encoder={COUNTED}"
         )
     own, extra = weights(model), HEADS[model.head].extra
-    size = Size(replace(model.network, max_length=model.network.max_length + extra), [n + extra for n in lengths])
+    parts = [n + extra for n in _read(model, sequences(model, lengths))]
+    network = replace(model.network, max_length=model.network.max_length + extra)
+    size = Size(network, parts, networks=2 if model.decoder else 1)
     always = {"weights": 4 * own, "moments of AdamW": 8 * own, "workspace of cuBLAS": place.workspace}
     passing = {**always, "gradients of the weights": 4 * own if accumulate > 1 else 0}
+    passing["answers for the tokens"] = 12 * sum(parts) * model.outputs if model.head == "tokens" else 0
     passing["inputs"] = sum(lengths) * (9 if model.embedding == "tokens" else 4 * model.inputs)
     if place.kernels:
         moments = _kernels_reversible(size, place) if model.network.reversible else _kernels(size, place, model)
@@ -111,15 +116,37 @@ def step(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: i
     return [turn, *({**passing, **terms} for terms in moments)]
 
 
+def sequences(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
+    """The lengths of the sequences of such records; of a pair, as if both were equal, which is a block off at most.
+
+    >>> sequences(ModelConfig(inputs=256, outputs=2, head="pair"), [100, 7])
+    [50, 50, 4, 3]
+    """
+    each = HEADS[model.head].sequences
+    return [max(1, (n + each - 1 - part) // each) for n in lengths for part in range(each)]
+
+
+def _read(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
+    """The lengths that the encoder reads of such sequences, with padding where the model pads.
+
+    >>> _read(ModelConfig(inputs=5, outputs=2, strategy="segment", piece_length=4), [3, 9])
+    [4, 4, 4, 4]
+    """
+    strategy = STRATEGIES[model.strategy](model.network.max_length, model.piece_length)
+    return list(strategy.parts(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
+
+
 class Size:
     """The numbers that memory is counted in."""
 
-    def __init__(self, network: ChordMixerConfig, lengths: Sequence[int]) -> None:
+    def __init__(self, network: ChordMixerConfig, lengths: Sequence[int], networks: int = 1) -> None:
+        """`networks` of this config, one behind the other."""
         self.network, self.lengths = network, lengths
         self.channels, self.hidden = network.width, network.hidden
         self.tokens = sum(lengths)
         depths = [depth(n) for n in lengths]
-        self.reach = [sum(n for n, d in zip(lengths, depths, strict=True) if d > i) for i in range(max(depths))]
+        reach = [sum(n for n, d in zip(lengths, depths, strict=True) if d > i) for i in range(max(depths))]
+        self.reach = networks * reach
         """Tokens that reach each block."""
         self.of_blocks = len(self.reach) * (2 * self.hidden * self.channels + self.channels + self.hidden)
         """Weights of the blocks in use."""

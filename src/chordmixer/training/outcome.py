@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from torch import Tensor
 from chordmixer import files
 from chordmixer.tasks import Task
 from chordmixer.tasks.files import Files
-from chordmixer.tasks.targets import Regression
+from chordmixer.tasks.masking import Masking
+from chordmixer.tasks.targets import Regression, TokenTarget
 from chordmixer.training import answers
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
-from chordmixer.training.evaluation import Evaluation, Predictions, save_evaluation, summarise
+from chordmixer.training.evaluation import Evaluation, Predictions, predict_records, save_evaluation, summarise
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.plain import plain_baselines
 from chordmixer.version import __version__
@@ -56,6 +57,8 @@ def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predict
     documents["data.json"]["versions"] = versions
     for name, content in documents.items():
         files.write_json(folder / name, content)
+    if isinstance(task.target, TokenTarget):  # no answers about records
+        return [*documents]
     tokenizer = documents["tokenizer.json"]["tokenizer"]
     known = Answers(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
     if not isinstance(known.target, Regression):
@@ -70,13 +73,27 @@ def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluat
     folder = Path(run)
     experiment = Experiment.load(folder)
     task = experiment.build_task()
-    if not isinstance(task, Files):
+    if not isinstance(task, Files | Masking):
         raise ValueError(f"{folder} is a run of {experiment.task}, which has no plain baselines: give a run on files")
     if len(task.store.values) > LONG:
         say("plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+    rows, found = [], []
+    for name, sentence, predictions in _plain(task) if isinstance(task, Files) else _markov(task, experiment):
+        evaluation = replace(summarise(predictions, task.target, experiment, "test"), encoder=name)
+        rows.append({"name": name, "sentence": sentence, "evaluation": asdict(evaluation)})
+        found.append(evaluation)
+    files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
+    files.write_manifest(folder, [BASELINES])
+    return found
+
+
+Baseline = tuple[str, str, Predictions]
+"""Its name, what it does, and its answers to the test records."""
+
+
+def _plain(task: Files) -> Iterator[Baseline]:
     test = task.records("test")
     names, lengths = [test.name(i) for i in range(len(test))], task.store.lengths[test.indices]
-    rows, found = [], []
     for plain in plain_baselines(
         [task.store.tokens(i) for i in task.question.records],
         task.store.lengths[task.question.records],
@@ -85,10 +102,13 @@ def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluat
         task.target,
         task.kind,
     ):
-        predictions = Predictions(names, lengths, task.question.targets[task.split.test], plain.outputs)
-        evaluation = replace(summarise(predictions, task.target, experiment, "test"), encoder=plain.name)
-        rows.append({"name": plain.name, "sentence": plain.sentence, "evaluation": asdict(evaluation)})
-        found.append(evaluation)
-    files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
-    files.write_manifest(folder, [BASELINES])
-    return found
+        answers = Predictions(names, lengths, task.question.targets[task.split.test], plain.outputs)
+        yield plain.name, plain.sentence, answers
+
+
+def _markov(task: Masking, experiment: Experiment) -> Iterator[Baseline]:
+    """They are asked as the model was: shown the same tokens, and counted by the same code."""
+    test, config, cpu = task.records("test"), experiment.training, torch.device("cpu")
+    for chain in task.baselines():
+        answers = predict_records(chain, test, config, cpu, task.target, alone=True)  # type: ignore[arg-type]  # frozen
+        yield chain.name, chain.sentence, answers

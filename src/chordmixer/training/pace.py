@@ -60,7 +60,8 @@ def _stepper(experiment: Experiment, device: torch.device) -> Callable[[Sequence
     adam = torch.optim.AdamW(model.parameters(), fused=True)
 
     def take(lengths: Sequence[int]) -> float:
-        inputs = Packed.from_lengths(_made_up(config, sum(lengths)), list(lengths)).to(device)
+        parts = memory.sequences(config, lengths)
+        inputs = Packed.from_lengths(_made_up(config, sum(parts)), parts).to(device)
         _wait(device)
         start = time.perf_counter()
         with torch.autocast(device.type, torch.bfloat16, enabled=half):

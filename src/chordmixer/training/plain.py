@@ -67,30 +67,30 @@ def plain_baselines(
     indices = {part: np.asarray(parts[part], dtype=np.int64) for part in ("training", "validation", "test")}
     answers = {part: targets[own] for part, own in indices.items()}
     fit = "ridge regression" if isinstance(target, Regression) else "logistic regression"
-    yield _majority(answers["training"], len(indices["test"]), target)
+    yield majority(answers["training"], len(indices["test"]), target)
 
     own_lengths = {part: np.asarray(lengths)[own] for part, own in indices.items()}
-    outputs = _linear(_standardised(_length_features(own_lengths)), answers, target, DENSE)
+    outputs = linear(standardised(_length_features(own_lengths)), answers, target, DENSE)
     yield Baseline("length alone", f"{fit} on the logarithm of the length, in {KNOTS + 1} straight pieces", outputs)
 
     if kind == "real":
         moments = {part: np.array([_moments(sequences[i]) for i in own]) for part, own in indices.items()}
         sentence = f"{fit} on the mean, spread, least and greatest number of each channel"
-        yield Baseline("moments", sentence, _linear(_standardised(moments), answers, target, DENSE))
+        yield Baseline("moments", sentence, linear(standardised(moments), answers, target, DENSE))
         return
     grams = Grams(k or K[kind], letters=4 if kind == "dna" else None)
     if kind == "dna" and grams.k <= 6:
         frequencies = {part: kmer_frequencies(sequences, own, grams) for part, own in indices.items()}
         sentence = f"{fit} on the frequencies of all {4**grams.k:,} {grams.k}-mers, standardised"
-        yield Baseline(f"{grams.k}-mers", sentence, _linear(_standardised(frequencies), answers, target, DENSE))
+        yield Baseline(f"{grams.k}-mers", sentence, linear(standardised(frequencies), answers, target, DENSE))
     else:
         counted = gram_counts(sequences, indices, grams)
         noun = f"{grams.k}-grams" if kind == "text" else f"{grams.k}-mers"
         sentence = f"{fit} on hashed counts of {noun}, weighted by how rare each is (TF-IDF)"
-        yield Baseline(noun, sentence, _linear(counted, answers, target, SPARSE))
+        yield Baseline(noun, sentence, linear(counted, answers, target, SPARSE))
 
 
-def _majority(training: ndarray, count: int, target: Regression | Classification | MultiLabel) -> Baseline:
+def majority(training: ndarray, count: int, target: Regression | Classification | MultiLabel) -> Baseline:
     """One answer for all, from the training part."""
     if isinstance(target, Regression):
         row = target.constant(training)
@@ -120,7 +120,7 @@ def _moments(series: ndarray) -> ndarray:
     return np.concatenate([rows.mean(axis=0), rows.std(axis=0), rows.min(axis=0), rows.max(axis=0)])
 
 
-def _standardised(features: Matrices) -> Matrices:
+def standardised(features: Matrices) -> Matrices:
     """Mean zero and spread one in the training part."""
     mean, spread = features["training"].mean(axis=0), features["training"].std(axis=0)
     spread = np.where(spread > 1e-9, spread, 1)
@@ -130,7 +130,7 @@ def _standardised(features: Matrices) -> Matrices:
 # --- Linear models ---
 
 
-def _linear(
+def linear(
     features: Matrices,
     answers: Mapping[str, ndarray],
     target: Regression | Classification | MultiLabel,

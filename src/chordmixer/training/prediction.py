@@ -53,10 +53,10 @@ def predict(
         return Account()
     trained = Trained(run, device, batch_tokens)
     _check_confidence(min_confidence, trained.answers)
-    schema = _schema(trained.answers)
+    schema = schema_of(trained.answers)
 
     def rows(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
-        return _columns(trained.answers, trained.outputs(window, pieces), min_confidence)
+        return columns_of(trained.answers, trained.outputs(window, pieces), min_confidence)
 
     work = Work(trained, paths, unlabelled(reading or Reading()), over_length, on_bad, say)
     return work.write(out, schema, rows, {"min_confidence": min_confidence}, resume=resume, force=force)
@@ -104,7 +104,7 @@ def evaluate_files(
 # --- Columns ---
 
 
-def _schema(answers: Answers) -> pa.Schema:
+def schema_of(answers: Answers) -> pa.Schema:
     target = answers.target
     if isinstance(target, Regression):
         return pa.schema({**RECORD, "value": pa.float64()})
@@ -116,7 +116,7 @@ def _schema(answers: Answers) -> pa.Schema:
     return pa.schema({**RECORD, **first, **named})
 
 
-def _columns(answers: Answers, given: ndarray, min_confidence: float | None) -> list[Any]:
+def columns_of(answers: Answers, given: ndarray, min_confidence: float | None) -> list[Any]:
     """The answers' columns; numbers are rounded here, so that all formats hold the same."""
     target = answers.target
     if isinstance(target, Regression):

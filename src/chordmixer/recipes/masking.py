@@ -1,0 +1,41 @@
+"""Settings for pre-training on a user's own files, chosen from the data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.recipes.files import training
+from chordmixer.tasks.masking import Masking, MaskingConfig
+from chordmixer.training import Experiment
+
+
+def masking(data: MaskingConfig, say: Callable[[str], None] = lambda _: None) -> Experiment:
+    """An experiment for these files; reads them if they have not been read before.
+
+    - The paper's autoencoder: encoder and decoder are ChordMixer networks of the same settings, 30 % of the tokens
+      are masked. `model.decoder=none` reads the masked tokens straight from the encoder's, with half the weights.
+    - Networks and training are those of `recipes.files` for letters and text, of the larger size whatever the number
+      of records: masks are drawn anew in every pass, so that little is learnt by heart. Not tuned beyond that.
+    """
+    task = Masking(data, say)
+    network = ChordMixerConfig(
+        max_length=1 << (task.max_length - 1).bit_length(),
+        track_size=16,
+        hidden=128,
+        prenorm="layer",
+        init="identity",
+    )
+    model = ModelConfig(
+        inputs=task.inputs,
+        outputs=task.target.outputs,
+        head="tokens",
+        final_norm="layer",
+        decoder="network",
+        network=network,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    lengths = task.records("training").lengths
+    return Experiment("masking", task.config, model, training(lengths, task.max_length, device))

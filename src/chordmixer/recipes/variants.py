@@ -1,0 +1,100 @@
+"""The effect of variants: settings for a user's own, for saturation mutagenesis, and for the tissues of GTEx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from chordmixer.data.variants import VariantColumns, of_name
+from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.recipes.files import SMALL, training
+from chordmixer.tasks.variants import Variants, VariantsConfig, paths
+from chordmixer.training import Experiment
+
+GTEX_NAMES = r"(?P<context>.+)_(?P<label>pos|neg)\.vcf"
+"""The layout of the fine-mapped eQTLs that Enformer was tested on (Avsec et al., 2021): for each of 49 tissues of
+GTEx the probably causal variants in, say, `Whole_Blood_pos.vcf`, and others, matched to them, in
+`Whole_Blood_neg.vcf`."""
+GTEX_WINDOW = 20_000
+"""Bases, the most that the paper takes."""
+MPRA = ("variants.tsv.gz", "elements.fa")
+"""Variants, and the elements that they are in, each a contig of its own."""
+
+
+def variants(data: VariantsConfig, say: Callable[[str], None] = print) -> Experiment:
+    """An experiment for these variants; reads them, and checks them against the reference.
+
+    The network and its training are what `files` chooses for as many records of DNA: layer norms, an identity start,
+    weight decay of 1. The length of a record is that of both its windows.
+    """
+    task = Variants(data, say)
+    for line in task.account.lines():
+        say(line)
+    about = task.documents()["data.json"]
+    sizes = ", ".join(
+        f"{count:,} in {about['split']['loci'][part]:,} loci for {part}"
+        for part, count in about["split"]["sizes"].items()
+    )
+    say(f"split ({about['split']['method']}): {sizes}")
+    lengths = task.records("training").lengths
+    small = len(lengths) < SMALL
+    network = ChordMixerConfig(
+        max_length=1 << (task.max_length - 1).bit_length(),
+        track_size=8 if small else 16,
+        hidden=64 if small else 128,
+        prenorm="layer",
+        init="identity",
+    )
+    model = ModelConfig(task.inputs, task.target.outputs, head="variant", final_norm="layer", network=network)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    longest = max(max(task.records(part).lengths) for part in task.split.parts)
+    return Experiment("variants", task.config, model, training(lengths, longest, device))
+
+
+def mpra(folder: Path | str, say: Callable[[str], None] = print) -> Experiment:
+    """Is a single-base change of a regulatory element significant? Whole elements are held out.
+
+    From `variants.tsv.gz` (element, pos, ref, alt, significant: yes, no, or empty for what is between and left out)
+    and `elements.fa`. The window is so wide that it always holds all of an element. Elements that were measured
+    several times, in other cells or on the other strand, are one locus.
+    """
+    table, reference = (Path(folder) / name for name in MPRA)
+    if not table.is_file() or not reference.is_file():
+        raise ValueError(
+            f"{folder} has no {' and '.join(MPRA)}: give the folder of a saturation mutagenesis with both"
+        )
+    columns = VariantColumns(contig="element", label="significant")
+    data = VariantsConfig((str(table),), str(reference), 1202, columns, on_unmatched="reject")
+    return variants(data, say)
+
+
+def gtex(data: VariantsConfig, say: Callable[[str], None] = print) -> Experiment:
+    """Does a variant change the expression of a gene in a tissue? One VCF file for each tissue and class.
+
+    The tissue is the context of a variant, and its class `pos` or `neg`, both by the file's name (`GTEX_NAMES`).
+    A window that was left as it is by default is the paper's, of 20,000 bases.
+    """
+    check_tissues(paths(data.files))
+    window = GTEX_WINDOW if data.window == VariantsConfig().window else data.window
+    return variants(replace(data, names=data.names or GTEX_NAMES, window=window), say)
+
+
+def check_tissues(found: list[Path]) -> None:
+    """Refuse a tissue that has one class alone."""
+    seen: dict[str, dict[str, Path]] = {}
+    for path in found:
+        said = of_name(path, GTEX_NAMES)
+        seen.setdefault(said["context"], {})[said["label"]] = path
+    for tissue, own in seen.items():
+        if len(own) < 2:
+            (label, path), *_ = own.items()
+            other = "neg" if label == "pos" else "pos"
+            raise ValueError(f"{path} has no {tissue}_{other}.vcf beside it: each tissue needs both; add it")
+
+
+def is_gtex(found: list[Path]) -> bool:
+    """Whether files are named by this layout."""
+    return len(found) > 1 and all(path.stem.removesuffix(".vcf").endswith(("_pos", "_neg")) for path in found)

@@ -1,0 +1,239 @@
+"""Pre-training without labels: tokens of a user's own files are masked and inferred from the rest.
+
+Whole records, or segments of long ones: those of training are drawn anew in every epoch, and so are all its masks;
+those of validation and test are always the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.data.encoding import Tokenizer
+from chordmixer.data.entries import Account
+from chordmixer.data.gathering import TokenizerConfig, default_cache, gather
+from chordmixer.data.reading import Reading
+from chordmixer.data.splits import PARTS, SplitConfig, split
+from chordmixer.data.store import Store
+from chordmixer.tasks.files import KINDS
+from chordmixer.tasks.markov import Markov, baselines
+from chordmixer.tasks.masks import MaskedTokens
+from chordmixer.tasks.segments import SegmentRecords, Stretches, WholeRecords, mean_length
+
+LETTERS = 32
+"""The most common letters of training, which have scores of their own."""
+HELD_OUT = 2_000
+"""Segments of validation, and of test, at most."""
+LEAST = 2
+"""Tokens of a record: one to mask, one to infer it from."""
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """Which files, how they are cut, and what is masked."""
+
+    files: tuple[str, ...] = field(default=(), compare=False)
+    """Paths of files and folders, or - for standard input. Their content counts, not where they lie."""
+    reading: Reading = field(default_factory=Reading)
+    """How they are read, and where groups are."""
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """How a record becomes tokens."""
+    share: float = 0.3
+    """Of the tokens that are masked: 30 % in the paper."""
+    span: float | None = None
+    """Mean length of a run of masked tokens, 1 / (1 - share) or more; None: each token on its own."""
+    pieces: Literal["auto", "segments", "whole"] = "auto"
+    """Segments of records, or whole ones; `auto`: segments where most tokens are of records above `longest`."""
+    shortest: int = 64
+    """Of the segments, whose lengths are log-uniform."""
+    longest: int = 16_384
+    """Of the segments; shorter where no record is as long."""
+    segments: int = 0
+    """Of an epoch; 0: as many as have the tokens of the training part. Validation and test have as many as have the
+    tokens of their own, and up to 2,000."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+    """Which records are trained on. Fewer than three are themselves cut in three, in the order of the parts."""
+    seed: int = 0
+    """Of the segments and the masks; the split has its own."""
+    cache: str | None = field(default=None, compare=False)
+    """The folder of stores; None: the user's cache folder."""
+    key: str | None = None
+    """The store's name in that folder: a hash of the files' content and of how they are read."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share={self.share} is not a part of the tokens: give more than 0 and less than 1")
+        if self.span is not None and not self.span * (1 - self.share) >= 1:
+            raise ValueError(
+                f"span={self.span} is shorter than runs that come about by chance, of {1 / (1 - self.share):.2f} "
+                f"tokens at share={self.share}: give more, or leave it out"
+            )
+        if not LEAST <= self.shortest <= self.longest:
+            raise ValueError(
+                f"shortest={self.shortest} and longest={self.longest} are not in this order, or below {LEAST}: "
+                "correct them"
+            )
+        if self.segments < 0:
+            raise ValueError(f"segments={self.segments} is not a number of segments: give 1 or more, or 0")
+
+
+class Masking:
+    """The task: find the masked tokens of each sequence."""
+
+    Config = MaskingConfig
+    embedding = "tokens"
+    complement = None
+    keeps_validation = False
+
+    def __init__(self, config: MaskingConfig, say: Callable[[str], None] = lambda _: None) -> None:
+        if not config.files:
+            raise ValueError("no files were given: name at least one, or - for standard input")
+        cache = Path(config.cache).expanduser() if config.cache else default_cache()
+        self.store, key = gather(config.files, config.reading, config.tokenizer, cache, say, config.key)
+        self.config = replace(config, key=key)
+        _check_tokenizer(self.store.tokenizer)
+        self.stretches, self.method = _share_out(self.store, config.split)
+        lengths = np.concatenate([own.lengths for own in self.stretches.values()])
+        mostly_long = 2 * lengths[lengths > config.longest].sum() > lengths.sum()
+        self.segmented = config.pieces == "segments" or (config.pieces == "auto" and bool(mostly_long))
+        self._records = {part: self._pieces(part) for part in PARTS}
+        self.max_length = max(max(own.lengths) for own in self._records.values())
+        self.inputs = self.store.tokenizer.size + 1
+
+    @cached_property
+    def target(self) -> MaskedTokens:
+        tokenizer, counts = self.store.tokenizer, np.zeros(self.store.tokenizer.size, np.int64)
+        for tokens in self.tokens("training"):
+            counts += np.bincount(tokens, minlength=len(counts))
+        counts[tokenizer.certain :] = 0  # never asked for
+        common = np.sort(np.argsort(-counts, kind="stable")[:LETTERS])
+        letters = {_name(tokenizer, int(id)): int(id) for id in common if counts[id]}
+        frequencies = (counts / max(counts.sum(), 1)).tolist()
+        config = self.config
+        return MaskedTokens(tokenizer.size, tokenizer.certain, tuple(frequencies), letters, config.share, config.span)
+
+    def records(self, split: str) -> WholeRecords:
+        """Of `training`, `validation` or `test`."""
+        return self._records[split]
+
+    def tokens(self, part: str) -> Iterator[ndarray]:
+        """The ids of all records of a part, or of what of them belongs to it."""
+        own = self.stretches[part]
+        return (self.store.values[a : a + n] for a, n in zip(own.starts, own.lengths, strict=True))
+
+    def baselines(self) -> list[Markov]:
+        """Markov chains of the same training data."""
+        return baselines(self.tokens("training"), self.store.tokenizer.size)
+
+    @property
+    def account(self) -> Account:
+        """Of the reading, and of what is left out: records in which nothing can be inferred, or no segment fits."""
+        whole, short = self.store.account, np.flatnonzero(self.store.lengths < LEAST)
+        account = replace(
+            whole,
+            used=whole.used - len(short),
+            rejected=Counter(whole.rejected),
+            examples=dict(whole.examples),
+            notes=Counter(whole.notes),
+        )
+        if len(short):
+            account.rejected["of a single token"] = len(short)
+            account.examples["of a single token"] = [self.store.id(int(i)) for i in short[: Account.SHOWN]]
+        shorter = self.store.lengths[self.store.lengths >= LEAST] < self.config.shortest
+        if self.segmented and shorter.any():
+            note = f"records below {self.config.shortest:,} tokens, of which no segment is drawn"
+            account.notes[note] = int(shorter.sum())
+        return account
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """What a run folder says of its data: tokenizer.json and data.json."""
+        about = {
+            "format": 1,
+            "sources": self.store.sources,
+            "account": vars(self.account),
+            "asked": "masked tokens",
+            "split": {
+                "method": self.method,
+                "seed": self.config.split.seed,
+                "fractions": list(self.config.split.fractions),
+                "sizes": {part: len(own.starts) for part, own in self.stretches.items()},
+            },
+            "segments" if self.segmented else "whole": {
+                part: len(own.lengths) for part, own in self._records.items()
+            },
+        }
+        return {"tokenizer.json": self.store.tokenizer.to_json(), "data.json": about}
+
+    def _pieces(self, part: str) -> WholeRecords:
+        own, config = self.stretches[part], self.config
+        if not self.segmented:
+            return WholeRecords(self.store, own, config.seed, part)
+        longest = min(config.longest, int(own.lengths.max()))
+        if longest < config.shortest:
+            raise ValueError(
+                f"the longest record of the {part} part has {longest:,} tokens, below shortest={config.shortest:,}: "
+                f"give longer records, set data.shortest={longest} or less, or data.pieces=whole"
+            )
+        count = round(int(own.lengths.sum()) / mean_length(config.shortest, longest)) or 1
+        count = (config.segments or count) if part == "training" else min(count, HELD_OUT)
+        return SegmentRecords(self.store, own, config.seed, part, count, config.shortest, longest)
+
+
+def _share_out(store: Store, config: SplitConfig) -> tuple[dict[str, Stretches], str]:
+    """The stretches of each part, and how they came about: whole records, unless there are too few of them."""
+    numbers = np.flatnonzero(store.lengths >= LEAST)
+    if not len(numbers):
+        raise ValueError("no record has two tokens or more: one is masked and one needed to infer it; give others")
+    starts, lengths = store.offsets[:-1], store.lengths
+    if len(numbers) < len(PARTS) and config.method in ("auto", "random"):
+        edges = np.rint(np.cumsum([0.0, *config.fractions]) * lengths[numbers, None]).astype(np.int64)
+        cut = {
+            part: Stretches(numbers, starts[numbers] + edges[:, k], edges[:, k + 1] - edges[:, k])
+            for k, part in enumerate(PARTS)
+        }
+        if min(int(own.lengths.min()) for own in cut.values()) < LEAST:
+            raise ValueError(
+                f"{len(numbers)} records are too few and too short to be cut in three: give more records"
+            )
+        return cut, "stretches"
+    columns = {
+        name: store.column(name)[numbers].tolist() if name in store.columns else None for name in ("split", "group")
+    }
+    parts = split(
+        [""] * len(numbers),
+        config,
+        splits=columns["split"],
+        groups=columns["group"],
+        sequences=[store.tokens(int(i)) for i in numbers],
+        kind=KINDS[store.tokenizer.name],
+    )
+    own = {part: numbers[places] for part, places in parts.parts.items()}
+    for part, found in own.items():
+        if not len(found):
+            raise ValueError(f"the {part} part has no record: every part needs one; give more records")
+    return {part: Stretches(found, starts[found], lengths[found]) for part, found in own.items()}, parts.method
+
+
+def _check_tokenizer(tokenizer: Tokenizer) -> None:
+    if tokenizer.name not in KINDS:
+        raise ValueError(
+            f"{tokenizer.name} have no vocabulary to choose a masked token from: pre-training takes letters and "
+            "text; train on series directly"
+        )
+    if getattr(tokenizer, "k", 1) > getattr(tokenizer, "stride", 1):
+        raise ValueError("kmers overlap, so that a masked word can be read off its neighbours: give --tokenizer dna")
+
+
+def _name(tokenizer: Tokenizer, id: int) -> str:
+    """How a person knows a letter; those without a shape by their code."""
+    text = chr(id) if tokenizer.name == "bytes" and id < 128 else tokenizer.decode(np.array([id]))
+    if tokenizer.name == "bytes" and id >= 128:
+        return f"\\x{id:02x}"
+    return text if text.isprintable() and not text.isspace() else "space" if text == " " else ascii(text)[1:-1]

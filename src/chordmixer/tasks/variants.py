@@ -1,0 +1,259 @@
+"""The effect of genetic variants: a window of the reference with either allele, and one answer for both.
+
+Rows are never split at random. Variants stay together that are of one group, whose windows overlap, or whose loci are
+copies of each other: a model that has seen a locus with other variants in training knows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.data.alleles import AlleleRecords, Alleles, OnMismatch, Window
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.entries import Account
+from chordmixer.data.loci import joined, loci, near_copies
+from chordmixer.data.reference import Reference
+from chordmixer.data.splits import PARTS, Split, SplitConfig, split
+from chordmixer.data.variants import VariantColumns, read_variants
+from chordmixer.data.vcf import Variant
+from chordmixer.tasks.questions import Question, question
+
+CONTEXTS = 256
+"""At most: what the head of the model has room for."""
+
+
+@dataclass(frozen=True)
+class VariantsConfig:
+    """Which variants, how much of the reference around them, what is asked, how they are split."""
+
+    files: tuple[str, ...] = field(default=(), compare=False)
+    """VCF files or tables (CSV, TSV, Parquet), or folders of VCF files. Their content counts, not where they lie."""
+    reference: str = field(default="", compare=False)
+    """A FASTA file, plain or of bgzip."""
+    window: int = 2048
+    """Bases of the reference around a variant; fewer where its contig ends."""
+    columns: VariantColumns = field(default_factory=VariantColumns)
+    """Columns of a table, or keys of a VCF's INFO."""
+    names: str | None = None
+    """A regular expression for the files' names, whose named groups `label`, `context` and so on hold for all
+    variants of a file."""
+    longest: int = 50
+    """Bases of an allele; variants with more are left out and counted."""
+    on_mismatch: OnMismatch = "error"
+    """Where the reference has not the allele that a variant says, or the contig ends before it: stop, or leave such
+    variants out and count them."""
+    on_unmatched: Literal["error", "reject"] = "error"
+    """The same for variants without a label."""
+    asked: Literal["auto", "classes", "number"] = "auto"
+    """One of several classes, or a number; `auto`: told by the data."""
+    split: SplitConfig = field(default_factory=SplitConfig)
+    """Which variants are trained on: `given` by a column, or `grouped`, whole loci at a time."""
+    key: str | None = None
+    """A hash of the files and of the reference's contigs, by which a run knows its data again."""
+
+    def __post_init__(self) -> None:
+        for name in ("window", "longest"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 base or more")
+        if self.split.method in ("random", "similarity"):
+            raise ValueError(
+                f"split.method={self.split.method!r} would part variants of one locus: give grouped, given or auto"
+            )
+
+
+class Variants:
+    """The task: two sequences of letters in, one class or number out."""
+
+    Config = VariantsConfig
+    embedding = "tokens"
+    inputs = Dna().size
+    sequences = 2
+    head = "variant"
+    complement = None
+    keeps_validation = True
+
+    def __init__(self, config: VariantsConfig, say: Callable[[str], None] = lambda _: None) -> None:
+        self.config = _with_key(config)
+        self.data = _open(self.config)
+        self.target = self.data.question.target(self.data.split.training)
+        self.max_length = max(max(window.lengths) for window in self.data.windows)
+
+    @property
+    def split(self) -> Split:
+        """By the place of a variant in `data.windows`."""
+        return self.data.split
+
+    @property
+    def account(self) -> Account:
+        return self.data.account
+
+    def records(self, split: str) -> AlleleRecords:
+        return self.data.records(self.data.split.parts[split])
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """What a run folder says of its data: tokenizer.json and data.json."""
+        data = self.data
+        about = {
+            "format": 1,
+            "sources": list(self.config.files),
+            "account": vars(self.account),
+            "asked": data.question.kind,
+            "contexts": data.contexts,
+            "loci": len(np.unique(data.groups)),
+            "split": {
+                "method": f"{data.split.method}, whole loci",
+                "seed": self.config.split.seed,
+                "fractions": list(self.config.split.fractions),
+                "sizes": {part: len(own) for part, own in data.split.parts.items()},
+                "loci": {part: len(np.unique(data.groups[own])) for part, own in data.split.parts.items()},
+            },
+        }
+        return {"tokenizer.json": data.alleles.letters.to_json(), "data.json": about}
+
+
+class VariantData:
+    """What follows from a config, worked out once."""
+
+    def __init__(self, config: VariantsConfig) -> None:
+        self.alleles = Alleles(Reference(config.reference), config.window, config.longest, config.on_mismatch)
+        read = [v for path in paths(config.files) for v in read_variants(path, config.columns, config.names)]
+        account = Account()
+        placed = [(v, w) for v, w in zip(read, self.alleles.windows(read, account), strict=True) if w is not None]
+        if not placed:
+            raise ValueError(f"no variant of {len(read):,} is left: {'; '.join(account.lines())}; give others")
+        self.question = _question([variant for variant, _ in placed], config)
+        chosen = [placed[i] for i in self.question.records]
+        self.variants: list[Variant] = [variant for variant, _ in chosen]
+        self.windows: list[Window] = [window for _, window in chosen]
+        self.account = _without(account, self.question.unanswered)
+        self.contexts, self.context = _contexts(self.variants)
+        self.groups = self._groups()
+        self.split = _split(self, config.split)
+
+    def records(self, own: ndarray) -> AlleleRecords:
+        """Of these places."""
+        windows = [self.windows[i] for i in own]
+        return AlleleRecords(self.alleles, windows, self.context[own], self.question.targets[own])
+
+    def _groups(self) -> ndarray:
+        reference, numbers = self.alleles.reference, loci(self.windows)
+        return joined(near_copies(self.windows, numbers, reference), [variant.group for variant in self.variants])
+
+
+def paths(files: Sequence[str]) -> list[Path]:
+    """The files, and of folders the VCF files in them."""
+    found: list[Path] = []
+    for name in files:
+        path = Path(name).expanduser()
+        inside = (
+            sorted(p for p in path.iterdir() if p.name.endswith((".vcf", ".vcf.gz"))) if path.is_dir() else [path]
+        )
+        if not inside:
+            raise ValueError(f"{name} has no file that ends in .vcf or .vcf.gz: give another folder, or files")
+        found += inside
+    if not found:
+        raise ValueError("no files were given: name a VCF file or a table of variants")
+    return found
+
+
+def context_number(variant: Variant, contexts: Sequence[str]) -> int:
+    """The place of a variant's context among those that a model knows; a model without any asks for none."""
+    if not contexts:
+        return 0
+    if variant.context not in contexts:
+        known = ", ".join(contexts[:8]) + (", ..." if len(contexts) > 8 else "")
+        raise ValueError(
+            f"{variant.place}: context {variant.context!r} is not one of those that this run has learnt, {known}: "
+            "name one of them with --context, or where they stand with --column context=NAME"
+        )
+    return contexts.index(variant.context)
+
+
+def _with_key(config: VariantsConfig) -> VariantsConfig:
+    """Refuse other data than those that a run began with."""
+    whole = hashlib.sha256(repr(sorted(Reference(config.reference).contigs.items())).encode())
+    for path in paths(config.files):
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist: give a VCF file or a table of variants")
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    key = whole.hexdigest()
+    if config.key not in (None, key):
+        raise ValueError(
+            f"{config.files[0]} or {config.reference} is not what this run was trained on: put the same files back, "
+            "or start into a new folder"
+        )
+    return replace(config, key=key)
+
+
+@lru_cache(maxsize=2)
+def _open(config: VariantsConfig) -> VariantData:
+    """The recipe, the training and the baselines of one process need the same."""
+    return VariantData(config)
+
+
+# --- What is asked, and of whom ---
+
+
+class _Answers:
+    """As much of a store as `question` asks for."""
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self.variants = variants
+        told: dict[str, list[Any]] = {"label": [v.label for v in variants], "target": [v.target for v in variants]}
+        self.columns = {name: own for name, own in told.items() if any(value is not None for value in own)}
+
+    def __len__(self) -> int:
+        return len(self.variants)
+
+    def column(self, name: str) -> ndarray:
+        return np.array(self.columns[name], dtype=object if name == "label" else np.float64)
+
+    def id(self, index: int) -> str:
+        return self.variants[index].id
+
+
+def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
+    answers = _Answers(variants)
+    if not answers.columns:
+        raise ValueError(
+            "no variant has a label or a number to learn: name a table's column or a key of a VCF's INFO with "
+            "--column label=NAME or --column target=NAME, or have labels read from the files' names with --names"
+        )
+    return question(answers, config.asked, on_missing=config.on_unmatched)  # type: ignore[arg-type]
+
+
+def _without(account: Account, left_out: list[str]) -> Account:
+    """The account, once variants without an answer are rejected too."""
+    rejected, examples = Counter(account.rejected), dict(account.examples)
+    if left_out:
+        rejected["without a label"], examples["without a label"] = len(left_out), left_out[: Account.SHOWN]
+    return replace(account, used=account.used - len(left_out), rejected=rejected, examples=examples)
+
+
+def _contexts(variants: Sequence[Variant]) -> tuple[list[str], ndarray]:
+    """The names of all contexts, and the number of each variant's."""
+    names = sorted({variant.context for variant in variants if variant.context is not None})
+    if len(names) > CONTEXTS:
+        raise ValueError(f"{len(names):,} contexts are more than the {CONTEXTS} that a model can learn: merge some")
+    return names, np.array([context_number(variant, names) for variant in variants])
+
+
+def _split(data: VariantData, config: SplitConfig) -> Split:
+    asked = data.question
+    targets: Any = [asked.names[k] for k in asked.targets] if asked.kind == "classes" else asked.targets
+    splits = [variant.split for variant in data.variants]
+    parts = split(targets, config, splits=splits, groups=data.groups.tolist())
+    for part in PARTS:
+        if not len(parts.parts[part]):
+            raise ValueError(f"the {part} part has no variant: every part needs one; give variants of more loci")
+    return parts

@@ -1,0 +1,98 @@
+"""Plain baselines for variants, on a run's own split: where a change is, what it is, what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer import files
+from chordmixer.data.alleles import Window
+from chordmixer.tasks.targets import Regression
+from chordmixer.tasks.variants import VariantData, Variants
+from chordmixer.training.evaluation import Evaluation, Predictions, summarise
+from chordmixer.training.experiment import Experiment
+from chordmixer.training.outcome import BASELINES
+from chordmixer.training.plain import DENSE, Baseline, linear, majority, standardised
+
+AROUND = 8
+"""Letters on either side of a variant."""
+KNOTS = 8
+"""Places at which the slope of the position may change."""
+KINDS = (*(f"{r}>{a}" for r in "ACGT" for a in "ACGT" if r != a), "insertion", "deletion", "other")
+
+
+def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluation]:
+    """Score them on the test part by the model's own code; leaves baselines.json in the run folder."""
+    folder = Path(run)
+    experiment = Experiment.load(folder)
+    task = experiment.build_task()
+    if not isinstance(task, Variants):
+        raise ValueError(f"{folder} is a run of {experiment.task}: give one of chordmixer variants")
+    test = task.records("test")
+    names, lengths = [test.name(i) for i in range(len(test))], np.array(test.lengths)
+    rows, found = [], []
+    for plain in baselines(task):
+        predictions = Predictions(names, lengths, test.targets.numpy(), plain.outputs)
+        evaluation = replace(summarise(predictions, task.target, experiment, "test"), encoder=plain.name)
+        rows.append({"name": plain.name, "sentence": plain.sentence, "evaluation": asdict(evaluation)})
+        found.append(evaluation)
+    files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
+    files.write_manifest(folder, [BASELINES])
+    return found
+
+
+def baselines(task: Variants) -> Iterator[Baseline]:
+    """One after the other; each answers the test part in the model's layout."""
+    data, parts = task.data, task.split.parts
+    answers = {part: data.question.targets[own] for part, own in parts.items()}
+    yield majority(answers["training"], len(parts["test"]), task.target)
+
+    fit = "ridge regression" if isinstance(task.target, Regression) else "logistic regression"
+    contexts = np.eye(max(1, len(data.contexts)))[data.context]
+    kinds = np.eye(len(KINDS))[[KINDS.index(kind(window)) for window in data.windows]]
+    changes = np.hstack([kinds, contexts])
+    for name, sentence, features in (
+        ("position alone", f"{fit} on the place in the contig, in {KNOTS + 1} straight pieces", _positions(data)),
+        ("kind of change", f"{fit} on the letters that change, or insertion and deletion, and the context", changes),
+        (
+            "letters around",
+            f"{fit} on the kind of change, the context, and {AROUND} letters on either side",
+            np.hstack([changes, _letters(data)]),
+        ),
+    ):
+        matrices = standardised({part: features[own] for part, own in parts.items()})
+        yield Baseline(name, sentence, linear(matrices, answers, task.target, DENSE))
+
+
+def kind(window: Window) -> str:
+    """What a variant does.
+
+    >>> kind(Window("chr1", 0, 9, 4, "A", "T")), kind(Window("chr1", 0, 9, 4, "A", "AT"))
+    ('A>T', 'insertion')
+    """
+    grown = len(window.alt) - len(window.ref)
+    if grown:
+        return "insertion" if grown > 0 else "deletion"
+    change = f"{window.ref}>{window.alt}"
+    return change if change in KINDS else "other"
+
+
+def _positions(data: VariantData) -> ndarray:
+    contigs = data.alleles.reference.contigs
+    place = np.array([(w.start + w.at) / contigs[w.contig].length for w in data.windows])
+    return np.maximum(place[:, None] - np.linspace(0, 1, KNOTS + 2)[:-1], 0)
+
+
+def _letters(data: VariantData) -> ndarray:
+    """A, C, G or T at each place around, as four columns a place; none of them beyond a contig's end."""
+    rows = np.zeros((len(data.windows), 2 * AROUND + 1, 5), dtype=np.float32)
+    for row, window in zip(rows, data.windows, strict=True):
+        at = window.start + window.at
+        start, stop = max(window.start, at - AROUND), min(window.stop, at + AROUND + 1)
+        ids = data.alleles.letters.encode(data.alleles.reference.fetch(window.contig, start, stop))
+        row[np.arange(start - at + AROUND, stop - at + AROUND), ids] = 1
+    return rows[:, :, :4].reshape(len(rows), -1)

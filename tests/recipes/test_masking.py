@@ -1,0 +1,27 @@
+"""The settings of pre-training on files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chordmixer.recipes import RECIPES, masking
+from chordmixer.tasks.masking import MaskingConfig
+
+
+def test_the_papers_autoencoder_for_these_data(motifs: list[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    experiment = masking(MaskingConfig(tuple(motifs), cache=str(tmp_path)), said.append)
+    model = experiment.model
+    assert (experiment.task, model.head, model.decoder, model.inputs, model.outputs) == (
+        "masking",
+        "tokens",
+        "network",
+        6,
+        5,
+    )
+    assert model.network.max_length == 128 and model.final_norm == "layer" and model.network.prenorm == "layer"
+    assert experiment.data.share == 0.3 and experiment.data.key is not None
+    assert experiment.training.weight_decay == 0.1 and experiment.training.epochs == 200
+    assert any("read 200 records" in line for line in said)
+    assert experiment.build_task().max_length == 120
+    assert RECIPES["masking"] is masking

@@ -1,0 +1,174 @@
+"""Pre-training as a task: what is read, how it is split and cut, what a run folder says."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordmixer.config import from_dict, to_dict
+from chordmixer.data.gathering import TokenizerConfig
+from chordmixer.data.reading import Reading
+from chordmixer.data.splits import PARTS, SplitConfig
+from chordmixer.tasks import task_class
+from chordmixer.tasks.masking import Masking, MaskingConfig
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def letters(count: int, seed: int, alphabet: str = "ACGT") -> str:
+    return "".join(random.Random(seed).choices(alphabet, k=count))
+
+
+def fasta(path: Path, lengths: list[int]) -> str:
+    path.write_text("".join(f">r{i} gene:g{i // 2}\n{letters(n, i)}\n" for i, n in enumerate(lengths)))
+    return str(path)
+
+
+@pytest.fixture
+def genomes(tmp_path: Path) -> str:
+    return fasta(tmp_path / "genomes.fa", [300, 500, 900, 200, 400, 1000, 350, 250, 600, 450])
+
+
+def test_short_records_are_whole_and_long_ones_cut(genomes: str) -> None:
+    whole = Masking(MaskingConfig((genomes,)))
+    assert not whole.segmented and whole.max_length == 1000 and whole.inputs == 6 and whole.target.outputs == 5
+    assert sorted(n for part in PARTS for n in whole.records(part).lengths)[-1] == 1000
+    cut = Masking(MaskingConfig((genomes,), shortest=16, longest=100))
+    assert cut.segmented and cut.max_length <= 100
+    tokens = cut.stretches["training"].lengths.sum()
+    assert sum(cut.records("training").lengths) == pytest.approx(tokens, rel=0.25)
+    assert not Masking(MaskingConfig((genomes,), longest=100, pieces="whole")).segmented
+    assert Masking(MaskingConfig((genomes,), longest=450)).segmented  # 3,000 tokens of 4,950
+    assert not Masking(MaskingConfig((genomes,), longest=600)).segmented  # 1,900
+    note = "records below 210 tokens, of which no segment is drawn"
+    assert Masking(MaskingConfig((genomes,), shortest=210, longest=400)).account.notes == {note: 1}
+    assert not Masking(MaskingConfig((genomes,), shortest=210)).account.notes
+    assert Masking(MaskingConfig((genomes,), pieces="segments", segments=77)).records("training").lengths[76] > 0
+
+
+def test_parts_share_no_record(genomes: str) -> None:
+    task = Masking(MaskingConfig((genomes,), shortest=16, longest=100))
+    own = {part: set(task.stretches[part].records.tolist()) for part in PARTS}
+    assert set.union(*own.values()) == set(range(10)) and sum(map(len, own.values())) == 10
+    grouped = Masking(MaskingConfig((genomes,), Reading(group="header:gene")))
+    assert grouped.method == "grouped"
+    for part in PARTS:
+        assert all(i ^ 1 in grouped.stretches[part].records for i in grouped.stretches[part].records)
+
+
+def test_a_single_genome_is_cut_in_three(tmp_path: Path) -> None:
+    path = fasta(tmp_path / "one.fa", [5000])
+    task = Masking(MaskingConfig((path,), shortest=16, longest=200))
+    assert task.method == "stretches"
+    assert [int(task.stretches[part].lengths[0]) for part in PARTS] == [3500, 500, 1000]
+    assert [int(task.stretches[part].starts[0]) for part in PARTS] == [0, 3500, 4000]
+    for i in range(len(task.records("test"))):
+        assert int(task.records("test").name(i).split(":")[1].split("-")[0]) > 4000
+    with pytest.raises(ValueError, match=r"the data have 1 groups for 3 splits"):
+        Masking(replace(task.config, reading=Reading(group="header:gene"), key=None, split=SplitConfig("grouped")))
+
+
+def test_records_of_one_token_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = fasta(tmp_path / "short.fa", [30, 1, 40, 50, 1, 60])
+    task = Masking(MaskingConfig((path,)))
+    assert (task.account.used, task.account.rejected, task.account.examples) == (
+        4,
+        {"of a single token": 2},
+        {"of a single token": ["r1", "r4"]},
+    )
+    assert min(task.records("training").lengths) >= 2
+    with pytest.raises(
+        ValueError, match="no record has two tokens or more: one is masked and one needed to infer it"
+    ):
+        Masking(MaskingConfig((fasta(tmp_path / "none.fa", [1, 1, 1]),)))
+
+
+def test_letters_and_their_frequencies(tmp_path: Path) -> None:
+    (tmp_path / "n.fa").write_text("".join(f">r{i}\n{letters(99, i, 'AAACNNNN')}\n" for i in range(9)))
+    target = Masking(MaskingConfig((str(tmp_path / "n.fa"),))).target
+    assert target.letters == {"A": 0, "C": 1} and (target.outputs, target.certain) == (5, 4)
+    assert target.frequencies[0] == pytest.approx(0.75, abs=0.06) and target.frequencies[4] == 0
+    assert sum(target.frequencies) == pytest.approx(1)
+
+
+def test_text_too(tmp_path: Path) -> None:
+    rows = "".join(
+        json.dumps({"text": f"To be, or not to be: {letters(40, i, 'etaoin shrdlu')}é"}) + "\n" for i in range(20)
+    )
+    (tmp_path / "texts.jsonl").write_text(rows)
+    task = Masking(MaskingConfig((str(tmp_path / "texts.jsonl"),)))
+    assert task.inputs == 257 and task.target.outputs == 256
+    assert {"e", "space", ",", "T"} <= set(task.target.letters) and len(task.target.letters) <= 32
+    assert {r"\xc3", r"\xa9"} <= set(task.target.letters)
+    characters = Masking(MaskingConfig((str(tmp_path / "texts.jsonl"),), tokenizer=TokenizerConfig("characters")))
+    assert "é" in characters.target.letters and "space" in characters.target.letters
+
+
+def test_baselines_see_the_training_part_alone(genomes: str) -> None:
+    task = Masking(MaskingConfig((genomes,)))
+    counts = np.bincount(np.concatenate([*task.tokens("training")]), minlength=5)
+    expected = (counts + 1) / (counts.sum() + 5)
+    assert task.baselines()[0].left[0][0].exp().numpy() == pytest.approx(expected, rel=1e-5)
+    assert sum(map(len, task.tokens("training"))) == task.stretches["training"].lengths.sum()
+
+
+def test_the_config_is_json_and_knows_its_store(genomes: str) -> None:
+    task = Masking(MaskingConfig((genomes,), span=4.0, shortest=16, longest=100))
+    again = from_dict(MaskingConfig, json.loads(json.dumps(to_dict(task.config))), "data")
+    assert task_class("masking") is Masking and again == task.config and again.key is not None
+    moved = Masking(replace(again, files=("gone.fa",)))
+    assert moved.records("test").name(3) == task.records("test").name(3) and moved.target.span == 4
+    said = json.loads(json.dumps(task.documents()))
+    assert said["tokenizer.json"]["tokenizer"] == "dna" and said["data.json"]["account"]["used"] == 10
+    assert said["data.json"]["asked"] == "masked tokens" and sum(said["data.json"]["split"]["sizes"].values()) == 10
+    assert said["data.json"]["segments"]["test"] == len(task.records("test"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"files": ()}, "no files were given: name at least one, or - for standard input"),
+        ({"share": 0.0}, r"share=0\.0 is not a part of the tokens: give more than 0 and less than 1"),
+        ({"share": 1.0}, r"share=1\.0 is not a part of the tokens"),
+        (
+            {"span": 1.2},
+            r"span=1\.2 is shorter than runs that come about by chance, of 1\.43 tokens at share=0\.3: giv",
+        ),
+        ({"shortest": 1}, "shortest=1 and longest=16384 are not in this order, or below 2: correct them"),
+        ({"shortest": 200, "longest": 100}, "shortest=200 and longest=100 are not in this order"),
+        ({"segments": -1}, "segments=-1 is not a number of segments: give 1 or more, or 0"),
+        ({"tokenizer": TokenizerConfig("kmers")}, "kmers overlap, so that a masked word can be read off its neighbo"),
+        (
+            {"shortest": 950, "pieces": "segments"},
+            r"the longest record of the \w+ part has \d+ tokens, below shortest=950: give longer records, set",
+        ),
+    ],
+    ids=str,
+)
+def test_refusals(genomes: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Masking(MaskingConfig(**{"files": (genomes,), **settings}))
+
+
+def test_more_refusals(tmp_path: Path) -> None:
+    np.save(tmp_path / "series.npy", np.random.default_rng(0).normal(size=(6, 20)))
+    with pytest.raises(
+        ValueError, match="numbers have no vocabulary to choose a masked token from: pre-training takes"
+    ):
+        Masking(MaskingConfig((str(tmp_path / "series.npy"),)))
+    with pytest.raises(ValueError, match="1 records are too few and too short to be cut in three: give more records"):
+        Masking(MaskingConfig((fasta(tmp_path / "tiny.fa", [8]),)))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside this checkout")
+def test_real_mitochondria() -> None:
+    paths = tuple(str(path) for path in sorted((SHARED / "mitogenomes").glob("*.fa.gz")))
+    task = Masking(MaskingConfig(paths))
+    assert task.segmented and task.max_length <= 16_384 and task.account.used == 635
+    assert sum(task.records("training").lengths) == pytest.approx(sum(map(len, task.tokens("training"))), rel=0.05)

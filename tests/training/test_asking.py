@@ -1,0 +1,205 @@
+"""Pre-training in the training room: what is asked of a model, resuming, Markov chains beside it, embeddings."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.data import Loader, TokenSampler
+from chordmixer.models import Model
+from chordmixer.recipes import masking
+from chordmixer.tasks.masking import Masking, MaskingConfig
+from chordmixer.tasks.masks import SUMS
+from chordmixer.tasks.targets import Regression
+from chordmixer.training import Experiment, evaluate, evaluation, train
+from chordmixer.training.asking import Asked, ask
+from chordmixer.training.embedding import embed
+from chordmixer.training.evaluation import predict_records
+from chordmixer.training.outcome import compare
+from chordmixer.training.prediction import predict
+
+pytestmark = pytest.mark.usefixtures("quick_scores")
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {
+    "model": {"network": {"track_size": 2, "hidden": 4, "dropout": 0.1}},
+    "training": {"epochs": 2, "batch_sequences": 8, "checkpoint_every": 3, "evaluate_epochs": 1, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module")
+def genome(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Ten records of one repeated word, with noise."""
+    path, chance = tmp_path_factory.mktemp("periodic") / "genome.fa", random.Random(0)
+    with path.open("w") as file:
+        for i in range(10):
+            text = [c if chance.random() < 0.95 else chance.choice("ACGT") for c in "ACCTGGA" * 60]
+            file.write(f">r{i}\n{''.join(text)}\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def small(genome: str) -> Experiment:
+    """22 steps over 88 segments a pass."""
+    return override(masking(MaskingConfig((genome,), span=3.0, shortest=8, longest=64, segments=88)), SMALL)
+
+
+@pytest.fixture(scope="module")
+def pretrained(small: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run: only to be read."""
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        train(small, folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- Asking ---
+
+
+def test_a_target_of_tokens_is_asked_about_them(small: Experiment) -> None:
+    task = small.build_task()
+    records = task.records("training")
+    batch = Loader(records, TokenSampler(records.lengths, 10**4, 8)).batch([3, 1, 4])
+    model = Model(small.model).eval()
+    rows = ask(task.target, model, batch.inputs, batch.targets)
+    assert rows.shape == (3, 3 * (len(task.target.letters) + 1))  # type: ignore[attr-defined]
+    assert torch.equal(Asked(model, task.target, batch.targets)(batch.inputs), rows)
+    task.target.losses(rows, batch.targets).sum().backward()
+    named = dict(model.named_parameters())
+    for name in (
+        "embedding.table.weight",
+        "encoder.",
+        "final_norm.weight",
+        "decoder.",
+        "decoder_norm.weight",
+        "head.",
+    ):
+        assert any(p.grad is not None and p.grad.any() for n, p in named.items() if n.startswith(name)), name
+
+
+def test_other_targets_are_asked_as_ever(tiny: Experiment) -> None:
+    records = tiny.build_task().records("test")
+    batch = Loader(records, TokenSampler(records.lengths, 10**4, 8)).batch([0, 1])
+    model = Model(tiny.model).eval()
+    assert torch.equal(ask(Regression(0.04), model, batch.inputs, batch.targets), model(batch.inputs))
+
+
+def test_rows_do_not_depend_on_the_batch(small: Experiment) -> None:
+    task, model = small.build_task(), Model(small.model)
+    alone, together = (
+        torch.from_numpy(predict_records(model, task.records("test"), config, CPU, task.target).outputs)
+        for config in (override(small.training, {"batch_sequences": size}) for size in (1, 7))
+    )
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"head": "average", "decoder": "none"},
+            "model.head='average' answers once a sequence, and masking asks abo",
+        ),
+        ({"inputs": 5}, "model.inputs=5 does not fit the task masking, which needs 6: set model.inputs=6"),
+    ],
+    ids=["head", "inputs"],
+)
+def test_a_model_that_does_not_fit(small: Experiment, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        override(small, {"model": settings}).build_task()
+
+
+# --- Training ---
+
+
+def test_going_on_gives_the_same_bytes(
+    small: Experiment, pretrained: Path, tmp_path: Path, crash: Callable[[Experiment, Path, int], None]
+) -> None:
+    """Segments and masks are drawn anew in the second epoch, and are the same ones."""
+    for steps in (2, 11, 13):
+        crash(small, tmp_path / "crashed", steps)
+    train(small, tmp_path / "crashed", resume=True)
+    expected, found = contents(pretrained), contents(tmp_path / "crashed")
+    assert found.pop("metrics.jsonl").decode() == expected.pop("metrics.jsonl").decode()
+    assert [name for name in expected if found.get(name) != expected[name]] == []
+    assert set(found) == set(expected)
+
+
+def test_it_learns_more_than_letters(genome: str, tmp_path: Path) -> None:
+    """A repeated word in seconds, beyond what the frequencies tell and the neighbours on one side."""
+    faster = {"epochs": 8, "rate": 0.02, "evaluate_epochs": 4, "checkpoint_every": 0}
+    model = {"network": {"track_size": 4, "hidden": 16}}
+    data = MaskingConfig((genome,), shortest=16, longest=96, segments=96)
+    experiment = override(masking(data), {"model": model, "training": SMALL["training"] | faster})
+    found = train(experiment, tmp_path / "run")
+    chains = {chain.encoder: chain.scores["accuracy"].value for chain in compare(tmp_path / "run", lambda _: None)}
+    assert found.scores["accuracy"].value > chains["Markov order 0"] + 0.2
+    assert chains["Markov order 0"] < chains["Markov order 1"] < chains["Markov order 2, both sides"]
+    assert found.guessing["accuracy"] == pytest.approx(chains["Markov order 0"], abs=0.05)
+
+
+# --- What a run leaves ---
+
+
+def test_the_run_folder(pretrained: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "data.json", "predictions.parquet"):
+        files.verify(pretrained, [name])
+    assert not (pretrained / "labels.json").exists()
+    scored = files.read_json(pretrained / "evaluation-test.json")
+    assert {"accuracy", "perplexity", "accuracy_A", "perplexity_T"} <= set(scored["scores"])
+    assert scored["by_length"][0]["scores"]["perplexity"]["value"] > 1
+    assert evaluate(pretrained).scores["accuracy"].value == scored["scores"]["accuracy"]["value"]
+    assert len(pq.read_table(pretrained / "predictions.parquet")) == scored["records"]
+
+
+def test_markov_chains_stand_beside_it(pretrained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(pretrained, tmp_path / "run"))
+    found = compare(run, lambda _: None)
+    rows = files.read_json(run / "baselines.json")["baselines"]
+    assert [row["name"] for row in rows] == [own.encoder for own in found] and len(found) == 11
+    assert rows[2]["sentence"].startswith("each masked letter by up to 2 known letters before it")
+
+
+def test_markov_chains_are_asked_about_the_same_tokens(pretrained: Path, small: Experiment) -> None:
+    task = small.build_task()
+    assert isinstance(task, Masking)
+    chain = task.baselines()[0]
+    counted = predict_records(chain, task.records("test"), small.training, CPU, task.target)  # type: ignore[arg-type]
+    table = pq.read_table(pretrained / "predictions.parquet")
+    for column in range(0, counted.outputs.shape[1], SUMS):
+        assert np.array_equal(table[f"output_{column}"].to_numpy(), counted.outputs[:, column])
+
+
+def test_embeddings_and_no_answers(pretrained: Path, genome: str, tmp_path: Path) -> None:
+    embed(pretrained, [genome], tmp_path / "e.parquet", over_length="windows", say=lambda _: None)
+    vectors = pq.read_table(tmp_path / "e.parquet")["embedding"]
+    assert len(vectors) == 10 and len(vectors[0]) == Model.from_pretrained(pretrained).encoder.width
+    with pytest.raises(
+        ValueError, match="was pre-trained: it finds masked tokens and has no answers about records; em"
+    ):
+        predict(pretrained, [genome], tmp_path / "a.tsv", over_length="windows", say=lambda _: None)
+
+
+def test_files_of_different_runs(pretrained: Path, genome: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(pretrained, tmp_path / "run"))
+    (folder / "manifest.json").unlink()
+    (folder / "tokenizer.json").write_text('{"format": 1, "tokenizer": "bytes"}')
+    with pytest.raises(
+        ValueError, match=r"the model, tokenizer\.json do not fit each other: use the files of one run"
+    ):
+        embed(folder, [genome], tmp_path / "e.parquet", say=lambda _: None)
