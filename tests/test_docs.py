@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import chordmixer.recipes  # noqa: F401
@@ -83,7 +84,21 @@ def test_the_python_of_the_page_for_engineers_runs() -> None:
     exec(compile("\n".join(fenced("backbone.md", "python")), "backbone.md", "exec"), {})
 
 
-@pytest.mark.parametrize("page", ["own-files.md", "backbone.md"])
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text()):
-        assert (DOCS / link).exists(), link
+        assert link.startswith("https://") or (DOCS / link).exists(), link
+
+
+LINES = [line for page in PAGES for block in fenced(page, "sh") for line in block.splitlines() if line]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("chordmixer ")])
+def test_commands_and_options_exist(line: str) -> None:
+    words = shlex.split(line.split("|")[0].split("<")[0], comments=True)[1:]
+    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]  # it is a group
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word.split("=")[0] for word in words[1:] if re.match(r"-[-a-z]", word)} <= known

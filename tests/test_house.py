@@ -20,7 +20,7 @@ TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 
 LEAVES = {"packed", "files", "config", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
-EVERYTHING = LEARNING | {"training", "recipes", "views", "bench", "cli"}
+EVERYTHING = LEARNING | {"training", "recipes", "views", "reproduction", "benching", "cli"}
 LAW: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
     "ops": set(),
@@ -29,8 +29,9 @@ LAW: dict[str, set[str]] = {
     "tasks": LEAVES | {"data"},
     "training": LEARNING,
     "recipes": LEARNING | {"training"},
-    "views": EVERYTHING - {"recipes", "cli"},
-    "bench": EVERYTHING,
+    "views": EVERYTHING - {"recipes", "reproduction", "cli"},
+    "reproduction": EVERYTHING - {"cli"},
+    "benching": EVERYTHING - {"cli"},
     "cli": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,

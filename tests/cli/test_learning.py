@@ -104,8 +104,21 @@ def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[s
             "above model.network.max_length=40",
         ),
         (["{0}", "{1}", "--out", "{run}", "--tokenizer", "bytes", "--rc"], "--rc asks for both strands"),
-        (["adding", "--rc", "--out", "{run}"], "adding makes its own data: leave out files and how they are read"),
-        (["adding", "{0}", "--out", "{run}"], "adding makes its own data"),
+        (
+            ["adding", "--rc", "--out", "{run}"],
+            "adding is a task, not a file, and takes no files beside it: leave them out; if it needs data",
+        ),
+        (["adding", "{0}", "--out", "{run}"], "adding is a task, not a file"),
+        (
+            ["{0}", "{1}", "--out", "{run}", "--freeze"],
+            "--freeze keeps the encoder of a trained run as it is: add --from",
+        ),
+        (
+            ["{0}", "{1}", "--out", "{run}", "--from", "no"],
+            "no has no model.safetensors to start from: give the folder",
+        ),
+        (["{run}", "--resume", "--from", "no"], "--resume RUN takes its settings from the run"),
+        (["{run}", "--resume", "--freeze"], "--resume RUN takes its settings from the run"),
         (["{run}", "--resume", "--rc"], "--resume RUN takes its settings from the run: leave out the other options"),
         (["{run}", "{0}", "--resume"], "--resume RUN takes its settings from the run"),
     ],
@@ -117,6 +130,30 @@ def test_refusals_are_one_line_and_leave_no_folder(
     code, _, errors = chordmixer("train", *(a.format(*motifs, run=tmp_path / "run") for a in arguments))
     assert (code, errors.count("\n")) == (2, 1) and message in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_from_a_trained_run(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+    """The sizes of the run, longer records than it was built for, a frozen encoder, and resume without the run."""
+    first, second, probe, labels = (tmp_path / name for name in ("first", "second", "probe", "labels.csv"))
+    assert chordmixer("train", *motifs, "--out", first, *TINY, *SHORT, "--no-baselines")[0] == 0
+    records = "".join(f">r{i}\n{'ACGTTGCA'[i % 5 :] * (20 + i)}\n" for i in range(40))
+    (tmp_path / "long.fa").write_text(records)
+    labels.write_text("id,label\n" + "".join(f"r{i},{'ab'[i % 2]}\n" for i in range(40)))
+    given = [tmp_path / "long.fa", "--labels", labels, "--set", "training.device=cpu", *SHORT, "--no-baselines"]
+    code, said, errors = chordmixer("train", *given, "--from", first, "--out", second)
+    assert (code, errors) == (0, "") and f"starting from the weights of {first}, with a new head" in said
+    network = Experiment.load(second).model.network
+    assert (network.track_size, network.hidden, network.max_length) == (4, 8, 512)
+    code, said, errors = chordmixer("train", *given, "--from", second, "--freeze", "--out", probe)
+    assert (code, errors) == (0, "") and "embedding and encoder are frozen: only the head learns" in said
+    was, now = (files.read_tensors(run / "model.safetensors") for run in (second, probe))
+    assert {name for name in now if not now[name].equal(was[name])} == {"head.linear.weight", "head.linear.bias"}
+
+    assert chordmixer("train", *given, "--from", first, "--out", second, "--resume")[::2] == (0, "")
+    shutil.rmtree(first)
+    assert chordmixer("train", "--resume", second, "--no-baselines")[::2] == (0, "")
+    code, _, errors = chordmixer("train", *given, "--from", second, "--tokenizer", "bytes", "--out", tmp_path / "no")
+    assert code == 2 and f"the tokenizer of {second} is Dna(" in errors and "and that of these data Bytes()" in errors
 
 
 def test_a_file_that_is_called_like_a_task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -69,3 +70,52 @@ def test_every_model_is_drawn(tmp_path: Path) -> None:
     many = [evaluation(f"model {i}", 0.1 * i) for i in range(len(lengths.COLOURS) + 1)]
     plots = [lengths.plot(many[: n + 1], tmp_path / f"{n}.png").read_bytes() for n in (0, 1, 5, 6)]
     assert len(set(plots)) == 4
+
+
+# --- Several seeds ---
+
+
+def test_runs_of_one_model_become_their_mean_and_range() -> None:
+    runs = [evaluation("chordmixer", value) for value in (0.8, 0.9, 0.7)]
+    single = evaluation("luna", 0.5)
+    mean, other = lengths.grouped([runs[0], single, *runs[1:]])
+    assert other is single
+    assert mean.scores["accuracy"] == Score(pytest.approx(0.8), 0.7, 0.9)
+    assert [row.scores["accuracy"] for row in mean.by_length] == [Score(pytest.approx(0.8), 0.7, 0.9)] * 3
+    assert (mean.encoder, mean.records, mean.loss) == ("chordmixer", 50, pytest.approx(0.01))
+
+
+def test_a_table_of_several_seeds_says_what_stands_in_brackets() -> None:
+    grid = lengths.table([evaluation("chordmixer", value) for value in (0.8, 0.9)])
+    assert str(grid.title).endswith("by length (lowest to highest of 2 runs)")
+    assert [*grid.columns[3].cells] == ["85.0 (80-90)"] * 4 + ["12.5"]
+
+
+@pytest.mark.parametrize(
+    ("encoders", "words"),
+    [
+        (["a"], "95 % interval"),
+        (["a", "b"], "95 % interval"),
+        (["a", "a", "b", "b"], "lowest to highest of 2 runs"),
+        (["a", "a", "b"], "lowest to highest of 2 runs, 95 % interval of a single one"),
+    ],
+)
+def test_bars_in_words(encoders: list[str], words: str) -> None:
+    assert lengths.spread([evaluation(name, 0.5) for name in encoders]) == words
+
+
+def test_runs_on_other_records_have_no_mean() -> None:
+    one = evaluation("chordmixer", 0.5)
+    other = replace(one, by_length=one.by_length[:2])
+    with pytest.raises(
+        ValueError, match="2 evaluations of chordmixer are of different records: only runs on the same"
+    ):
+        lengths.grouped([one, other])
+
+
+def test_seeds_change_the_picture(tmp_path: Path) -> None:
+    runs = [evaluation("chordmixer", value) for value in (0.8, 0.9)]
+    plots = [
+        lengths.plot(own, tmp_path / "p.png").read_bytes() for own in (runs, [runs[0]], [lengths.grouped(runs)[0]])
+    ]
+    assert len(set(plots)) == 3

@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
+from chordmixer.cli.benching import bench
+from chordmixer.cli.fetching import fetch
 from chordmixer.cli.learning import demo, train
 from chordmixer.cli.looking import evaluate, inspect, report
 from chordmixer.cli.planning import plan
+from chordmixer.cli.pretraining import pretrain
+from chordmixer.cli.reproducing import reproduce
 from chordmixer.cli.using import embed, predict
+from chordmixer.cli.variants import variants
 from chordmixer.version import __version__
 
 app = typer.Typer(
@@ -19,7 +24,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (inspect, plan, train, predict, embed, evaluate, report, demo):
+for command in (
+    inspect,
+    plan,
+    train,
+    pretrain,
+    predict,
+    embed,
+    variants,
+    evaluate,
+    report,
+    reproduce,
+    bench,
+    fetch,
+    demo,
+):
     app.command()(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +22,8 @@ def train(
         list[str],
         typer.Argument(
             metavar="FILES",
-            help="Files to learn from, or a task of the paper: adding, listops, pathfinder. "
-            "With --resume alone: a run folder.",
+            help="Files to learn from, or a task of the paper: adding, fragments, image, listops, pathfinder, "
+            "retrieval, text. With --resume alone: a run folder.",
             show_default=False,
         ),
     ],
@@ -33,11 +34,25 @@ def train(
     ask: options.Ask = "auto",
     split: options.Split = "auto",
     rc: options.BothStrands = False,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Start from a trained run's encoder.", rich_help_panel=options.ASKED
+        ),
+    ] = None,
+    freeze: Annotated[
+        bool,
+        typer.Option("--freeze", help="Learn a head alone on that encoder.", rich_help_panel=options.ASKED),
+    ] = False,
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
     base_length: Annotated[
         int | None, typer.Option(help="Lambda of the Adding problem.", rich_help_panel=options.SETTINGS)
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Another encoder, such as s4d or lstm.", rich_help_panel=options.SETTINGS),
     ] = None,
     config: options.Config = None,
     set: options.Settings = None,
@@ -48,6 +63,8 @@ def train(
 
     chordmixer train genes.fa --labels genes.csv --group header:gene --out RUN
 
+    chordmixer train genes.fa --labels genes.csv --from PRETRAINED --out RUN
+
     chordmixer train --resume RUN
 
     chordmixer train adding --base-length 200 --out RUN
@@ -56,14 +73,17 @@ def train(
     from chordmixer.training import train as run
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
+    changes = [*([f"model.encoder={model}"] if model else []), *(set or [])]
+    if freeze and start is None and not (resume and out is None):
+        raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     if resume and out is None:
-        _refuse_settings(data, reading, base_length, config, set)
+        _refuse_settings(data, reading, [base_length, config, start, changes or None, freeze or None])
         out = Path(inputs[0])
         experiment = Experiment.load(out)
     elif out is None:
         raise ValueError("no folder for the run: add --out RUN")
     else:
-        experiment = _experiment(data, reading, base_length, config, set or [])
+        experiment = _experiment(data, reading, base_length, config, changes, _starting(start, freeze))
     own_files = experiment.task == "files"
     if own_files:
         _introduce(experiment)
@@ -98,7 +118,12 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
 
 
 def _experiment(
-    data: dict[str, Any], reading: Any, base_length: int | None, config: Path | None, changes: list[str]
+    data: dict[str, Any],
+    reading: Any,
+    base_length: int | None,
+    config: Path | None,
+    changes: list[str],
+    starting: Callable[[Experiment], Experiment],
 ) -> Experiment:
     """Of a task of the paper where the first word names one and is no file, else of files."""
     from chordmixer import recipes
@@ -109,9 +134,14 @@ def _experiment(
     inputs = data["files"]
     if inputs[0] in recipes.RECIPES and not Path(inputs[0]).exists():
         if len(inputs) > 1 or _asks(data, reading):
-            raise ValueError(f"{inputs[0]} makes its own data: leave out files and how they are read")
+            raise ValueError(
+                f"{inputs[0]} is a task, not a file, and takes no files beside it: leave them out; if it needs data, "
+                "name them with --set data.source=PATH or data.files=[...]"
+            )
         own = [] if base_length is None else [f"data.base_length={base_length}"]
-        return settings.build(recipes.RECIPES[inputs[0]], task_class(inputs[0]).Config(), config, own + changes)
+        recipe = recipes.RECIPES[inputs[0]]
+        of_task = task_class(inputs[0]).Config()
+        return settings.build(lambda known: starting(recipe(known)), of_task, config, own + changes)
     for path in inputs:
         if path != "-" and not Path(path).exists():
             raise ValueError(
@@ -121,14 +151,19 @@ def _experiment(
     if base_length is not None:
         raise ValueError("--base-length is of the Adding problem: leave it out, or name the task adding")
     files = override(FilesConfig(reading=reading), data, "data")
-    return settings.build(lambda known: recipes.files(known, say), files, config, changes)
+    return settings.build(lambda known: starting(recipes.files(known, say)), files, config, changes)
 
 
-def _refuse_settings(
-    data: dict[str, Any], reading: Any, base_length: int | None, config: Path | None, changes: list[str] | None
-) -> None:
+def _starting(run: Path | None, freeze: bool) -> Callable[[Experiment], Experiment]:
+    """What --from makes of a recipe's experiment, before the user's own settings change it."""
+    from chordmixer.training.starting import start_from
+
+    return lambda experiment: experiment if run is None else start_from(experiment, run, freeze)
+
+
+def _refuse_settings(data: dict[str, Any], reading: Any, others: list[Any]) -> None:
     """A run that goes on is what it was."""
-    if len(data["files"]) > 1 or _asks(data, reading) or base_length is not None or config or changes:
+    if len(data["files"]) > 1 or _asks(data, reading) or any(value is not None for value in others):
         raise ValueError("--resume RUN takes its settings from the run: leave out the other options")
 
 

@@ -1,0 +1,68 @@
+"""A case in a process of its own: what kills the process, or holds it up, is a result like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from chordmixer.benching.cases import Case
+from chordmixer.config import to_dict
+
+PROCESS = "chordmixer.benching.process"
+
+
+def run(case: Case) -> dict[str, Any]:
+    """All that a case said of itself, the last word of each kind, with `failed` and `message` where it broke off."""
+    # Modules are looked for where this process finds them: encoders may come from a user's own folders.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    limit = case.config.time_limit
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", PROCESS],
+            input=json.dumps(to_dict(case)).encode() + b"\n",
+            capture_output=True,
+            timeout=limit,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired as late:
+        known = _merged(late.stdout or b"")
+        return known | {"failed": "time limit", "message": f"stopped after {limit:g} s"}
+    known = _merged(ended.stdout)
+    if known.pop("done", False) or "failed" in known:
+        return known
+    return known | _crash(ended.returncode, ended.stderr.decode(errors="replace"))
+
+
+def _merged(said: bytes) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for event in _events(said):
+        known |= event
+    return known
+
+
+def _events(said: bytes) -> Iterator[dict[str, Any]]:
+    """Whole lines only: a process that is stopped may be in the middle of one."""
+    for line in said.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def _crash(code: int, errors: str) -> dict[str, str]:
+    """Of a process that could say nothing any more.
+
+    >>> _crash(-11, "")
+    {'failed': 'crashed', 'message': 'SIGSEGV'}
+    """
+    lines = [line for line in errors.splitlines() if line.strip()]
+    said = lines[-1].strip() if lines else ""
+    if "bad_alloc" in errors:  # C++ has no other word for it
+        return {"failed": "out of memory", "message": said}
+    if code == -signal.SIGKILL:
+        return {"failed": "out of memory", "message": "killed, as the system does when memory runs out"}
+    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return {"failed": "crashed", "message": f"{how}: {said}" if said else how}

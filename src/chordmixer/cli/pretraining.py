@@ -1,0 +1,135 @@
+"""`pretrain`: learn from files without labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chordmixer.cli import options, settings
+from chordmixer.cli.looking import first_rank, say, show
+
+if TYPE_CHECKING:
+    from chordmixer.training import Evaluation, Experiment
+
+
+@options.reading_files
+def pretrain(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES",
+            help="Files to learn from; labels are not looked at. With --resume alone: a run folder.",
+            show_default=False,
+        ),
+    ],
+    reading: Any,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
+    baselines: Annotated[bool, typer.Option(help="Also score Markov chains on the same masked tokens.")] = True,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Records of a group never cross a split: files, header:NAME or header:/REGEX/.",
+            rich_help_panel=options.READING,
+        ),
+    ] = None,
+    split: options.Split = "auto",
+    tokenizer: options.Tokenizer = "auto",
+    on_bad: options.OnBad = None,
+    cache: options.Cache = None,
+    config: options.Config = None,
+    set: options.Settings = None,
+) -> None:
+    """Learn from files without labels: 30 % of their letters are masked and inferred from the rest.
+
+    chordmixer pretrain genomes.fa.gz --out PRE
+
+    chordmixer pretrain genomes.fa.gz --set data.span=6 --set model.decoder=none --out PRE
+
+    chordmixer pretrain --resume PRE
+
+    chordmixer embed PRE genes.fa -o embeddings.parquet
+    """
+    from chordmixer.config import override
+    from chordmixer.recipes import masking
+    from chordmixer.tasks.masking import MaskingConfig
+    from chordmixer.training import Experiment
+    from chordmixer.training import train as run
+
+    data = {
+        "files": inputs,
+        "split": {"method": split},
+        "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
+        "cache": None if cache is None else str(cache),
+    }
+    known = override(MaskingConfig(reading=replace(reading, group=group)), data, "data")
+    if resume and out is None:
+        if len(inputs) > 1 or known != MaskingConfig() or cache or config or set:
+            raise ValueError("--resume RUN takes its settings from the run: leave out the other options")
+        out = Path(inputs[0])
+        experiment = Experiment.load(out)
+        if experiment.task != "masking":
+            raise ValueError(f"{out} is a run of {experiment.task}: go on with chordmixer train --resume {out}")
+    elif out is None:
+        raise ValueError("no folder for the run: add --out RUN")
+    else:
+        experiment = settings.build(lambda given: masking(given, say), known, config, set or [])
+    _introduce(experiment)
+    evaluation = run(experiment, out, resume=resume)
+    if first_rank():
+        _conclude(evaluation, out, baselines)
+
+
+def _introduce(experiment: Experiment) -> None:
+    """What was read, and how it is split and cut."""
+    if not first_rank():
+        return
+    task: Any = experiment.build_task()
+    for line in task.account.lines():
+        say(line)
+    sizes = ", ".join(f"{len(own.starts):,} for {part}" for part, own in task.stretches.items())
+    say(f"split ({task.method}): {sizes}")
+    if task.segmented:
+        parts = {part: len(task.records(part)) for part in task.stretches}
+        counts = ", ".join(f"{count:,} for {part}" for part, count in parts.items())
+        say(f"segments of {task.config.shortest:,} to {task.max_length:,} tokens: {counts}")
+
+
+def _conclude(evaluation: Evaluation, out: Path, baselines: bool) -> None:
+    """The scores beside those of the Markov chains, and what to do next."""
+    from chordmixer.training.outcome import compare
+
+    chains = compare(out, say) if baselines else []
+    best = max(chains, key=lambda chain: chain.scores["accuracy"].value, default=None)
+    show([evaluation, *([best] if best else [])], out)
+    for own in [*chains, evaluation]:
+        say(f"{'the model' if own is evaluation else own.encoder}: {_found(own)}")
+    for name in evaluation.scores:
+        if name.startswith("accuracy_"):
+            letter = name.removeprefix("accuracy_")
+            say(f"  of {letter}: {_found(evaluation, f'_{letter}')}")
+    if best:
+        say(_verdict(evaluation, best))
+    print(
+        f"Next:  chordmixer embed {out} FILES -o embeddings.parquet\n"
+        f"       chordmixer train LABELLED_FILES --from {out} --out RUN"
+    )
+
+
+def _found(own: Evaluation, suffix: str = "") -> str:
+    accuracy, perplexity = (own.scores[name + suffix].value for name in ("accuracy", "perplexity"))
+    return f"accuracy {accuracy:.3f}, perplexity {perplexity:.3f}"
+
+
+def _verdict(model: Evaluation, best: Evaluation) -> str:
+    """Who finds more masked tokens, in a sentence."""
+    own, other = model.scores["accuracy"], best.scores["accuracy"].value
+    numbers = f"best {best.encoder}: {other:.3f}; the model: {own.value:.3f}"
+    if own.low > other:
+        return f"{numbers}. The model has learnt what counting neighbours does not tell."
+    if own.high < other:
+        return f"{numbers}. Counting neighbours does better: train longer, or give more data."
+    return f"{numbers}. The difference is within the model's 95 % interval: no more was learnt than by counting."

@@ -1,0 +1,92 @@
+"""`reproduce`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chordmixer.cli import options, settings
+from chordmixer.cli.looking import first_rank, say
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="What to reproduce; without it: a list.", show_default=False)
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help="A file or folder that it needs; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of runs and their page; else runs/NAME.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Also put the page, its numbers and picture there.")] = None,
+    scale: Annotated[float, typer.Option(help="So many times the epochs, such as 0.1; the page says so.")] = 1.0,
+    seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 1,
+    models: Annotated[
+        str, typer.Option(help="Encoders, with commas between them; in an ablation also encoder-version.")
+    ] = "chordmixer",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what a run would take.")] = False,
+    time: Annotated[bool, typer.Option(help="In the list: measure a step, to tell how long runs take.")] = True,
+    set: options.Settings = None,
+) -> None:
+    """Run a table or figure of the paper, and write a page with its number beside ours.
+
+    chordmixer reproduce
+
+    chordmixer reproduce adding-200 --scale 0.1 --out RUN
+
+    chordmixer reproduce listops --models chordmixer,pointwise --seeds 3 --results docs/results
+    """
+    from chordmixer import reproduction
+
+    if name is None:
+        _list(time)
+        return
+    changes = settings.table(None, set or [])
+    if plan:
+        say(f"a run of {name} takes about {reproduction.words(reproduction.plan(name, data or [], scale, changes))}")
+        return
+    folder = out or Path("runs") / name
+    try:
+        pages, scores = reproduction.reproduce(
+            name,
+            folder,
+            data or [],
+            models=[model.strip() for model in models.split(",")],
+            seeds=seeds,
+            scale=scale,
+            changes=changes,
+            resume=resume,
+            results=results,
+            command=shlex.join(["chordmixer", *sys.argv[1:]]),
+            say=say,
+        )
+    except SystemExit:  # a signal: the run has saved where it was
+        say("the same command with --resume goes on with all of it")
+        raise
+    if first_rank():
+        if scores:
+            from rich.console import Console
+
+            from chordmixer.views import lengths
+
+            Console().print(lengths.table(scores))
+        for path in pages:
+            print(f"page: {path}")
+
+
+def _list(time: bool) -> None:
+    from rich.console import Console
+
+    from chordmixer import reproduction
+
+    if time:
+        say("measuring a step, to tell how long runs take here (--no-time leaves it out) ...")
+    console = Console()
+    console.print(
+        reproduction.listing(reproduction.ENTRIES, reproduction.all_costs(reproduction.ENTRIES, time), console.width)
+    )
+    if time:
+        say("Times follow from one step of adding-200, within two or three times; --plan measures the entry itself.")
+    say("Next:  chordmixer reproduce NAME --plan    what it takes\n       chordmixer reproduce NAME --out RUN")

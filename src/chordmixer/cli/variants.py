@@ -1,0 +1,175 @@
+"""`variants`: learn the effect of genetic variants, or score new ones with a run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chordmixer.cli import options, settings
+from chordmixer.cli.looking import first_rank, say, show
+
+if TYPE_CHECKING:
+    from chordmixer.training import Experiment
+
+
+def variants(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILES",
+            help="VCF files, tables (CSV, TSV, Parquet), or a folder of VCF files; also compressed.",
+            show_default=False,
+        ),
+    ],
+    reference: Annotated[Path, typer.Option(help="FASTA, plain or of bgzip, that they were called on.")],
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="The run folder to make; with --run a .vcf, .vcf.gz or table; - is TSV."),
+    ] = "-",
+    run: Annotated[Path | None, typer.Option(help="Score the variants with this run; else one is trained.")] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Bases of the reference around a variant.", rich_help_panel=options.READING)
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=NAME",
+            help="A table's column, or a key of INFO, by role: contig, position, ref, alt, label, target, split, "
+            "group, context.",
+            rich_help_panel=options.READING,
+        ),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            help="A regular expression for files' names, with groups such as (?P<label>...).",
+            rich_help_panel=options.READING,
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="With --run: the tissue of all variants of a file.", rich_help_panel=options.READING),
+    ] = None,
+    on_mismatch: Annotated[
+        str,
+        typer.Option(
+            help="Variants that do not fit the reference: error, or reject.", rich_help_panel=options.READING
+        ),
+    ] = "error",
+    on_unmatched: Annotated[
+        str, typer.Option(help="Variants without a label: error, or reject.", rich_help_panel=options.READING)
+    ] = "error",
+    start: Annotated[
+        Path | None,
+        typer.Option("--from", help="A run whose weights to start from.", rich_help_panel=options.ASKED),
+    ] = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="With --from: only the head learns.", rich_help_panel=options.ASKED)
+    ] = False,
+    ask: Annotated[
+        str, typer.Option(help="classes, or number; auto: by the data.", rich_help_panel=options.ASKED)
+    ] = "auto",
+    baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same variants.")] = True,
+    batch_tokens: options.BatchTokens = None,
+    device: options.Device = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    config: options.Config = None,
+    set: options.Settings = None,
+) -> None:
+    """Learn the effect of variants from windows of the reference with either allele, or score new ones with a run.
+
+    chordmixer variants known.vcf.gz --reference hg38.fa --column label=CLASS --out RUN
+
+    chordmixer variants new.vcf.gz --reference hg38.fa --run RUN -o scored.vcf.gz
+    """
+    columns = _columns(column or [])
+    if run is not None:
+        if len(inputs) > 1 or window or names or start or freeze or config or set:
+            raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
+        from chordmixer.training.variants import ScoringConfig, score
+
+        how = ScoringConfig(columns, context, on_mismatch, batch_tokens, device)  # type: ignore[arg-type]
+        account = score(run, inputs[0], reference, out, how, resume=resume, force=force)
+        for line in account.lines():
+            print(line, file=sys.stderr)
+        return
+    if out == "-" or context or force or batch_tokens or device:
+        raise ValueError(
+            "without --run a run is trained: name its folder with --out RUN, and leave out options of use"
+        )
+    given: dict[str, Any] = {
+        "files": inputs,
+        "reference": str(reference),
+        "names": names,
+        "on_mismatch": on_mismatch,
+        "on_unmatched": on_unmatched,
+        "asked": ask,
+        **({} if window is None else {"window": window}),
+    }
+    _train(columns, given, Path(out), start, freeze, resume, baselines, config, set or [])
+
+
+def _train(
+    columns: Any,
+    given: dict[str, Any],
+    out: Path,
+    start: Path | None,
+    freeze: bool,
+    resume: bool,
+    baselines: bool,
+    config: Path | None,
+    changes: list[str],
+) -> None:
+    from chordmixer.config import override
+    from chordmixer.recipes.variants import gtex, is_gtex
+    from chordmixer.recipes.variants import variants as recipe
+    from chordmixer.tasks.variants import VariantsConfig, paths
+    from chordmixer.training import train
+    from chordmixer.training.starting import start_from
+
+    tissues = given["names"] is None and is_gtex(paths(given["files"]))
+    if tissues:
+        say("files named TISSUE_pos.vcf and TISSUE_neg.vcf: tissues and classes are read from their names")
+    data = override(VariantsConfig(columns=columns), given, "data")
+    experiment = settings.build(lambda known: (gtex if tissues else recipe)(known, say), data, config, changes)
+    if freeze and start is None:
+        raise ValueError("--freeze keeps the weights of a run as they are: name it with --from RUN, or leave it out")
+    if start is not None:
+        experiment = start_from(experiment, start, freeze)
+    evaluation = train(experiment, out, resume=resume)
+    if first_rank():
+        _conclude(evaluation, out, baselines, experiment)
+
+
+def _conclude(evaluation: Any, out: Path, baselines: bool, experiment: Experiment) -> None:
+    """The scores beside those of the baselines, and what to do next."""
+    from chordmixer.training.plain_variants import compare
+    from chordmixer.views.report import write_report
+
+    plain = compare(out) if baselines else []
+    metric = evaluation.headline
+    best = max(plain, key=lambda other: other.scores[metric].value, default=None)
+    show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], out)
+    for other in [*plain, evaluation]:
+        name = "the model" if other is evaluation else other.encoder
+        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+    print(
+        f"report: {write_report(out)}\n"
+        f"Next:  chordmixer variants NEW.vcf --reference {experiment.data.reference} --run {out} -o scored.vcf"
+    )
+
+
+def _columns(given: list[str]) -> Any:
+    from chordmixer.config import override
+    from chordmixer.data.variants import VariantColumns
+
+    pairs = [text.partition("=") for text in given]
+    for text, (role, found, name) in zip(given, pairs, strict=True):
+        if not (role and found and name):
+            raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=CLASS")
+    return override(VariantColumns(), {role.strip(): name for role, _, name in pairs}, "--column")

@@ -1,0 +1,80 @@
+"""One command for each table and figure of the paper: run it, and write a page with its number beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chordmixer.reproduction import building, comparison, figures, page
+from chordmixer.reproduction.catalogue import ENTRIES
+from chordmixer.reproduction.costs import Cost, all_costs, cost, sampled
+from chordmixer.reproduction.entries import Entry, Figure, find
+from chordmixer.reproduction.listing import listing, words
+from chordmixer.reproduction.running import Journal, first_rank, look, run_all
+from chordmixer.training import Evaluation
+from chordmixer.training.forecast import device_of
+
+__all__ = ["ENTRIES", "Entry", "Figure", "all_costs", "listing", "plan", "reproduce", "words"]
+
+
+def reproduce(
+    name: str,
+    out: Path | str,
+    data: Sequence[str] = (),
+    *,
+    models: Sequence[str] = ("chordmixer",),
+    seeds: int = 1,
+    scale: float = 1.0,
+    changes: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    results: Path | None = None,
+    command: str = "",
+    say: Callable[[str], None] = print,
+) -> tuple[list[Path], list[Evaluation]]:
+    """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
+
+    Trains `models` with `seeds` each, for `scale` times the recipe's epochs, with `changes` in `data`, `model` and
+    `training`. Gives the pages that were written, and the test scores of each run; a figure has none.
+    """
+    entry, folder = find(name, ENTRIES), Path(out)
+    entry.data.check(name, data)
+    if isinstance(entry, Figure):
+        if changes or scale != 1 or seeds != 1 or tuple(models) != ("chordmixer",):
+            raise ValueError(f"{name} is drawn, not trained: leave out --set, --scale, --seeds and --models")
+        result, scores = figures.figure(name, entry, data, say), []
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        full = building.build(entry, data, changes, say)
+        short = building.scaled(full, scale, by_rule=entry.data.by_rule and not data)
+        experiments, journal = building.each(short, models, seeds, entry.versions), Journal.open(folder, name, resume)
+        seen = look(short)
+        warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes)
+        for warning in warnings:
+            say(warning)
+        trained = run_all(experiments, journal, resume, say)
+        result = comparison.compare(name, entry, trained, seen, warnings, given=bool(data))
+        scores, device = comparison.evaluations(entry, trained), device_of(short.training)
+    folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
+    place = page.Place.of(device)
+    return [page.publish(result, place, command or _call(name), own) for own in folders], scores
+
+
+def plan(name: str, data: Sequence[str] = (), scale: float = 1.0, changes: Mapping[str, Any] | None = None) -> Cost:
+    """What one run of ChordMixer takes on this device, with a few steps measured."""
+    entry = find(name, ENTRIES)
+    entry.data.check(name, data)
+    if isinstance(entry, Figure):
+        raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
+    by_rule = entry.data.by_rule and not data
+    experiment = building.scaled(building.build(entry, data, changes), scale, by_rule)
+    if by_rule:
+        return cost(experiment, sampled(experiment), building.training_records(experiment.data), timed=True)
+    lengths = experiment.build_task().records("training").lengths
+    return cost(experiment, lengths, len(lengths), timed=True)
+
+
+def _call(name: str) -> str:
+    return f"python: chordmixer.reproduction.reproduce({name!r}, ...)"

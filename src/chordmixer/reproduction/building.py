@@ -1,0 +1,127 @@
+"""From an entry to experiments: its recipe on the given data, changed, made shorter, one a model and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from chordmixer.config import override
+from chordmixer.models.encoders import ENCODERS
+from chordmixer.reproduction.entries import Entry, load
+from chordmixer.training import Experiment
+
+
+def build(
+    entry: Entry,
+    paths: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+) -> Experiment:
+    """The recipe's experiment on these data, with changes in `data`, `model` and `training`.
+
+    >>> from chordmixer.reproduction.catalogue import ENTRIES
+    >>> build(ENTRIES["adding-16k"]).model.network.max_length
+    242400
+    """
+    changed = dict(changes or {})
+    data = override(load(entry.config)(), entry.settings, "data")
+    if paths:
+        assert entry.data.setting is not None, "checked before"
+        data = override(data, {entry.data.setting: list(paths) if entry.data.several else paths[0]}, "data")
+    data = override(data, changed.pop("data", {}), "data")
+    reads = [say] if entry.data.setting == "files" else []  # such a recipe looks into files, and says what it saw
+    experiment: Experiment = load(entry.recipe)(data, *reads)
+    return override(override(experiment, {"training": entry.training}), changed)
+
+
+def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
+    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them.
+
+    >>> from chordmixer.reproduction.catalogue import ENTRIES
+    >>> short = scaled(build(ENTRIES["adding-200"]), 0.01, by_rule=True)
+    >>> short.training.epochs, short.data.training
+    (1, 6500)
+    """
+    if not 0 < share < float("inf"):
+        raise ValueError(f"--scale {share:g} is not a share of a run: give a number above 0, such as 0.1")
+    if share == 1:
+        return experiment
+    wanted = experiment.training.epochs * share
+    training = replace(experiment.training, epochs=max(1, round(wanted)))
+    data = experiment.data
+    if wanted < 1 and by_rule:
+        data = replace(data, training=max(1, round(training_records(data) * wanted)))
+    return replace(experiment, data=data, training=training)
+
+
+def training_records(data: Any) -> int:
+    """Of data that are made by rule; a config may say 0 for the paper's number, and then knows it."""
+    return int(data.training or data.sizes["training"])
+
+
+def with_encoder(experiment: Experiment, name: str) -> Experiment:
+    """The same with another encoder in place of its own, in that one's default sizes."""
+    return replace(experiment, model=experiment.model.with_encoder(name))
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    """Other first weights, order of the data and dropout; the data and their split stay."""
+    return replace(experiment, training=replace(experiment.training, seed=seed))
+
+
+def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: str = "") -> dict[str, Experiment]:
+    """One a model, version and seed, by the name of its folder; seeds count up from the experiment's own.
+
+    Of an entry with `versions`, an encoder's name stands for all that the paper has of it.
+
+    >>> from chordmixer.reproduction.catalogue import ENTRIES
+    >>> [*each(build(ENTRIES["adding-200"]), ["chordmixer", "pointwise"], 2)]
+    ['chordmixer-seed0', 'chordmixer-seed1', 'pointwise-seed0', 'pointwise-seed1']
+    """
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds} is too few: a model needs one run; give 1 or more")
+    named = {name: own for model in models for name, own in _named(experiment, model, versions).items()}
+    if not models or len(set(models)) < len(models):
+        raise ValueError(f"--models {','.join(models)} names one twice or none: name each once")
+    numbers = range(experiment.training.seed, experiment.training.seed + seeds)
+    return {f"{name}-seed{n}": with_seed(own, n) for name, own in named.items() for n in numbers}
+
+
+def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experiment]:
+    """What a name in --models stands for: an encoder, or encoder-version."""
+    encoder, _, version = name.partition("-")
+    if encoder not in ENCODERS or (version and not versions):
+        raise ValueError(f"--models {name} is not known: choose from {', '.join(ENCODERS)}")
+    own = with_encoder(experiment, encoder)
+    found: dict[str, Experiment] = load(versions).experiments(own, version) if versions else {encoder: own}
+    return found
+
+
+def warnings(
+    entry: Entry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any], classes: Sequence[str]
+) -> list[str]:
+    """What has to stand first on the page of a run that is not the paper's; `classes` are those of the data."""
+    said = []
+    if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
+        said.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
+    if share != 1:
+        was, now = full.training.epochs, run.training.epochs
+        what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
+        if run.data != full.data:
+            what += f", over {training_records(run.data):,} of {training_records(full.data):,} training records"
+        said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
+    if changes:
+        said.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
+    return said
+
+
+def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:
+    """
+    >>> _flat({"training": {"epochs": 2}, "data": {"training": 64}})
+    ['training.epochs=2', 'data.training=64']
+    """
+    found = []
+    for name, value in changes.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}={value}"]
+    return found

@@ -1,0 +1,186 @@
+"""Trained runs beside the paper: scores, by length, settings, in Markdown and as numbers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from chordmixer.config import to_dict
+from chordmixer.models import ChordMixerConfig
+from chordmixer.reproduction.entries import Entry
+from chordmixer.reproduction.page import Result, table
+from chordmixer.reproduction.running import Seen, Trained
+from chordmixer.training import Evaluation
+from chordmixer.training.evaluation import Score
+from chordmixer.views import lengths
+from chordmixer.views.plan import duration
+
+
+def compare(
+    name: str, entry: Entry, trained: Sequence[Trained], seen: Seen, warnings: list[str], given: bool
+) -> Result:
+    """The page's content; `given` says whether the user gave data, or a rule made them."""
+    runs = evaluations(entry, trained)
+    body = [
+        *_scores(entry, trained, runs),
+        "",
+        f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
+        "",
+        *_by_length(runs),
+        "",
+        *_settings(entry, trained),
+    ]
+    return Result(
+        name=name,
+        entry=entry,
+        body=body,
+        numbers={
+            "data": asdict(seen),
+            "interval": lengths.spread(runs),
+            "models": _models(runs),
+            "runs": _runs(trained),
+        },
+        warnings=warnings,
+        differences=[*entry.differences, *([] if given else entry.if_by_rule), *_seeds(entry, trained)],
+        pictures={"": _picture(runs)},
+    )
+
+
+def evaluations(entry: Entry, trained: Sequence[Trained]) -> list[Evaluation]:
+    """With the paper's metric first."""
+    return [replace(run.evaluation, headline=entry.metric) for run in trained]
+
+
+# --- Markdown ---
+
+
+def _scores(entry: Entry, trained: Sequence[Trained], runs: list[Evaluation]) -> list[str]:
+    known = any(run.encoder in entry.paper for run in runs)
+    header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
+    rows = []
+    for model in lengths.grouped(runs):
+        own = [run for run in trained if run.evaluation.encoder == model.encoder]
+        score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
+        beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
+        rows.append([model.encoder, cell(score, 2), *(beside if known else []), str(len(own)), _time(own)])
+    guess = ["one answer for all", f"{100 * runs[0].guessing[entry.metric]:.2f}"]
+    blank = [""] * (len(header) - len(guess))
+    return table([*header, "runs", "time a run"], [*rows, [*guess, *blank, "", ""]])
+
+
+def _data(seen: Seen) -> str:
+    counts = ", ".join(f"{count:,} {part}" for part, count in seen.records.items())
+    classes = f" in {len(seen.classes)} classes" if seen.classes else ""
+    return (
+        f"Data: {counts} records of {seen.shortest:,} to {seen.longest:,} tokens{classes}. The test records were "
+        "scored once, with the weights of the lowest validation loss."
+    )
+
+
+def _by_length(runs: list[Evaluation]) -> list[str]:
+    models, metric = lengths.grouped(runs), runs[0].headline
+    header = ["length percentile", "lengths", "records", *(f"{model.encoder}, %" for model in models)]
+    rows = [
+        [str(row.percentile), f"{row.shortest:,} to {row.longest:,}", f"{row.records:,}"]
+        + [cell(model.by_length[i].scores[metric], 1) for model in models]
+        for i, row in enumerate(runs[0].by_length)
+    ]
+    return table(header, rows)
+
+
+def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
+    """Of ChordMixer, or else the first model, beside the paper's hyper-parameters; then the sizes of the rivals."""
+    experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
+    network, training, hyper = experiment.model.network, experiment.training, entry.hyper
+    several = f", {training.accumulate} to a step" if training.accumulate > 1 else ""
+    ours: list[list[str]] = []
+    if isinstance(network, ChordMixerConfig):
+        norm = f"{network.prenorm} norm" if network.prenorm else "no norm"
+        ours = [
+            ["hidden H", str(network.hidden), str(hyper.hidden) if hyper else ""],
+            ["track size S", str(network.track_size), str(hyper.track_size) if hyper else ""],
+            ["block", f"order {network.order}, {norm}, start {network.init}", "no norm" if hyper else ""],
+        ]
+    rows = [
+        *ours,
+        ["learning rate", f"{training.rate:g}", f"{hyper.rate:g}" if hyper else ""],
+        ["sequences a batch", f"{training.batch_sequences} at most{several}", str(hyper.batch) if hyper else ""],
+        ["epochs", f"{training.epochs} at most", "not said" if hyper else ""],
+        ["optimiser", "AdamW, warm-up and cosine, gradients clipped", "Adam" if hyper else ""],
+        ["precision", training.precision, "not said" if hyper else ""],
+    ]
+    rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
+    sizes = [
+        f"{name}: " + ", ".join(f"{key} {value}" for key, value in to_dict(own).items() if key != "max_length")
+        for name, own in rivals.items()
+        if not isinstance(own, ChordMixerConfig)
+    ]
+    return [
+        *table(["setting", f"here, {experiment.model.encoder}", "the paper"], rows),
+        *(
+            [
+                "",
+                "The others train in the same way, padded versions with smaller batches. Their sizes: "
+                + "; ".join(sizes)
+                + ".",
+            ]
+            if sizes
+            else []
+        ),
+    ]
+
+
+def _seeds(entry: Entry, trained: Sequence[Trained]) -> list[str]:
+    own = len({run.experiment.training.seed for run in trained})
+    if not entry.seeds or own == entry.seeds:
+        return []
+    return [f"The paper's is a mean of {entry.seeds} runs with other seeds; this is {own} a model."]
+
+
+def cell(score: Score, digits: int) -> str:
+    """In per cent.
+
+    >>> cell(Score(0.98765, 0.98, 1.0), 1), cell(Score(float("nan"), 0, 0), 1)
+    ('98.8 (98.0-100.0)', '-')
+    """
+    if score.value != score.value:
+        return "-"
+    return f"{100 * score.value:.{digits}f} ({100 * score.low:.{digits}f}-{100 * score.high:.{digits}f})"
+
+
+def _time(runs: Sequence[Trained]) -> str:
+    mean = duration(sum(run.seconds for run in runs) / len(runs))
+    return f"over {mean}" if any(run.killed for run in runs) else mean
+
+
+# --- For programs, and the picture ---
+
+
+def _models(runs: list[Evaluation]) -> list[dict[str, Any]]:
+    return [
+        {"encoder": m.encoder, "scores": {k: asdict(s) for k, s in m.scores.items()}} for m in lengths.grouped(runs)
+    ]
+
+
+def _runs(trained: Sequence[Trained]) -> list[dict[str, Any]]:
+    return [
+        {
+            "seed": run.experiment.training.seed,
+            "seconds": round(run.seconds, 1),
+            "some_seconds_unknown": run.killed,
+            "settings": {
+                "model": to_dict(run.experiment.model),
+                "training": to_dict(run.experiment.training),
+            },
+            **asdict(run.evaluation),
+        }
+        for run in trained
+    ]
+
+
+def _picture(runs: list[Evaluation]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return lengths.plot(runs, Path(folder) / "lengths.png").read_bytes()

@@ -1,0 +1,129 @@
+"""Train every model and seed of an entry, each in a folder of its own; what is finished is not trained again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chordmixer import files
+from chordmixer.training import Evaluation, Experiment, train
+from chordmixer.training.experiment import check_lengths
+from chordmixer.views.runs import evaluation_from
+
+STATE = "reproduction.json"
+"""Beside the run folders: which entry it is, and the seconds of each run."""
+SCORES = "evaluation-test.json"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that is finished."""
+
+    experiment: Experiment
+    evaluation: Evaluation
+    seconds: float
+    """Of all its starts together."""
+    killed: bool
+    """Whether a start ended without a word, so that its seconds are not known."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the data are."""
+
+    records: dict[str, int]
+    """Of each part."""
+    shortest: int
+    longest: int
+    classes: list[str]
+    """None where a number is asked for."""
+
+
+def run_all(experiments: Mapping[str, Experiment], journal: Journal, resume: bool, say: Say) -> list[Trained]:
+    """Train into <model>-seed<k> beside the journal, or go on with what is there."""
+    out = journal.path.parent
+    trained = []
+    for number, (folder, experiment) in enumerate(experiments.items(), 1):
+        evaluation = finished(out / folder, experiment)
+        if evaluation is None:
+            say(f"{folder}, {number} of {len(experiments)}")
+            with journal.timing(folder):
+                evaluation = train(experiment, out / folder, resume=resume)
+        else:
+            say(f"{folder}, {number} of {len(experiments)}: finished before")
+        name = folder.rpartition("-seed")[0] or evaluation.encoder  # of a version, where an encoder has several
+        trained.append(Trained(experiment, replace(evaluation, encoder=name), *journal.seconds(folder)))
+    return trained
+
+
+def look(experiment: Experiment) -> Seen:
+    """Read all parts of the data, so that what is missing or wrong in them is said before anything is trained."""
+    task = experiment.build_task()
+    parts = {part: task.records(part) for part in ("training", "validation", "test")}
+    for records in parts.values():
+        check_lengths(records, experiment.model.network.max_length, experiment.training)
+    lengths = [length for records in parts.values() for length in (min(records.lengths), max(records.lengths))]
+    counts = {part: len(records.lengths) for part, records in parts.items()}
+    return Seen(counts, min(lengths), max(lengths), list(getattr(task.target, "labels", [])))
+
+
+def finished(folder: Path, experiment: Experiment) -> Evaluation | None:
+    """The scores of a run that came to its end with these settings; None: it has to be trained."""
+    if not (folder / SCORES).exists() or Experiment.load(folder) != experiment:
+        return None
+    files.verify(folder, ["model.safetensors", SCORES])
+    return evaluation_from(files.read_json(folder / SCORES))
+
+
+class Journal:
+    """The file that says what a folder of runs is, and how long each took."""
+
+    def __init__(self, path: Path, name: str, runs: dict[str, dict[str, float]]) -> None:
+        self.path, self.name, self.runs = path, name, runs
+
+    @staticmethod
+    def open(out: Path, name: str, resume: bool) -> Journal:
+        """Of a new folder, or of one that holds runs of the same entry."""
+        path = out / STATE
+        if first_rank() and not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ValueError(f"{out} is there already: give a new --out, or add --resume to go on with it")
+        if not path.exists():
+            return Journal(path, name, {})
+        known = files.read_json(path)
+        if known.get("name") != name or not isinstance(known.get("runs"), dict):
+            raise ValueError(f"{out} holds {known.get('name')!r}, not {name!r}: give another --out")
+        return Journal(path, name, known["runs"])
+
+    @contextmanager
+    def timing(self, run: str) -> Iterator[None]:
+        """Adds the seconds within it, also where the run is interrupted; a start that was killed has no end."""
+        own = self.runs.setdefault(run, {"seconds": 0.0, "starts": 0, "ends": 0})
+        own["starts"] += 1
+        began = time.monotonic()
+        self._save()
+        try:
+            yield
+        finally:
+            own["seconds"] += time.monotonic() - began
+            own["ends"] += 1
+            self._save()
+
+    def seconds(self, run: str) -> tuple[float, bool]:
+        """All that are known, and whether some are not."""
+        own = self.runs.get(run, {"seconds": 0.0, "starts": 1, "ends": 0})
+        return own["seconds"], own["starts"] > own["ends"]
+
+    def _save(self) -> None:
+        if first_rank():
+            files.write_json(self.path, {"format": 1, "name": self.name, "runs": self.runs})
+
+
+def first_rank() -> bool:
+    """Whether this process writes for all, where torchrun started several."""
+    return os.environ.get("RANK", "0") == "0"

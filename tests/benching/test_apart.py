@@ -1,0 +1,58 @@
+"""Trouble in a process of its own is a result; here the processes are real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from chordmixer.benching import apart
+from chordmixer.benching.cases import Case
+
+
+@pytest.mark.parametrize(
+    ("cls", "limit", "failed", "message"),
+    [
+        ("Crashing", 120.0, "crashed", "SIGSEGV"),
+        ("Hanging", 5.0, "time limit", "stopped after 5 s"),
+    ],
+)
+def test_trouble_is_a_result(
+    troubled: Callable[..., Case], cls: str, limit: float, failed: str, message: str
+) -> None:
+    found = apart.run(troubled(cls, limit))
+    assert found["failed"] == failed and message in found["message"]
+    if cls != "Hanging":  # a slow machine may not come that far
+        assert found["stage"] == "training" and found["inference"]["milliseconds"] > 0
+        assert "training" not in found and "done" not in found
+
+
+def test_a_process_that_cannot_start(troubled: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "PROCESS", "chordmixer.nothing")
+    found = apart.run(troubled("Harmless"))
+    assert found["failed"] == "crashed" and "exit code 1: " in found["message"]
+    assert "No module named chordmixer.nothing" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "failed", "message"),
+    [
+        (-9, "", "out of memory", "killed, as the system does when memory runs out"),
+        (-6, "terminate called\n  what():  std::bad_alloc\n", "out of memory", "what():  std::bad_alloc"),
+        (-6, "first\nlast line\n\n", "crashed", "SIGABRT: last line"),
+        (3, "", "crashed", "exit code 3"),
+    ],
+)
+def test_how_a_process_ends(code: int, errors: str, failed: str, message: str) -> None:
+    assert apart._crash(code, errors) == {"failed": failed, "message": message}
+
+
+def test_a_torn_line_is_left_out() -> None:
+    said = json.dumps({"stage": "training"}).encode() + b'\n{"train'
+    assert apart._merged(said) == {"stage": "training"}
+
+
+def test_the_last_word_counts() -> None:
+    said = b'{"stage": "inference"}\n{"stage": "training"}\n'
+    assert apart._merged(said)["stage"] == "training"

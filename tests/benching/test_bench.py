@@ -1,0 +1,75 @@
+"""From encoders to a report, what is kept when it is interrupted, and what goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chordmixer.benching import BenchConfig, apart, bench, fixed
+from chordmixer.benching.cases import Case
+from chordmixer.benching.writing import load
+
+CONFIG = BenchConfig(device="cpu", batch=2)
+PHASE = {"milliseconds": 2.0, "tokens_per_second": 9.0, "peak": 5, "rounds": 7}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Cases that were asked for; none of them takes a process."""
+    seen: list[str] = []
+
+    def run(case: Case) -> dict[str, Any]:
+        seen.append(f"{case.encoder} {case.setting.name if case.setting else case.phase}")
+        if case.encoder == "lstm":
+            raise KeyboardInterrupt
+        if case.setting is None:
+            return {"length": 1024, "seconds": 1.0, "peak": 5, "failed": "time limit", "stage": "x", "message": "y"}
+        return {"stage": "training", "parameters": 3, "inference": PHASE, "training": PHASE}
+
+    monkeypatch.setattr(apart, "run", run)
+    return seen
+
+
+def test_settings_first_then_the_longest(asked: list[str], tmp_path: Path) -> None:
+    said: list[str] = []
+    at = [fixed(9, 2), fixed(20, 2)]
+    report = bench(["chordmixer", "cnn"], at, tmp_path / "r.json", CONFIG, longest=True, say=said.append)
+    assert asked[:4] == ["chordmixer length 9", "cnn length 9", "chordmixer length 20", "cnn length 20"]
+    assert asked[4:6] == ["chordmixer inference", "chordmixer training"] and len(report.reaches) == 4
+    assert said[0] == "1 of 8: chordmixer at length 9; at most 40 min left"
+    assert said[1] == "    inference 2 ms a sequence, 0 MB; training 2 ms a sequence, 0 MB"
+    assert said[2].endswith("about 1 s left") and said[-1] == "    1,024 tokens, then time limit"
+    assert (tmp_path / "r.png").exists() and load(tmp_path / "r.json") == report
+
+
+def test_interrupted_and_resumed(asked: list[str], tmp_path: Path) -> None:
+    out, at = tmp_path / "r.json", [fixed(9, 2)]
+    with pytest.raises(KeyboardInterrupt):
+        bench(["cnn", "lstm", "tcn"], at, out, CONFIG, say=lambda line: None)
+    assert [r.encoder for r in load(out).results] == ["cnn"] and out.with_suffix(".md").exists()
+    del asked[:]
+    report = bench(["cnn", "tcn"], [*at, fixed(20, 2)], out, CONFIG, resume=True, say=lambda line: None)
+    assert asked == ["tcn length 9", "cnn length 20", "tcn length 20"] and len(report.results) == 4
+    del asked[:]
+    assert len(bench(["luna"], at, out, CONFIG, resume=True, say=lambda line: None).settings) == 2
+    assert asked == ["luna length 9"]
+
+
+def test_refusals(asked: list[str], tmp_path: Path) -> None:
+    out, at = tmp_path / "r.json", [fixed(9, 2)]
+    bench(["cnn"], at, out, CONFIG, say=lambda line: None)
+    with pytest.raises(ValueError, match=r"r.json is there already: give a new --out, or add --resume to go on"):
+        bench(["cnn"], at, out, CONFIG)
+    with pytest.raises(ValueError, match=r"r.json was measured with batch=2, not 3: give another --out"):
+        bench(["cnn"], at, out, BenchConfig(device="cpu", batch=3), resume=True)
+    with pytest.raises(ValueError, match=r"r.json has other lengths at length 9: give another --out"):
+        bench(["cnn"], [fixed(9, 3)], out, CONFIG, resume=True)
+    with pytest.raises(ValueError, match="encoder 'cmn' is not known: choose one of chordmixer"):
+        bench(["cmn"], at, tmp_path / "new.json", CONFIG)
+    with pytest.raises(
+        ValueError, match=r"--out .*/new.txt is not a .json file: give one; .md and .png are put beside"
+    ):
+        bench(["cnn"], at, tmp_path / "new.txt", CONFIG)
+    assert asked == ["cnn length 9"]

@@ -1,0 +1,100 @@
+"""Our scores beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from chordmixer.reproduction.building import with_encoder, with_seed
+from chordmixer.reproduction.catalogue import ENTRIES
+from chordmixer.reproduction.comparison import compare, evaluations
+from chordmixer.reproduction.entries import Entry
+from chordmixer.reproduction.page import Result
+from chordmixer.reproduction.running import Seen, Trained
+from chordmixer.training import Evaluation, Experiment
+
+Evaluated = Callable[[str, float], Evaluation]
+
+
+@pytest.fixture
+def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
+    def make(name: str, runs: list[tuple[str, int, float]], given: bool = False, killed: bool = False) -> Result:
+        entry = ENTRIES[name]
+        assert isinstance(entry, Entry)
+        trained = [
+            Trained(with_seed(with_encoder(tiny, encoder), seed), evaluated(encoder, value), 120.0, killed)
+            for encoder, seed, value in runs
+        ]
+        seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
+        return compare(name, entry, trained, seen, ["mind!"], given)
+
+    return make
+
+
+def test_numbers_beside_the_papers(compared: Callable[..., Result]) -> None:
+    result = compared("listops", [("chordmixer", 0, 0.55), ("pointwise", 0, 0.2)])
+    assert result.body[:5] == [
+        "| model | accuracy here, % | the paper, % | here less the paper | runs | time a run |",
+        "|---|---|---|---|---|---|",
+        "| chordmixer | 55.00 (50.00-60.00) | 60.12 | -5.12 | 1 | 2 min |",
+        "| pointwise | 20.00 (15.00-25.00) |  |  | 1 | 2 min |",
+        "| one answer for all | 12.50 |  |  |  |  |",
+    ]
+    text = "\n".join(result.body)
+    assert (
+        "In brackets: 95 % interval. Data: 64 training, 16 validation, 32 test records of 30 to 9,000 tokens" in text
+    )
+    assert "| 50 | 30 to 99 | 20 | 55.0 (50.0-60.0) | 20.0 (15.0-25.0) |" in text
+    assert "| 100 | 100 to 9,000 | 12 | - | - |" in text
+    assert "| learning rate | 0.001 | 0.007 |" in text and "| hidden H | 4 | 88 |" in text
+    assert result.warnings == ["mind!"] and result.pictures[""].startswith(b"\x89PNG")
+
+
+def test_rivals_have_their_own_sizes(compared: Callable[..., Result]) -> None:
+    text = "\n".join(compared("listops", [("lstm", 0, 0.3), ("chordmixer", 0, 0.5)]).body)
+    assert "| setting | here, chordmixer | the paper |" in text and "| hidden H | 4 | 88 |" in text
+    assert "Their sizes: lstm: width 128, layers 2, direction forward, dropout 0.0." in text
+    alone = "\n".join(compared("listops", [("lstm", 0, 0.3)]).body)
+    assert "| setting | here, lstm | the paper |" in alone and "hidden H" not in alone
+
+
+def test_without_a_number_in_the_paper(compared: Callable[..., Result]) -> None:
+    result = compared("adding-200", [("chordmixer", 0, 0.99)])
+    assert result.body[0] == "| model | accuracy here, % | runs | time a run |"
+    assert result.body[3] == "| one answer for all | 12.50 |  |  |"
+
+
+def test_several_seeds(compared: Callable[..., Result]) -> None:
+    result = compared("adding-200", [("chordmixer", seed, 0.9 + 0.02 * seed) for seed in range(3)])
+    assert "| chordmixer | 92.00 (90.00-94.00) | 3 | 2 min |" in result.body
+    assert result.numbers["interval"] == "lowest to highest of 3 runs"
+    assert not any("mean of 3 runs" in line for line in result.differences)
+    single = compared("adding-200", [("chordmixer", 0, 0.9)])
+    assert single.differences[-1] == "The paper's is a mean of 3 runs with other seeds; this is 1 a model."
+
+
+def test_numbers_for_programs(compared: Callable[..., Result]) -> None:
+    numbers = compared("listops", [("chordmixer", 7, 0.55)]).numbers
+    assert numbers["models"][0]["scores"]["accuracy"]["value"] == 0.55
+    (run,) = numbers["runs"]
+    assert (run["seed"], run["seconds"], run["encoder"], run["records"]) == (7, 120.0, "chordmixer", 32)
+    assert run["settings"]["training"]["seed"] == 7 and numbers["data"]["classes"] == ["no", "yes"]
+
+
+def test_data_by_rule_are_a_difference(compared: Callable[..., Result]) -> None:
+    made, given = (compared("listops", [("chordmixer", 0, 0.5)], given=g).differences for g in (False, True))
+    assert made == [
+        *given,
+        "The data come from our own generator by the published rule, not from the release's files.",
+    ]
+
+
+def test_time_that_is_not_all_known(compared: Callable[..., Result]) -> None:
+    assert "| over 2 min |" in compared("adding-200", [("chordmixer", 0, 0.5)], killed=True).body[2]
+
+
+def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -> None:
+    trained = Trained(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False)
+    assert evaluations(ENTRIES["listops"], [trained])[0].headline == "accuracy"  # type: ignore[arg-type]
