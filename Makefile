@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A process for each core; their threads would only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: demo test test-gpu check format bench clean
 
@@ -10,7 +12,7 @@ demo: $(READY)
 	$(BIN)/chordmixer demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-gpu:
 	PYTHONPATH=src python3 -m pytest -m gpu tests/gpu
@@ -19,7 +21,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -296,7 +296,7 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pie
         ({"text": ["a\0"]}, r"column 'text': a NUL character at position 1"),
         ({"words": ["a"]}, r"t.parquet has no column for the sequence: it has 'words'"),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, str) else "",
 )
 def test_parquet_that_is_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     path = write(tmp_path / "t.parquet", columns)

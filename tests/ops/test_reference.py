@@ -305,3 +305,10 @@ class TestSegmentMean:
         double = torch.randn(6, 2, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(ops.segment_mean, (double, offsets_of([1, 2, 3])))
         assert torch.autograd.gradgradcheck(ops.segment_mean, (double, offsets_of([1, 2, 3])))
+
+
+def test_layer_norm_into_room_that_is_there() -> None:
+    values, out = torch.randn(9_000, 6), torch.empty(9_000, 6)
+    norm = ops.Norm("layer", torch.rand(6), torch.randn(6))
+    assert ops.layer_norm(values, norm, out) is out
+    torch.testing.assert_close(out, torch.nn.functional.layer_norm(values, (6,), norm.weight, norm.bias, norm.eps))

@@ -100,15 +100,23 @@ class Block(nn.Module):
         offsets: Int[Tensor, "B+1"],
         residual: Float[Tensor, "T C"] | None = None,
         out: Float[Tensor, "T C"] | None = None,
+        spare: Float[Tensor, "T C"] | None = None,
     ) -> Float[Tensor, "T C"]:
-        """Equations 1 to 3 and the residual connection; the arithmetic stands in `ops/reference.py`."""
+        """Equations 1 to 3 and the residual connection; the arithmetic stands in `ops/reference.py`.
+
+        A layer norm before them may go into `spare`, where there is room to normalise all tokens at once.
+        """
+        prenorm = self.prenorm.state()
+        if spare is not None and prenorm is not None:
+            residual = x if residual is None else residual
+            x, prenorm = ops.layer_norm(x, prenorm, spare), None
         return ops.block(
             x,
             offsets,
             self.config.track_size,
             self.mlp(),
             order=self.config.order,
-            prenorm=self.prenorm.state(),
+            prenorm=prenorm,
             norm=self.norm.state(),
             dropout=self.config.dropout if self.training else 0.0,
             residual=residual,
@@ -182,11 +190,17 @@ class ChordMixer(nn.Module):
         )
 
     def _through_two_buffers(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
-        """Without gradients two buffers take turns: fresh memory would cost more time than the arithmetic."""
+        """Without gradients two buffers take turns: fresh memory would cost more time than the arithmetic.
+
+        Plain torch has a third one for the layer norm, which in tiles takes as long as all the rest.
+        """
         values = x.values
         buffers = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in exits[:2]]
+        apart = self.config.prenorm == "layer" and not ops.on_kernels(values)
+        spare = torch.empty_like(buffers[0]) if apart else None
         for i, (block, (tokens, sequences)) in enumerate(zip(self.blocks, exits, strict=False)):
-            values = block(values[:tokens], x.offsets[: sequences + 1], out=buffers[i % 2][:tokens])
+            room = None if spare is None else spare[:tokens]
+            values = block(values[:tokens], x.offsets[: sequences + 1], out=buffers[i % 2][:tokens], spare=room)
         last = buffers[(len(exits) - 1) % 2]
         for i in range(len(exits) - 2, -1, -2):  # the sequences that left from the other buffer
             left = slice(exits[i + 1][0], exits[i][0])

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops import reference
-from chordmixer.ops.reference import Exits, Mlp, Norm, mix, normalise
+from chordmixer.ops.reference import Exits, Mlp, Norm, layer_norm, mix, normalise
 
 __all__ = [
     "Backend",
@@ -29,6 +29,7 @@ __all__ = [
     "activations",
     "block",
     "blocks",
+    "layer_norm",
     "mix",
     "normalise",
     "on_kernels",
