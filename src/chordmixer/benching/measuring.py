@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -154,12 +153,11 @@ class Padding:
             self.places, self.tokens = self.places + mask.numel(), self.tokens + x.tokens
             return values, mask
 
-        self.patch = patch.object(layers, "padded", counted)
-        self.patch.start()
+        self.pad, layers.padded = pad, counted
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.patch.stop()
+        layers.padded = self.pad
 
 
 def phase(
