@@ -159,3 +159,10 @@ def test_scores_and_rows_are_in_the_manifest(
     save_evaluation(tmp_path, summarise(predictions, TARGET, tiny, "test"), predictions)
     assert set(files.read_json(tmp_path / "manifest.json")) == {"evaluation-test.json", "predictions.parquet"}
     files.verify(tmp_path, ["evaluation-test.json", "predictions.parquet"])
+
+
+def test_records_of_one_length_are_the_whole() -> None:
+    [(percentile, inside)] = evaluation._length_bins(np.full(9, 1_024))
+    assert percentile == 100 and inside.all()
+    bins = evaluation._length_bins(np.array([5] * 51 + [9] * 49))
+    assert [(p, int(own.sum())) for p, own in bins] == [(50, 51), (100, 49)]

@@ -187,8 +187,12 @@ def save_evaluation(folder: Path, evaluation: Evaluation, predictions: Predictio
 
 
 def _length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
-    edges = [0, *np.percentile(lengths, PERCENTILES, method="higher")]
-    return [(p, (lengths > edges[i]) & (lengths <= edges[i + 1])) for i, p in enumerate(PERCENTILES)]
+    """Of each length percentile, the records above the one before; of several at the same length the last."""
+    edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
+    last = dict(zip(edges, PERCENTILES, strict=True))
+    return [
+        (p, (lengths > low) & (lengths <= high)) for low, (high, p) in zip([0, *last], last.items(), strict=False)
+    ]
 
 
 def _scores(predictions: Predictions, target: Target, inside: ndarray) -> dict[str, Score]:
