@@ -75,7 +75,7 @@ def test_a_single_text() -> None:
         (b"gr\xfc\xdfe", r"a: byte 2 is 0xfc, which is not UTF-8: save it as UTF-8"),
         ("ä".encode()[:1], r"a: byte 0 is 0xc3, which is not UTF-8"),
         (b"a\0b", r"a: byte 1 is NUL: this is no text, or UTF-16; save it as UTF-8"),
-        (gzip.compress(b"hello" * 99)[:-9], r"a: the gzip stream is cut"),
+        (gzip.compress(b"hello" * 99, mtime=0)[:-9], r"a: the gzip stream is cut"),
     ],
     ids=repr,
 )
