@@ -45,7 +45,7 @@ def test_who_asks_for_labels() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--column", "label"], "--column label is not ROLE=NAME: write it as --column label=Phylum"),
+        (["--column", "label"], "--column label is not ROLE=NAME: write it as --column label=NAME"),
         (["--column", "lable=x"], "--column.lable is not a setting: did you mean label?"),
         (["--format", "docx"], "kind='docx' is not a choice: give one of auto, fasta"),
         (["--on-empty", "drop"], "on_empty='drop' is not a choice: give one of error, reject"),

@@ -48,7 +48,7 @@ def test_learning_and_scoring(chordmixer: Command, tmp_path: Path) -> None:
         (["--run", "run", "--window", "9"], "--run takes one file and the run's own settings: leave out the options"),
         ([], "without --run a run is trained: name its folder with --out RUN, and leave out options of use"),
         (["--out", "x", "--context", "liver"], "without --run a run is trained"),
-        (["--out", "x", "--column", "label"], "--column label is not ROLE=NAME: write it as --column label=CLASS"),
+        (["--out", "x", "--column", "label"], "--column label is not ROLE=NAME: write it as --column label=NAME"),
         (["--out", "x", "--column", "lable=A"], "--column.lable is not a setting: did you mean label?"),
         (["--out", "x", "--on-mismatch", "no"], "data.on_mismatch='no' is not a choice: give one of error, reject"),
         (

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from chordmixer.training.evaluation import Evaluation, LengthBin, Score
 from chordmixer.views import lengths
+from chordmixer.views.drawing import COLOURS
 
 
 def evaluation(encoder: str, value: float) -> Evaluation:
@@ -67,7 +68,7 @@ def test_no_figure_stays_open(several: list[Evaluation], tmp_path: Path) -> None
 
 def test_every_model_is_drawn(tmp_path: Path) -> None:
     """Also more of them than there are colours."""
-    many = [evaluation(f"model {i}", 0.1 * i) for i in range(len(lengths.COLOURS) + 1)]
+    many = [evaluation(f"model {i}", 0.1 * i) for i in range(len(COLOURS) + 1)]
     plots = [lengths.plot(many[: n + 1], tmp_path / f"{n}.png").read_bytes() for n in (0, 1, 5, 6)]
     assert len(set(plots)) == 4
 

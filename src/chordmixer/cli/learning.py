@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chordmixer.cli import options, settings
-from chordmixer.cli.looking import first_rank, say, show
+from chordmixer.cli.looking import first_rank, say, show, show_beside
 
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
@@ -34,16 +33,8 @@ def train(
     ask: options.Ask = "auto",
     split: options.Split = "auto",
     rc: options.BothStrands = False,
-    start: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="RUN", help="Start from a trained run's encoder.", rich_help_panel=options.ASKED
-        ),
-    ] = None,
-    freeze: Annotated[
-        bool,
-        typer.Option("--freeze", help="Learn a head alone on that encoder.", rich_help_panel=options.ASKED),
-    ] = False,
+    start: options.Start = None,
+    freeze: options.Freeze = False,
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
@@ -202,13 +193,7 @@ def _conclude(evaluation: Any, out: Path, baselines: bool) -> None:
     from chordmixer.views.report import write_report
     from chordmixer.views.runs import Run
 
-    plain = compare(out, say) if baselines else []
-    metric = evaluation.headline
-    best = max(plain, key=lambda other: other.scores[metric].value, default=None)
-    show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], out)
-    for other in [*plain, evaluation]:
-        name = "the model" if other is evaluation else other.encoder
-        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+    show_beside(evaluation, compare(out, say) if baselines else [], out)
     for sentence in verdict.headline(Run.load(out)):
         say(sentence)
     print(

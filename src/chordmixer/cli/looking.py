@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,6 +102,16 @@ def first_rank() -> bool:
 def say(line: str) -> None:
     if first_rank():
         print(line, flush=True)
+
+
+def show_beside(evaluation: Evaluation, plain: list[Evaluation], folder: Path) -> None:
+    """The scores of a model by length beside the best plain baseline's, then one number for each."""
+    metric = evaluation.headline
+    best = max(plain, key=lambda other: other.scores[metric].value, default=None)
+    show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], folder)
+    for other in [*plain, evaluation]:
+        name = "the model" if other is evaluation else other.encoder
+        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
 
 
 def show(evaluations: list[Evaluation], folder: Path) -> None:

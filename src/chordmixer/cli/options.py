@@ -71,6 +71,11 @@ BothStrands = Annotated[
     bool,
     typer.Option("--rc", help="Both strands of DNA are the same: train and answer on both.", rich_help_panel=ASKED),
 ]
+Start = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="RUN", help="Start from a trained run's encoder.", rich_help_panel=ASKED),
+]
+Freeze = Annotated[bool, typer.Option("--freeze", help="With --from: learn a head alone.", rich_help_panel=ASKED)]
 Config = Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=SETTINGS)]
 Settings = Annotated[
     list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
@@ -105,9 +110,11 @@ def files_format(
     ] = "error",
 ) -> Reading:
     """How files are read whose labels do not matter."""
+    from chordmixer.data.columns import Columns
     from chordmixer.data.reading import Reading
 
-    return Reading(kind=format, columns=_columns(column or []), features=features, on_empty=on_empty)  # type: ignore[arg-type]
+    columns = columns_from(column or [], Columns())
+    return Reading(kind=format, columns=columns, features=features, on_empty=on_empty)  # type: ignore[arg-type]
 
 
 def files_with_labels(
@@ -181,12 +188,12 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p.replace(annotation=hints.get(p.name, Any)) for p in inspect.signature(function).parameters.values()]
 
 
-def _columns(given: list[str]) -> Any:
+def columns_from(given: list[str], usual: Any) -> Any:
+    """Columns by their roles, as --column names them, and the `usual` ones for all other roles."""
     from chordmixer.config import override
-    from chordmixer.data.columns import Columns
 
     pairs = [text.partition("=") for text in given]
     for text, (role, found, name) in zip(given, pairs, strict=True):
         if not (role and found and name):
-            raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=Phylum")
-    return override(Columns(), {role.strip(): name for role, _, name in pairs}, "--column")
+            raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=NAME")
+    return override(usual, {role.strip(): name for role, _, name in pairs}, "--column")

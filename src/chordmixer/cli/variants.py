@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chordmixer.cli import options, settings
-from chordmixer.cli.looking import first_rank, say, show
+from chordmixer.cli.looking import first_rank, say, show_beside
 
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
@@ -63,13 +62,8 @@ def variants(
     on_unmatched: Annotated[
         str, typer.Option(help="Variants without a label: error, or reject.", rich_help_panel=options.READING)
     ] = "error",
-    start: Annotated[
-        Path | None,
-        typer.Option("--from", help="A run whose weights to start from.", rich_help_panel=options.ASKED),
-    ] = None,
-    freeze: Annotated[
-        bool, typer.Option("--freeze", help="With --from: only the head learns.", rich_help_panel=options.ASKED)
-    ] = False,
+    start: options.Start = None,
+    freeze: options.Freeze = False,
     ask: Annotated[
         str, typer.Option(help="classes, or number; auto: by the data.", rich_help_panel=options.ASKED)
     ] = "auto",
@@ -87,7 +81,9 @@ def variants(
 
     chordmixer variants new.vcf.gz --reference hg38.fa --run RUN -o scored.vcf.gz
     """
-    columns = _columns(column or [])
+    from chordmixer.data.variants import VariantColumns
+
+    columns = options.columns_from(column or [], VariantColumns())
     if run is not None:
         if len(inputs) > 1 or window or names or start or freeze or config or set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
@@ -151,25 +147,8 @@ def _conclude(evaluation: Any, out: Path, baselines: bool, experiment: Experimen
     from chordmixer.training.plain_variants import compare
     from chordmixer.views.report import write_report
 
-    plain = compare(out) if baselines else []
-    metric = evaluation.headline
-    best = max(plain, key=lambda other: other.scores[metric].value, default=None)
-    show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], out)
-    for other in [*plain, evaluation]:
-        name = "the model" if other is evaluation else other.encoder
-        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+    show_beside(evaluation, compare(out) if baselines else [], out)
     print(
         f"report: {write_report(out)}\n"
         f"Next:  chordmixer variants NEW.vcf --reference {experiment.data.reference} --run {out} -o scored.vcf"
     )
-
-
-def _columns(given: list[str]) -> Any:
-    from chordmixer.config import override
-    from chordmixer.data.variants import VariantColumns
-
-    pairs = [text.partition("=") for text in given]
-    for text, (role, found, name) in zip(given, pairs, strict=True):
-        if not (role and found and name):
-            raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=CLASS")
-    return override(VariantColumns(), {role.strip(): name for role, _, name in pairs}, "--column")

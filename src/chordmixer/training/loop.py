@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor
 
-from chordmixer.data import Batch, Loader, Records, TokenSampler, draws
+from chordmixer.data import Batch, Records, draws
 from chordmixer.data.sampling import Step
 from chordmixer.models import Model
 from chordmixer.training import checkpoints, outcome, ranks, starting
@@ -24,7 +23,7 @@ from chordmixer.training.asking import Asked, ask
 from chordmixer.training.averaging import Average
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
-from chordmixer.training.experiment import Experiment, TrainingConfig, check_lengths, open_folder
+from chordmixer.training.experiment import Experiment, check_lengths, open_folder
 from chordmixer.training.forecast import check_fits, explained, forecast, largest, rehearse
 from chordmixer.training.interrupts import Interrupted, Interrupts
 from chordmixer.training.memory import COUNTED
@@ -75,7 +74,7 @@ class Run:
         self.training, self.validation, self.test = map(self.task.records, ("training", "validation", "test"))
         for records in (self.training, self.validation, self.test):
             check_lengths(records, experiment.model.network.max_length, self.config)
-        self.loader = _loader(self.training, self.config, self.accelerator)
+        self.loader = ranks.loader(self.training, self.config, self.accelerator)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
         starting.begin(self.model, self.config, out)
@@ -293,18 +292,6 @@ class Run:
             outcome.write(self.out, self.task, self.state.best_weights, evaluation, predictions)
         self.accelerator.wait_for_everyone()
         return evaluation["test"]
-
-
-def _loader(training: Records, config: TrainingConfig, accelerator: Accelerator) -> Loader:
-    sampler = TokenSampler(
-        training.lengths,
-        config.tokens_for(training.lengths),
-        config.batch_sequences,
-        seed=config.seed,
-        rank=accelerator.process_index,
-        ranks=accelerator.num_processes,
-    )
-    return Loader(training, sampler, config.workers, accelerator.device, drawing=True)
 
 
 def _groups(steps: Sequence[Step], size: int) -> Iterator[Sequence[Step]]:

@@ -9,6 +9,8 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 from torch import distributed
 
+from chordmixer.data import Loader, TokenSampler
+from chordmixer.data.records import Records
 from chordmixer.training.experiment import TrainingConfig
 
 
@@ -45,3 +47,16 @@ def _meet(config: TrainingConfig) -> None:
     store = distributed.PrefixStore(f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     backend = "nccl" if config.device != "cpu" and torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+def loader(training: Records, config: TrainingConfig, accelerator: Accelerator) -> Loader:
+    """This rank's share of the training batches, on its device."""
+    sampler = TokenSampler(
+        training.lengths,
+        config.tokens_for(training.lengths),
+        config.batch_sequences,
+        seed=config.seed,
+        rank=accelerator.process_index,
+        ranks=accelerator.num_processes,
+    )
+    return Loader(training, sampler, config.workers, accelerator.device, drawing=True)

@@ -6,7 +6,6 @@ where it is in Rotate, the next one comes from 1 position on, then 2, 4, 8, ...
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,11 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from chordmixer import files
 from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.training import Experiment
-from chordmixer.views.lengths import COLOURS
+from chordmixer.views import drawing
+from chordmixer.views.drawing import COLOURS
 
 COLUMNS = 1200
 """Most positions side by side in a picture; of a longer sequence each column shows the strongest of several."""
@@ -131,28 +130,20 @@ def examples(run: Path, lengths: Sequence[int], split: str = "test", device: str
 
 def plot(shown: Sequence[Example], track_size: int, path: Path) -> Path:
     """A group of panels a sequence, one a layer; tracks apart by lines, marked positions by arrow heads."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
 
     if not shown:
         raise ValueError("no sequence is given: a picture needs at least one; give an Example")
     panels = [(example, layer) for example in shown for layer in range(len(example.layers))]
     heights = [0.4 if layer == 0 else 2.0 for _, layer in panels]
     size = (11.0, 1.1 * sum(heights) + 0.75 * len(panels) + 0.8)
-    figure, grid = pyplot.subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
+    figure, grid = drawing.pyplot().subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.75 / size[1]))
     for axes, (example, layer) in zip(grid[:, 0], panels, strict=True):
         drawn = _panel(axes, example, layer, track_size)
         figure.colorbar(drawn, ax=axes, pad=0.01, aspect=12 if layer else 3)
     grid[-1, 0].set_xlabel("position in the sequence")
     figure.text(0.01, 1 - 0.1 / size[1], _caption(shown), va="top", fontsize=10)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=130)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path, dpi=130)
 
 
 def _caption(shown: Sequence[Example]) -> str:

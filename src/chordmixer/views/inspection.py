@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from chordmixer import files
 from chordmixer.data.inspection import BATCH, Inspection
-from chordmixer.views.lengths import COLOURS
+from chordmixer.views import drawing
+from chordmixer.views.drawing import COLOURS
 
 ROWS = 12
 """Of letters and of classes that are shown."""
@@ -98,13 +97,9 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
 
 def plot(inspection: Inspection, path: Path) -> Path:
     """The histogram of lengths as a picture, on a logarithmic axis, with median and 99th percentile."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = drawing.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
     edges = inspection.edges
     widths = [after - before for before, after in pairwise(edges)]
     axes.bar(edges[:-1], inspection.histogram, widths, align="edge", color=COLOURS[0], edgecolor="white")
@@ -121,11 +116,7 @@ def plot(inspection: Inspection, path: Path) -> Path:
     axes.set_title(f"{inspection.records:,} records, {inspection.tokens:,} tokens")
     axes.grid(alpha=0.3)
     axes.legend()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path)
 
 
 def _lengths(inspection: Inspection) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,14 +9,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from chordmixer import files
 from chordmixer.training import Evaluation
 from chordmixer.training.evaluation import Score
+from chordmixer.views import drawing
+from chordmixer.views.drawing import COLOURS, MARKERS
 
-COLOURS = ("#1f5fbf", "#c4501b", "#2f8f4e", "#8a4fb0", "#8c8c1f", "#444444")
-"""Readable side by side, in print, and without red against green."""
-MARKERS = "osD^"
-"""The next one when all colours are taken."""
 ROOM = 0.5
 """Of the way to the next length bin, over which models stand side by side: their bars do not hide each other."""
 
@@ -64,13 +60,9 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
 
     Bars are 95 % intervals, or from the lowest to the highest of a model's runs with several seeds.
     """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
 
     models, first = grouped(evaluations), evaluations[0]
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = drawing.pyplot().subplots(figsize=(8, 5), layout="constrained")
     places = range(len(first.by_length))
     runs = Counter(e.encoder for e in evaluations)
     for number, evaluation in enumerate(models):
@@ -99,11 +91,7 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
     )
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path)
 
 
 def _together(runs: Sequence[Evaluation]) -> Evaluation:

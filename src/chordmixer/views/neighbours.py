@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ import pyarrow.parquet as pq
 from jaxtyping import Float
 from numpy import ndarray
 
-from chordmixer import files
-from chordmixer.views.lengths import COLOURS, MARKERS
+from chordmixer.views import drawing
+from chordmixer.views.drawing import COLOURS, MARKERS
 
 SHOWN = len(COLOURS) * len(MARKERS)
 """Labels with a colour and a mark of their own: the most frequent ones."""
@@ -111,15 +110,11 @@ def plane(vectors: Float[ndarray, "B C"]) -> tuple[Float[ndarray, "B 2"], Float[
 
 def plot(vectors: Float[ndarray, "B C"], labels: Sequence[str], path: Path) -> Path:
     """A point a record on the two main directions, by label, with the shares of neighbours above."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
 
     around, (points, shares) = neighbours(vectors, labels, [k for k in (1, 5) if k < len(labels)]), plane(vectors)
     own = np.asarray(labels)
     named = [label for label, _ in Counter(labels).most_common(SHOWN)]
-    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
+    figure, axes = drawing.pyplot().subplots(figsize=(9, 6), layout="constrained")
     rest = points[~np.isin(own, named)]
     if len(rest):
         others = around.labels - len(named)
@@ -149,8 +144,4 @@ def plot(vectors: Float[ndarray, "B C"], labels: Sequence[str], path: Path) -> P
     axes.set_title(f"{counted}\nsame label: {nearest}; {around.chance:.0%} by chance", fontsize=11)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path)

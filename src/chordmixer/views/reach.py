@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy import ndarray
 
-from chordmixer import files
-from chordmixer.views.lengths import COLOURS
+from chordmixer.views import drawing
+from chordmixer.views.drawing import COLOURS
 
 LENGTH = 5000
 """The paper's example."""
@@ -63,12 +62,8 @@ def reach(length: int = LENGTH, hops: int | None = None) -> Reach:
 
 def plot(walked: Reach, path: Path) -> Path:
     """A histogram over all positions, beside the probability that would be the same for all."""
-    import matplotlib
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = drawing.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
     low, high = walked.mean - walked.deviation, walked.mean + walked.deviation
     axes.hist(walked.probabilities, _edges(walked.probabilities), color=COLOURS[0])
     axes.axvline(walked.mean, color=COLOURS[1], label=f"mean {walked.mean:.3g} (1 / N: all positions alike)")
@@ -79,11 +74,7 @@ def plot(walked: Reach, path: Path) -> Path:
     axes.set_title(f"Random walk in a Chord network of N = {walked.length:,} positions")
     axes.grid(alpha=0.3)
     axes.legend()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path)
 
 
 def _edges(probabilities: ndarray) -> list[float]:

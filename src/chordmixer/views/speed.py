@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from chordmixer import files
 from chordmixer.benching import cells
 from chordmixer.benching.cases import Setting
 from chordmixer.benching.results import OURS, Reach, Result, ours
+from chordmixer.views import drawing
 from chordmixer.views.axes import compact
-from chordmixer.views.lengths import COLOURS, MARKERS
+from chordmixer.views.drawing import COLOURS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,10 +56,6 @@ def reach_table(found: Sequence[Reach]) -> Table:
 
 def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> Path:
     """Time and memory side by side: against length where there are several fixed ones, else a bar a model."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
 
     if not any(r.inference for r in results):
         raise ValueError("no encoder was measured: a picture needs at least one; give a Result with its times")
@@ -69,7 +64,7 @@ def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> 
     rows = [s for s in settings if s not in fixed or not lines]
     models = len({r.encoder for r in results})
     heights = [1.3 + 0.34 * models for _ in rows] + [4.5] * lines
-    figure, grid = pyplot.subplots(
+    figure, grid = drawing.pyplot().subplots(
         len(heights), 2, figsize=(11, sum(heights)), height_ratios=heights, layout="constrained", squeeze=False
     )
     for axes, setting in zip(grid, rows, strict=False):
@@ -79,11 +74,7 @@ def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> 
         axes[0].set_title(f"{setting.name}, longest {setting.longest:,}", loc="left", fontsize=11)
     if lines:
         _lines(grid[-1], fixed, results)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=130)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path, dpi=130)
 
 
 def _bars(axes: Axes, results: Sequence[Result], values: Sequence[Sequence[float | None]], title: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import sys
@@ -15,12 +14,12 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from chordmixer import files
 from chordmixer.data import Batch, Loader, TokenSampler
 from chordmixer.models import Model
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of, size
-from chordmixer.views.lengths import COLOURS
+from chordmixer.views import drawing
+from chordmixer.views.drawing import COLOURS
 from chordmixer.views.runs import Run
 
 SEQUENCES = 32
@@ -67,15 +66,11 @@ def measure(run: Path, seconds: float = SECONDS) -> Point:
 
 def plot(points: Sequence[Point], path: Path) -> Path:
     """A circle a model: up is better, right is faster, small is less memory."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
     if not points:
         raise ValueError("no model was measured: a picture needs at least one; give a Point")
-    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
+    figure, axes = drawing.pyplot().subplots(figsize=(9, 5), layout="constrained")
     most, speeds = max(point.memory for point in points), [point.speed for point in points]
     for number, point in enumerate(points):
         again, colour = divmod(number, len(COLOURS))
@@ -98,16 +93,12 @@ def plot(points: Sequence[Point], path: Path) -> Path:
     axes.margins(0.15, 0.2)  # room for circles
     legend = figure.legend(loc="outside right upper", frameon=False, labelspacing=1.0)
     for handle in legend.legend_handles:
-        handle.set_sizes([90.0])  # type: ignore[union-attr]
+        handle.set_sizes([90.0])
     axes.set_xlabel(f"sequences a second, in batches of {SEQUENCES}")
     axes.set_ylabel(f"{points[0].metric} of the test set, %")
     axes.set_title("Circles: memory of a batch at test time", fontsize=11)
     axes.grid(alpha=0.3)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150)
-    pyplot.close(figure)
-    files.write_bytes(path, drawn.getvalue())
-    return path
+    return drawing.save(figure, path)
 
 
 def _speed(model: Model, batch: Batch, device: torch.device, seconds: float) -> float:
