@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chordmixer import ops
+from chordmixer.ops import triton_plan
 
 CASES = (
     (16, 22, 128, 1, 1_500_000),
@@ -27,6 +28,14 @@ CASES = (
     (8, 22, 88, 1, 1_500_000),
 )
 """Track size, tracks, hidden units, sequences, length."""
+WIDE_CASES = (
+    (16, 18, 196, 8, 33_000),
+    (24, 11, 320, 150, 1_024),
+    (28, 11, 420, 100, 1_024),
+    (16, 18, 750, 8, 33_000),
+)
+"""Of the paper's documents, Pathfinder and Image, and its widest: both ways to compute a block, fused and by the
+matrix library, whatever `triton_plan.WIDE` would choose."""
 
 
 class Case:
@@ -139,6 +148,21 @@ def measure(sizes: tuple[int, ...], bandwidth: float) -> dict[str, float]:
     }  # fmt: skip
 
 
+def measure_ways(sizes: tuple[int, ...]) -> dict[str, float]:
+    """Milliseconds, bf16, both ways; and which of them `WIDE` chooses."""
+    case, chosen = Case(*sizes), triton_plan.WIDE
+    row = {"width": case.width, "hidden": case.hidden, "sequences": case.sequences, "length": case.length}
+    row["library_is_chosen"] = case.hidden > chosen
+    try:
+        for way, limit in (("fused", case.hidden), ("library", 0)):
+            triton_plan.WIDE = limit
+            row[f"{way}_error"] = verify(case)
+            row[f"{way}_forward"], row[f"{way}_both"] = time_both(case, case.ours, torch.bfloat16, 10)
+    finally:
+        triton_plan.WIDE = chosen
+    return row | {"library_faster": row["fused_both"] / row["library_both"]}
+
+
 def copy_bandwidth() -> float:
     """Bytes read plus written a second by a large copy."""
     source = torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
@@ -162,10 +186,19 @@ def main() -> None:
         print(f"{r['both']:>6.2f} {r['both_of_floor']:>4.0%} {r['faster_than_bf16']:>7.1f}", end=" ")
         print(f"{r['faster_than_fp32']:>7.1f} {r['layer_norm_forward']:>7.2f} {r['layer_norm_both']:>8.2f}", end=" ")
         print(f"{r['batch_norm_forward']:>7.2f} {r['batch_norm_both']:>8.2f}")
+    wide = [measure_ways(sizes) for sizes in WIDE_CASES]
+    print("   C    H             case   fused fwd   both   library fwd   both   times faster")
+    for r in wide:
+        case = f"{r['sequences']} x {r['length']:,}"
+        print(
+            f"{r['width']:>4} {r['hidden']:>4} {case:>16} {r['fused_forward']:>11.2f} {r['fused_both']:>6.2f}",
+            end=" ",
+        )
+        print(f"{r['library_forward']:>13.2f} {r['library_both']:>6.2f} {r['library_faster']:>14.1f}")
     if arguments.out:
         about = {"command": "python benchmarks/kernels.py", "device": torch.cuda.get_device_name()}
         about |= {"torch": torch.__version__, "date": date.today().isoformat(), "bandwidth": bandwidth}
-        arguments.out.write_text(json.dumps({**about, "cases": rows}, indent=2) + "\n")
+        arguments.out.write_text(json.dumps({**about, "cases": rows, "wide": wide}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

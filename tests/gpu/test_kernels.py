@@ -41,13 +41,14 @@ def compare(
     return max(distance(made, wanted) for made, wanted in zip(*answers, strict=True))
 
 
+@pytest.mark.parametrize("hidden", [128, 420], ids=["fused", "wide"])
 @pytest.mark.parametrize("prenorm", [False, True], ids=["plain", "layer-norm"])
 @pytest.mark.parametrize("order", ["paper", "released"])
 @pytest.mark.parametrize(
     ("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 1e-2)], ids=str
 )
-def test_every_gradient(kind: torch.dtype, tolerance: float, order: str, prenorm: bool) -> None:
-    assert compare(MIXED, 16, 14, 128, kind, order, prenorm) < tolerance
+def test_every_gradient(kind: torch.dtype, tolerance: float, order: str, prenorm: bool, hidden: int) -> None:
+    assert compare(MIXED, 16, 14, hidden, kind, order, prenorm) < tolerance
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,12 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(reversible: bool) -> None:
             torch.testing.assert_close(made, encoder(Packed.from_list([sequence])).values, rtol=1e-5, atol=1e-5)
 
 
-def test_reversible_gradients_through_the_kernels() -> None:
+@pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
+@pytest.mark.parametrize("reversible", [False, True])
+def test_gradients_with_dropout(reversible: bool, hidden: int) -> None:
+    """Of a whole network, against a finite difference: the mask must be the same again."""
     torch.manual_seed(0)
-    config = ChordMixerConfig(max_length=3000, track_size=16, hidden=64, dropout=0.1, reversible=True)
+    config = ChordMixerConfig(max_length=3000, track_size=16, hidden=hidden, dropout=0.1, reversible=reversible)
     encoder = ChordMixer(config).cuda()
     x = torch.randn(3400, encoder.width, device="cuda", requires_grad=True)
     direction, weight = torch.randn(2, 3400, encoder.width, device="cuda")
@@ -114,12 +118,13 @@ def test_reversible_gradients_through_the_kernels() -> None:
     torch.testing.assert_close((gradient.double() * direction).sum(), slope, rtol=2e-3, atol=1.0)
 
 
+@pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
 @pytest.mark.parametrize("prenorm", [None, "layer"])
 @pytest.mark.parametrize("order", ["paper", "released"])
-def test_a_whole_network_equals_the_definition(order: str, prenorm: str | None) -> None:
+def test_a_whole_network_equals_the_definition(order: str, prenorm: str | None, hidden: int) -> None:
     """All blocks as one operation, in float32 against float64: sequences leave after different blocks."""
     torch.manual_seed(0)
-    config = ChordMixerConfig(max_length=5000, track_size=16, hidden=64, order=order, prenorm=prenorm)
+    config = ChordMixerConfig(max_length=5000, track_size=16, hidden=hidden, order=order, prenorm=prenorm)
     encoder, exact = ChordMixer(config).cuda(), ChordMixer(config).cuda().double()
     exact.load_state_dict(encoder.state_dict())
     x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")

@@ -1,19 +1,25 @@
-"""Blocks to try kernels on: the same inputs for the definition and for a kernel, and how far their answers differ."""
+"""Blocks to try: the same inputs for the definition and for a fast path, and how far their answers differ."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from chordmixer.ops import Mlp, Norm
+from chordmixer.ops import Mlp, Norm, block
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -82,3 +88,33 @@ def unwritten_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", filled(empty))
     monkeypatch.setattr(torch, "empty_like", filled(empty_like))
     monkeypatch.setattr(Tensor, "new_empty", filled(new_empty))
+
+
+def random_norm(kind: str | None, width: int, groups: int, dtype: torch.dtype) -> Norm | None:
+    if kind is None:
+        return None
+    weight, bias, mean = (torch.randn(width, dtype=dtype) for _ in range(3))
+    if kind == "batch":
+        return Norm(kind, weight, bias, mean=mean, variance=torch.rand(width, dtype=dtype) + 0.5)
+    return Norm(kind, weight, bias, groups=groups)
+
+
+@pytest.fixture
+def random_block() -> Callable[..., tuple[Tensor, Callable[..., Tensor]]]:
+    """Random tokens of 3 tracks of 2, and a block of random weights that is a function of tokens and options."""
+
+    def draw(
+        lengths: list[int], order: str, prenorm: str | None, norm: str | None, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Callable[..., Tensor]]:
+        width, hidden = 6, 5
+        shapes = ((hidden, width), (hidden,), (width, hidden), (width,))
+        mlp = Mlp(*(torch.randn(shape, dtype=dtype) for shape in shapes))
+        values = torch.randn(sum(lengths), width, dtype=dtype)
+        norms = {"prenorm": random_norm(prenorm, width, 2, dtype), "norm": random_norm(norm, width, 2, dtype)}
+
+        def run(values: Tensor, **options: Any) -> Tensor:
+            return block(values, torch.tensor([0, *accumulate(lengths)]), 2, mlp, order=order, **norms, **options)
+
+        return values, run
+
+    return draw

@@ -1,35 +1,29 @@
-"""Pieces of the kernels on their own, in Triton's interpreter."""
+"""The fused kernels in Triton's interpreter, at many sizes, against the definition."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 
-triton_kernels = pytest.importorskip("chordmixer.ops.triton_kernels", reason="Triton is not installed")
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
+from chordmixer.ops import reference
 
+triton_block = pytest.importorskip("chordmixer.ops.triton_block", reason="Triton is not installed")
 pytestmark = [
+    pytest.mark.usefixtures("unwritten_is_nan"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU tests/gpu runs the compiled kernels"),
-    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),  # infinity is what is wanted far out
 ]
 
 
-@triton.jit
-def gaussian_kernel(p_x, p_cdf, p_density, EXACT: tl.constexpr, N: tl.constexpr):
-    offset = tl.arange(0, N)
-    cdf, density = triton_kernels._gaussian(tl.load(p_x + offset), EXACT, False)
-    tl.store(p_cdf + offset, cdf)
-    tl.store(p_density + offset, density)
-
-
-@pytest.mark.parametrize(("exact", "error"), [(True, 2e-6), (False, 2.6e-5)], ids=["float32", "16-bit"])
-def test_gelu_errs_by_no_more_than_it_says(exact: bool, error: float) -> None:
-    """Also far out, where the fitted polynomial would turn round."""
-    x = torch.cat([torch.linspace(-7, 7, 4096 - 96), torch.linspace(-400, 400, 96)])
-    cdf, density = torch.empty_like(x), torch.empty_like(x)
-    gaussian_kernel[(1,)](x, cdf, density, EXACT=exact, N=4096)
-    wanted = x.double() * torch.special.ndtr(x.double())
-    assert float((x.double() * cdf.double() - wanted).abs().max()) < error
-    normal = (-0.5 * x.double() ** 2).exp() / (2 * torch.pi) ** 0.5
-    torch.testing.assert_close(density.double(), normal, atol=1e-6, rtol=0)
+@pytest.mark.parametrize(
+    ("track_size", "hidden"),
+    [(4, 16), (8, 88), (10, 96), (12, 20), (16, 128), (20, 196), (24, 256)],
+)
+def test_any_track_and_hidden_size_on_the_chip(
+    gradients: Callable, distance: Callable, track_size: int, hidden: int
+) -> None:
+    made, wanted = (
+        gradients(block, (1, 30, 2), track_size, 3, hidden) for block in (triton_block.block, reference.block)
+    )
+    assert distance(made, wanted) < 2e-6

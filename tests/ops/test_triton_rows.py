@@ -1,4 +1,4 @@
-"""Rotation, pooling and row statistics in Triton's interpreter, against the definition."""
+"""Rotation and pooling in Triton's interpreter, against the definition."""
 
 from __future__ import annotations
 
@@ -25,6 +25,23 @@ def test_rotation_and_its_gradient(track_size: int, reverse: bool) -> None:
     assert torch.equal(gradient, x)
 
 
+@pytest.mark.parametrize("track_size", [4, 7, 20], ids=["tracks", "odd-tracks", "one-track"])
+def test_norm_dropout_and_residual_in_the_same_pass(track_size: int) -> None:
+    torch.manual_seed(0)
+    width = 20 if track_size == 20 else 5 * track_size
+    x, residual, other = torch.randn(3, 2301, width)
+    mean, rstd = x.mean(1), 1 / x.std(1)
+    plain = triton_rows.turn(x, OFFSETS, track_size, statistics=(mean, rstd))
+    normal = (x - mean[:, None]) * rstd[:, None]
+    torch.testing.assert_close(plain, reference.rotate(normal, OFFSETS, track_size), rtol=1e-5, atol=1e-6)
+    dropped = triton_rows.turn(x, OFFSETS, track_size, chance=(5, 0.4), residual=residual) - residual
+    kept = dropped.abs() > 1e-5
+    assert abs(kept.float().mean() - 0.6) < 0.02
+    torch.testing.assert_close(dropped, reference.rotate(x, OFFSETS, track_size) * kept / 0.6, rtol=1e-4, atol=1e-4)
+    back = triton_rows.turn(other, OFFSETS, track_size, reverse=True, chance=(5, 0.4))
+    torch.testing.assert_close((dropped * other).sum(), (x * back).sum(), rtol=1e-3, atol=1e-1)  # the adjoint
+
+
 def test_segment_mean_and_its_gradient() -> None:
     x = torch.randn(2301, 70, requires_grad=True)
     made, wanted = triton_rows.segment_mean(x, OFFSETS), reference.segment_mean(x, OFFSETS)
@@ -36,31 +53,3 @@ def test_segment_mean_and_its_gradient() -> None:
 def test_segment_mean_of_sixteen_bits_is_summed_in_float32() -> None:
     x = torch.full((3000, 8), 1.0, dtype=torch.bfloat16)
     assert torch.equal(triton_rows.segment_mean(x, torch.tensor([0, 3000])), torch.ones(1, 8))
-
-
-def test_row_statistics_and_layer_norm_gradient() -> None:
-    x = torch.randn(37, 20, requires_grad=True)
-    mean, rstd = triton_rows.row_statistics(x.detach(), 1e-5)
-    normal = torch.nn.functional.layer_norm(x, (20,))
-    torch.testing.assert_close((x - mean[:, None]) * rstd[:, None], normal, rtol=1e-5, atol=1e-5)
-    gradient, residual = torch.randn(37, 20), torch.randn(37, 20)
-    (wanted,) = torch.autograd.grad(normal, x, gradient)
-    again = torch.empty_like(gradient)
-    triton_rows.layer_norm_backward(x.detach(), mean, rstd, gradient, residual, again)
-    torch.testing.assert_close(gradient, wanted + residual, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(again, normal, rtol=1e-5, atol=1e-5)
-
-
-def test_column_moments_and_their_gradient() -> None:
-    """Far from zero too, where a sum of squares would lose its last digits."""
-    torch.manual_seed(0)
-    x = (torch.randn(700, 20) + 1000 * torch.randn(20)).requires_grad_()
-    made, wanted = triton_rows.column_moments(x), (x.double().mean(0), x.double().var(0, correction=0))
-    for one, other in zip(made, wanted, strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
-    weights = torch.randn(2, 20)
-    slopes = [
-        torch.autograd.grad(sum((m * w).sum() for m, w in zip(both, weights, strict=True)), x)[0]
-        for both in (made, wanted)
-    ]
-    torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-6)

@@ -19,7 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops import reference
-from chordmixer.ops.reference import Exits, Mlp, Norm, layer_norm, mix, normalise
+from chordmixer.ops.reference import Exits, Mlp, Norm, mix, normalise
+from chordmixer.ops.tiled_block import layer_norm
 
 __all__ = [
     "Backend",

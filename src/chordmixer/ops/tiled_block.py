@@ -1,0 +1,108 @@
+"""The block of `reference.py` without gradients, in tiles: the fast path on a CPU.
+
+A tile of tokens stays in the cache from Rotate to the residual. Of the whole length only the output is made, and two
+numbers a token for each layer norm. `reference.block` comes here by itself where nothing is learnt or dropped.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from chordmixer.ops.reference import Mlp, Norm, group_statistics, mix
+from chordmixer.ops.rotation import Rotation, tiles
+
+
+def block(
+    values: Float[Tensor, "T C"],
+    offsets: Int[Tensor, "B+1"],
+    track_size: int,
+    mlp: Mlp,
+    order: str,
+    prenorm: Norm | None,
+    norm: Norm | None,
+    residual: Float[Tensor, "T C"],
+    out: Float[Tensor, "T C"],
+) -> Float[Tensor, "T C"]:
+    """`reference.block` into `out`: never more in memory than input, output and tiles."""
+    rotation = Rotation(values, offsets, values.shape[1] // track_size, reverse=order == "released")
+    still = Rotation(values, offsets, tracks=1)
+    before = None if prenorm is None else _Normaliser(values, offsets, prenorm)
+    longest = next(tiles(values))[1]
+    rotated = torch.empty_like(values[:longest], memory_format=torch.contiguous_format)
+    hidden = values.new_empty(longest, len(mlp.fc1_bias))
+    if order == "released" and out is not residual:
+        out.copy_(residual)
+    for lo, hi in tiles(values):
+        if order == "paper":
+            z = rotation.gather(values, lo, hi, out=rotated[: hi - lo])
+            z = z if before is None else before(z, rotation, lo, hi)
+            _add_mixed(z, mlp, residual[lo:hi], hidden[: hi - lo], out=out[lo:hi])
+        else:
+            z = values[lo:hi] if before is None else before(values[lo:hi], still, lo, hi)
+            mixed = mix(z, mlp).to(out.dtype).view(-1, track_size)
+            out.view(-1, track_size).index_add_(0, rotation.rows(lo, hi), mixed)
+    if norm is not None:
+        after = _Normaliser(out, offsets, norm)
+        for lo, hi in tiles(out):
+            out[lo:hi] = after(out[lo:hi], still, lo, hi)
+    return out
+
+
+def _add_mixed(
+    z: Float[Tensor, "t C"],
+    mlp: Mlp,
+    residual: Float[Tensor, "t C"],
+    hidden: Float[Tensor, "t H"],
+    out: Tensor,
+) -> None:
+    """`out = residual + mix(z)` without fresh memory, which costs a CPU more than the arithmetic."""
+    if torch.is_autocast_enabled(z.device.type):
+        torch.add(residual, mix(z, mlp), out=out)
+        return
+    torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=hidden)
+    torch.ops.aten.gelu_(hidden)
+    torch.addmm(residual, hidden, mlp.fc2_weight.t(), out=out)
+    out.add_(mlp.fc2_bias)
+
+
+class _Normaliser:
+    """A norm whose statistics are known, applied tile by tile to tokens that may already be rotated.
+
+    Batch and group norm commute with the rotation, which stays inside a channel of one sequence; a layer norm
+    takes the statistics of the token that each track came from.
+    """
+
+    def __init__(self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm) -> None:
+        self.norm = norm
+        if norm.kind == "layer":
+            kind = torch.promote_types(values.dtype, torch.float32)
+            self.mean, self.rstd = (values.new_empty(len(values), 1, dtype=kind) for _ in range(2))
+            for lo, hi in tiles(values):
+                variance, self.mean[lo:hi] = torch.var_mean(values[lo:hi].to(kind), 1, correction=0, keepdim=True)
+                self.rstd[lo:hi] = torch.rsqrt(variance + norm.eps)
+        elif norm.kind == "group":
+            self.mean, self.rstd = group_statistics(values, offsets, norm)
+        else:
+            assert norm.mean is not None and norm.variance is not None
+            self.mean = norm.mean.expand(len(offsets) - 1, -1)
+            self.rstd = torch.rsqrt(norm.variance + norm.eps).expand(len(offsets) - 1, -1)
+
+    def __call__(self, tile: Float[Tensor, "t C"], rotation: Rotation, lo: int, hi: int) -> Float[Tensor, "t C"]:
+        if self.norm.kind == "layer":
+            source = rotation.sources(lo, hi)
+            normal = tile.unflatten(1, (source.shape[1], -1)) - self.mean[source]
+            normal = normal.mul_(self.rstd[source]).view(tile.shape)
+        else:
+            sequence = rotation.sequences(lo, hi)
+            normal = (tile - self.mean[sequence]).mul_(self.rstd[sequence])
+        return torch.addcmul(self.norm.bias, normal, self.norm.weight).to(tile.dtype)
+
+
+def layer_norm(values: Float[Tensor, "T C"], norm: Norm, out: Float[Tensor, "T C"]) -> Float[Tensor, "T C"]:
+    """A layer norm without gradients, tile by tile into `out`: fresh memory costs a CPU more than the arithmetic."""
+    for lo, hi in tiles(values):
+        out[lo:hi] = F.layer_norm(values[lo:hi], values.shape[1:], norm.weight, norm.bias, norm.eps)
+    return out

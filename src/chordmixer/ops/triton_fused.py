@@ -1,0 +1,88 @@
+"""Triton: a block whose hidden layer stays on the chip: `triton_kernels.py` in one pass forward, two backward."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from chordmixer.ops.triton_kernels import backward_kernel, forward_kernel, weights_kernel
+from chordmixer.ops.triton_norms import layer_norm_backward
+from chordmixer.ops.triton_plan import Chance, Plan, Weights, processors, programs_for, switches_of
+from chordmixer.ops.triton_rows import bisected
+
+
+def forward(
+    plan: Plan, chance: Chance, x: Tensor, residual: Tensor, out: Tensor, offsets: Tensor, weights: Weights,
+    following: tuple[Tensor, ...] = (), eps: float = 0.0,
+) -> None:  # fmt: skip
+    """One block; `following`, if given, takes mean and inverse deviation of the rows of `out`."""
+    switches = switches_of("forward", plan)
+    programs, long = programs_for(x.shape[0], offsets.shape[0] - 1, switches["BT"])
+    w1, b1, w2, b2, mean, rstd = weights
+    forward_kernel[(programs,)](
+        x, residual, out, w1, b1, w2, b2, x if mean is None else mean, x if rstd is None else rstd,
+        *(following or (x, x)), offsets, *x.shape, *bisected(offsets), *chance, eps,
+        NEXT=bool(following), LONG=long, **switches,
+    )  # fmt: skip
+
+
+class Scratch(NamedTuple):
+    """What the first backward pass leaves for the second, and rows of partial sums."""
+
+    hidden: Tensor
+    dhidden: Tensor
+    places: Tensor
+    db1: Tensor
+
+
+def scratch_for(x: Tensor, plan: Plan, sequences: int) -> Scratch:
+    """Of all blocks that read these tokens, or fewer of them."""
+    hidden, dhidden = x.new_empty(2, x.shape[0], plan.hidden)
+    places = torch.empty(x.shape[0], 2, dtype=torch.int32, device=x.device)
+    most = triton.cdiv(x.shape[0], switches_of("backward", plan)["BT"]) + sequences
+    return Scratch(hidden, dhidden, places, torch.empty(most, plan.hidden, device=x.device))
+
+
+def backward(
+    plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, dx: Tensor, offsets: Tensor, weights: Weights,
+    scratch: Scratch, sums: Tensor, apart: bool,
+) -> None:  # fmt: skip
+    """Gradients of the tokens into `dx`, of W1, W2, b2 and b1, one behind the other, into `sums`.
+
+    `apart`: the residual was another tensor, whose gradient is not added to dx.
+    """
+    switches = switches_of("backward", plan)
+    programs, long = programs_for(x.shape[0], offsets.shape[0] - 1, switches["BT"])
+    w1, b1, w2, _, mean, rstd = weights
+    statistics = (x, x) if mean is None or rstd is None else (mean, rstd)
+    db1 = scratch.db1[:programs]
+    backward_kernel[(programs,)](
+        x, gradient, dx, *scratch[:3], w1, b1, w2, db1, *statistics, offsets,
+        *x.shape, *bisected(offsets), *chance,
+        RESIDUAL=not (apart or plan.norm), LONG=long, **switches,
+    )  # fmt: skip
+    if plan.norm:
+        normal = torch.empty_like(x)
+        layer_norm_backward(x, *statistics, dx, None if apart else gradient, normal)
+        x = normal
+    torch.sum(db1, 0, out=sums[-plan.hidden :])
+    _weight_gradients(plan, chance, x, gradient, scratch, sums[: -plan.hidden])
+
+
+def _weight_gradients(
+    plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, scratch: Scratch, sums: Tensor
+) -> None:
+    """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
+    switches, size = switches_of("weights", plan), plan.hidden * plan.channels
+    blocks = triton.cdiv(plan.channels, switches["BC"]), triton.cdiv(plan.hidden, switches["BH"])
+    shares = max(1, min(4 * processors(x.device) // (blocks[0] * blocks[1]), x.shape[0] // (4 * switches["BT"])))
+    share = triton.cdiv(triton.cdiv(x.shape[0], shares), switches["BT"]) * switches["BT"]
+    parts = torch.empty(triton.cdiv(x.shape[0], share), len(sums), device=x.device)
+    dw1, dw2, db2 = parts[0].split((size, size, plan.channels))
+    weights_kernel[(*blocks, len(parts))](
+        x, gradient, *scratch[:3], dw1, dw2, db2, x.shape[0], share, len(sums), *chance, **switches
+    )
+    torch.sum(parts, 0, out=sums)

@@ -1,0 +1,120 @@
+"""Triton: what a block's kernels are compiled for, and in tiles of which shape."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+WIDE = 256
+"""Hidden units up to which a tile's hidden layer stays on the chip; `triton_wide.py` is for more."""
+
+
+class Weights(NamedTuple):
+    """A block's linear maps, the matrices in the tokens' type; and mean and inverse deviation of its input's rows."""
+
+    w1: Tensor
+    b1: Tensor
+    w2: Tensor
+    b2: Tensor
+    mean: Tensor | None = None
+    rstd: Tensor | None = None
+
+
+Chance = tuple[int, float]
+"""The seed and share of what is dropped."""
+
+
+class Plan(NamedTuple):
+    """What a block's kernels are compiled for."""
+
+    channels: int
+    track_size: int
+    hidden: int
+    released: bool
+    norm: bool
+    drop: bool
+    full: bool
+    """Whether the tokens are float32."""
+    ptx: bool
+    """Whether an NVIDIA processor runs it, whose own instructions may be named."""
+    precision: str
+
+
+def plan_for(values: Tensor, track_size: int, hidden: int, order: str, norm: bool, dropout: float) -> Plan:
+    return Plan(
+        values.shape[1],
+        track_size,
+        hidden,
+        released=order == "released",
+        norm=norm,
+        drop=dropout > 0,
+        full=values.dtype == torch.float32,
+        ptx=values.is_cuda and torch.version.hip is None,
+        precision="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+    )
+
+
+@cache
+def switches_of(kernel: str, plan: Plan) -> dict[str, Any]:
+    """Compile-time arguments: what is computed, and in tiles of which shape."""
+    switches = {
+        "C": plan.channels,
+        "S": plan.track_size,
+        "H": plan.hidden,
+        "IN": 0 if plan.released else 1,
+        "OUT": -1 if plan.released else 0,
+        "DROP_IN": plan.drop and not plan.released,
+        "DROP_OUT": plan.drop and plan.released,
+        "PRECISION": plan.precision,
+    }
+    if kernel != "weights":
+        switches |= {"NORM": plan.norm, "EXACT": plan.full, "PTX": plan.ptx}
+    return switches | _shape(kernel, plan)
+
+
+def _shape(kernel: str, plan: Plan) -> dict[str, int]:
+    """Tile sizes, warps and stages: the best found on an H200 in bf16 at H = 128, smaller for more."""
+    wide = triton.next_power_of_2(max(16, plan.hidden))
+    tile = max(16, (32 if plan.full else 64) * 128 // max(wide, 128))
+    if plan.full:  # true float32 has no matrix units to feed
+        through = {"BK": 32, "BN": 32, "BT": tile, "BH": wide, "num_warps": 4, "num_stages": 1}
+        weights = {"BC": 32, "BT": 32, "BH": min(wide, 128), "num_warps": 4, "num_stages": 1}
+        return weights if kernel == "weights" else through
+    few = wide <= 128
+    chunk = min(64, 32768 // wide)
+    return {
+        "forward": {"BK": min(64 if few and not plan.norm else 32, chunk), "BN": 32, "num_stages": 3},
+        "backward": {"BK": min(32 if plan.norm else 64, chunk), "BN": chunk, "num_stages": 4 if few else 3},
+        "weights": {"BC": 64, "num_stages": 5},
+    }[kernel] | {
+        "BT": 32 if kernel == "weights" else tile,
+        "BH": min(wide, 128) if kernel == "weights" else wide,
+        "num_warps": 4,
+    }
+
+
+def programs_for(tokens: int, sequences: int, tile: int) -> tuple[int, bool]:
+    """How many programs a pass takes, and whether sequences are long enough to cut tiles at their borders."""
+    long = 4 * sequences * tile <= tokens
+    return (tokens // tile + sequences, True) if long else (triton.cdiv(tokens, tile), False)
+
+
+@cache
+def processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def rows_of_sums(plan: Plan, blocks: int, device: torch.device) -> Tensor:
+    """Room for the gradients of all weights of several blocks, a row each."""
+    return torch.empty(blocks, 2 * plan.hidden * plan.channels + plan.channels + plan.hidden, device=device)
+
+
+def split_sums(plan: Plan, sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Views of the gradients of W1, b1, W2 and b2, with a leading dimension for the blocks."""
+    channels, hidden = plan.channels, plan.hidden
+    dw1, dw2, db2, db1 = sums.split((hidden * channels, hidden * channels, channels, hidden), dim=1)
+    return dw1.unflatten(1, (hidden, channels)), db1, dw2.unflatten(1, (channels, hidden)), db2

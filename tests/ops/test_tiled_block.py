@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from chordmixer import ops
+
+RandomBlock = Callable[..., tuple[Tensor, Callable[..., Tensor]]]
+TILE = 4096
+ORDERS = ("paper", "released")
+KINDS = (None, "layer", "batch", "group")
+
+
+def defined(run: Callable[..., Tensor], values: Tensor, **options: Any) -> Tensor:
+    """What the definition says: gradients on, no tiles."""
+    return run(values.clone().requires_grad_(), **options).detach()
+
+
+every_block = pytest.mark.parametrize(
+    ("order", "prenorm", "norm"),
+    list(product(ORDERS, KINDS, KINDS)),
+    ids=lambda name: str(name).lower(),
+)
+
+
+@every_block
+@pytest.mark.parametrize(
+    "lengths", [[1, 2, 3, 1, 7, 16, 17], [3000, 5, 1000, 91, 6000, 1, 64]], ids=["one-tile", "tiles"]
+)
+def test_tiles_are_the_definition(
+    lengths: list[int], order: str, prenorm: str | None, norm: str | None, random_block: RandomBlock
+) -> None:
+    values, run = random_block(lengths, order, prenorm, norm)
+    kept, residual = values.clone(), torch.randn_like(values)
+    plain, added = defined(run, values), defined(run, values, residual=residual)
+    with torch.no_grad():
+        out = torch.full_like(values, float("nan"))
+        assert run(values, out=out) is out
+        close = {"rtol": 1e-5, "atol": 1e-5}
+        torch.testing.assert_close(run(values), plain, **close)
+        torch.testing.assert_close(out, plain, **close)
+        torch.testing.assert_close(run(values, residual=residual, out=out.fill_(float("nan"))), added, **close)
+        assert torch.equal(run(values, residual=residual), out)
+        torch.testing.assert_close(run(values, residual=residual, out=residual), added, **close)
+    assert torch.equal(values, kept)
+
+
+@every_block
+def test_double_precision_stays_double(
+    order: str, prenorm: str | None, norm: str | None, random_block: RandomBlock
+) -> None:
+    values, run = random_block([5, 1, 30], order, prenorm, norm, torch.float64)
+    with torch.no_grad():
+        made = run(values)
+    assert made.dtype == torch.float64
+    torch.testing.assert_close(made, defined(run, values), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_any_memory_layout(order: str, random_block: RandomBlock) -> None:
+    values, run = random_block([4, 9], order, None, None)
+    with torch.no_grad():
+        torch.testing.assert_close(run(values.T.contiguous().T), run(values))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_autocast(order: str, random_block: RandomBlock) -> None:
+    values, run = random_block([5, 1, 30], order, "layer", None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = defined(run, values)
+        with torch.no_grad():
+            made = run(values)
+    assert made.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(made, expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("lengths", [lambda t: [t], lambda t: [t // 2 - 7, t // 2 + 7]], ids=["one", "two"])
+@every_block
+def test_memory_is_the_output_and_tiles(
+    order: str,
+    prenorm: str | None,
+    norm: str | None,
+    lengths: Callable[[int], list[int]],
+    peak_bytes: Callable[..., int],
+    random_block: RandomBlock,
+) -> None:
+    """With twice the tokens only the output grows, and the two numbers a token of a layer norm."""
+
+    def peak(tokens: int) -> int:
+        values, run = random_block(lengths(tokens), order, prenorm, norm)
+        with torch.no_grad():
+            return peak_bytes(lambda: run(values))
+
+    tokens = 4 * TILE
+    growth = (peak(2 * tokens) - peak(tokens)) / tokens
+    assert 24 <= growth <= 24 + 8 * [prenorm, norm].count("layer") + 1
+
+
+def test_layer_norm_into_room_that_is_there() -> None:
+    values, out = torch.randn(9_000, 6), torch.empty(9_000, 6)
+    norm = ops.Norm("layer", torch.rand(6), torch.randn(6))
+    assert ops.layer_norm(values, norm, out) is out
+    torch.testing.assert_close(out, torch.nn.functional.layer_norm(values, (6,), norm.weight, norm.bias, norm.eps))

@@ -1,0 +1,40 @@
+"""Statistics of rows and columns in Triton's interpreter, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+triton_norms = pytest.importorskip("chordmixer.ops.triton_norms", reason="Triton is not installed")
+pytestmark = [
+    pytest.mark.usefixtures("unwritten_is_nan"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU tests/gpu runs the compiled kernels"),
+]
+
+
+def test_row_statistics_and_layer_norm_gradient() -> None:
+    x = torch.randn(37, 20, requires_grad=True)
+    mean, rstd = triton_norms.row_statistics(x.detach(), 1e-5)
+    normal = torch.nn.functional.layer_norm(x, (20,))
+    torch.testing.assert_close((x - mean[:, None]) * rstd[:, None], normal, rtol=1e-5, atol=1e-5)
+    gradient, residual = torch.randn(37, 20), torch.randn(37, 20)
+    (wanted,) = torch.autograd.grad(normal, x, gradient)
+    again = torch.empty_like(gradient)
+    triton_norms.layer_norm_backward(x.detach(), mean, rstd, gradient, residual, again)
+    torch.testing.assert_close(gradient, wanted + residual, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(again, normal, rtol=1e-5, atol=1e-5)
+
+
+def test_column_moments_and_their_gradient() -> None:
+    """Far from zero too, where a sum of squares would lose its last digits."""
+    torch.manual_seed(0)
+    x = (torch.randn(700, 20) + 1000 * torch.randn(20)).requires_grad_()
+    made, wanted = triton_norms.column_moments(x), (x.double().mean(0), x.double().var(0, correction=0))
+    for one, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+    weights = torch.randn(2, 20)
+    slopes = [
+        torch.autograd.grad(sum((m * w).sum() for m, w in zip(both, weights, strict=True)), x)[0]
+        for both in (made, wanted)
+    ]
+    torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-6)
