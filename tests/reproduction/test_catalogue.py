@@ -37,7 +37,8 @@ def test_sizes_are_the_papers(name: str) -> None:
     network, training = experiment.model.network, experiment.training
     assert (network.hidden, network.track_size) == (hyper.hidden, hyper.track_size)
     if name in ARENA:
-        assert (training.rate, training.batch_sequences) == (hyper.rate, hyper.batch)
+        assert training.batch_sequences == hyper.batch
+        assert training.rate == hyper.rate or name in ("text", "image")  # where another was seen to do better
 
 
 def test_the_table_of_the_arena() -> None:

@@ -44,6 +44,8 @@ class State:
     waited: int = 0
     """Evaluations since then that count for the patience."""
     finished: bool = False
+    seconds: float = 0.0
+    """Spent on training, where that is limited."""
     lines: int = 0
     """Of metrics.jsonl at this point."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)

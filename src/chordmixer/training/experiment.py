@@ -23,6 +23,9 @@ class TrainingConfig:
 
     epochs: int = 10
     """Passes over the training set."""
+    minutes: float = 0.0
+    """Or fewer passes: the run ends after so many minutes of training, validation not counted, and its rate falls to
+    zero by then. No two such runs are the same. 0: no limit."""
     batch_sequences: int = 64
     """Most sequences in a batch of one rank."""
     batch_tokens: int = 0
@@ -77,6 +80,13 @@ class TrainingConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} is not a share: give more than 0, and 1 or less")
+        if not self.minutes >= 0:
+            raise ValueError(f"minutes={self.minutes} is not a time: give more than 0, or 0 for no limit")
+        if self.minutes and self.average:
+            raise ValueError(
+                f"average={self.average} is a share of the steps, whose number minutes={self.minutes:g} leaves open: "
+                "set training.average=0 or training.minutes=0"
+            )
         if not 0 <= self.average < 1:
             raise ValueError(f"average={self.average} is not a share of the run: give 0 or more, and less than 1")
         if not 0 <= self.warmup < 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +15,11 @@ from rich.console import Console
 from torch import Tensor
 
 from chordmixer.data import Batch, Records, draws
-from chordmixer.data.sampling import Step
 from chordmixer.models import Model
 from chordmixer.training import checkpoints, outcome, ranks, starting
 from chordmixer.training.asking import Asked, ask
 from chordmixer.training.averaging import Average
+from chordmixer.training.budget import Budget
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths, open_folder
@@ -89,6 +88,7 @@ class Run:
         self.unread: list[Taken] = []
         self.journal = Journal(out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
+        self.budget = Budget(self.config.minutes, self.state, self.accelerator.num_processes)
         steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
         horizon = self.config.average * steps
         self.average = Average(self.model, horizon, self.state.average) if self.config.average else None
@@ -100,7 +100,7 @@ class Run:
             if self.state.step == 0:
                 self._rehearse()
             with Interrupts() as self.interrupts, self.display:
-                while self.state.epoch < self.config.epochs and not self._out_of_patience():
+                while self.state.epoch < self.config.epochs and self.budget.spent < 1 and not self._out_of_patience():
                     self._epoch()
                 self.state.finished = True
                 self._save()
@@ -118,9 +118,11 @@ class Run:
         batches = self.loader.epoch(state.epoch, state.batch)
         whole = len(sampler.steps)
         self.wrapped.train()
-        for group in _groups(sampler.steps[state.batch :], self.config.accumulate):
+        while state.batch < whole and self.budget.spent < 1:
+            group = sampler.steps[state.batch : state.batch + self.config.accumulate]
             share = (state.batch + len(group) / 2) / whole
-            self._step([next(batches) for _ in group], sum(len(b) for step in group for b in step), share)
+            with self.budget.counting():
+                self._step([next(batches) for _ in group], sum(len(b) for step in group for b in step), share)
             if self.config.evaluate_every and state.step % self.config.evaluate_every == 0:
                 self._settle()
                 self._validate(state.loss_sum / state.sequences)
@@ -130,7 +132,8 @@ class Run:
         self._settle()
         mean = state.loss_sum / state.sequences
         state.epoch, state.batch, state.loss_sum, state.sequences = state.epoch + 1, 0, 0.0, 0
-        if state.epoch % self.config.evaluate_epochs == 0 or state.epoch == self.config.epochs:
+        last = state.epoch == self.config.epochs or self.budget.spent == 1
+        if last or state.epoch % self.config.evaluate_epochs == 0:
             self.display.say(f"epoch {state.epoch} of {self.config.epochs}: training loss {mean:.5f}")
             self._validate(mean)
 
@@ -139,7 +142,7 @@ class Run:
 
         Nothing here waits for the device: `_settle` finds out which step was the first that was not finite.
         """
-        state, done = self.state, (self.state.epoch + share) / self.config.epochs
+        state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
         rate = self.optimiser.rate(done)
         losses = []
         for number, batch in enumerate(batches):
@@ -276,9 +279,10 @@ class Run:
         sampler, weights = self.loader.sampler, sum(p.numel() for p in self.model.parameters())
         network = f"{self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
         lines = introduction(self.experiment.task, sampler, network, self.config.epochs)
-        for line in [*lines, *starting.said(self.config)]:
+        for line in [*lines, *self.budget.said(), *starting.said(self.config)]:
             self.display.say(line)
-        self.display.start = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
+        done = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
+        self.display.start = max(done, self.budget.spent)
 
     def _finish(self) -> Evaluation:
         """The best weights as the run's model, its scores on the test set, and a manifest of it all."""
@@ -292,7 +296,3 @@ class Run:
             outcome.write(self.out, self.task, self.state.best_weights, evaluation, predictions)
         self.accelerator.wait_for_everyone()
         return evaluation["test"]
-
-
-def _groups(steps: Sequence[Step], size: int) -> Iterator[Sequence[Step]]:
-    return (steps[i : i + size] for i in range(0, len(steps), size))

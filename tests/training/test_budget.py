@@ -1,0 +1,77 @@
+"""A limit on the minutes of training: spent, counted over starts, and the schedule that ends with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from chordmixer.recipes import adding
+from chordmixer.tasks.adding import AddingConfig
+from chordmixer.training import Experiment, TrainingConfig, budget, train
+from chordmixer.training.budget import Budget
+from chordmixer.training.checkpoints import State
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time that passes only when told, and a tenth of a second at each look at the clock."""
+    now = [0.0]
+
+    def look() -> float:
+        now[0] += 0.1
+        return now[0]
+
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=look))
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_what_is_spent_is_kept_with_the_state(tick: Callable[[float], None]) -> None:
+    state = State()
+    limit = Budget(1.0, state, ranks=1)
+    with limit.counting():
+        tick(29.9)
+    tick(500)  # a validation
+    assert state.seconds == pytest.approx(30) and limit.spent == pytest.approx(0.5)
+    assert [*Budget(1.0, state, ranks=1).said()] == ["it trains for 1 min at most, 0.5 of them spent"]
+    with limit.counting():
+        tick(100)
+    assert limit.spent == 1
+
+
+def test_without_a_limit_nothing_is_measured(tick: Callable[[float], None]) -> None:
+    state = State()
+    limit = Budget(0.0, state, ranks=2)
+    with limit.counting():
+        tick(100)
+    assert (state.seconds, limit.spent, [*limit.said()]) == (0.0, 0.0, [])
+
+
+def small(**training: float) -> Experiment:
+    made = adding(AddingConfig(20, training=40, validation=8, test=8))
+    settings = TrainingConfig(epochs=50, batch_sequences=4, device="cpu", **training)  # type: ignore[arg-type]
+    return replace(made, training=settings)
+
+
+def test_the_run_ends_and_the_rate_falls_with_the_budget(tmp_path: Path, tick: Callable[[float], None]) -> None:
+    """A step takes a tenth of a second by this clock, so that 2.5 seconds are two and a half epochs of ten steps."""
+    train(small(minutes=2.5 / 60), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in lines) in range(24, 28)
+    assert [line["step"] for line in lines if line["split"] == "validation"][:2] == [10, 20]
+    rates = [line["rate"] for line in lines if line["split"] == "training"]
+    assert rates[-1] < 0.3 * rates[0]
+    assert (tmp_path / "run" / "evaluation-test.json").exists()
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"minutes=-1 is not a time: give more than 0, or 0"):
+        TrainingConfig(minutes=-1)
+    with pytest.raises(ValueError, match=r"average=0.1 is a share of the steps, whose number minutes=2 leaves open"):
+        TrainingConfig(minutes=2, average=0.1)
+    with pytest.raises(ValueError, match=r"minutes=2 on 3 processes is not possible, since their clocks differ"):
+        Budget(2, State(), ranks=3)
