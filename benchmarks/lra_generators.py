@@ -24,22 +24,23 @@ import numpy as np
 from chordmixer.tasks.lra import BytesRecords, listops, pathfinder
 from chordmixer.tasks.lra.listops import ListOps, ListOpsConfig
 from chordmixer.tasks.lra.pathfinder import Pathfinder, PathfinderConfig
+from chordmixer.tasks.lra.processes import cores
 
 
 def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:
     """Make a training set; some of it must be what each index alone gives."""
-    start = time.perf_counter()
+    start, used = time.perf_counter(), sum(os.times()[:4])
     records = task.records("training")
-    seconds = time.perf_counter() - start
+    seconds, used = time.perf_counter() - start, sum(os.times()[:4]) - used
     assert len(records) == count
     made = listops.made if isinstance(task, ListOps) else pathfinder.made
     for index in (0, count // 3, count - 1):
         values, lengths, targets = made(task.config, "training", np.array([index]))  # type: ignore[arg-type]
         assert records.lengths[index] == lengths[0] and records.targets[index] == targets[0]
         assert np.array_equal(records.values[records.offsets[index] :][: lengths[0]], values.ravel())
-    row = {"task": name, "count": count, "seconds": seconds, "per_second": count / seconds, **looked_at(records)}
-    print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s")
-    return row
+    print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s {used:>8.1f} s of one core")
+    row = {"task": name, "count": count, "seconds": seconds, "per_second": count / seconds, "core_seconds": used}
+    return row | looked_at(records)
 
 
 def looked_at(records: BytesRecords) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     count, path_x = arguments.count, arguments.path_x
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as cache:
         rows = [
             timed(ListOps(ListOpsConfig(training=count, cache=cache)), "listops", count),
@@ -67,7 +69,8 @@ def main() -> None:
         about = {
             "command": f"python benchmarks/lra_generators.py --count {count} --path-x {path_x}",
             "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
-            "device": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+            "device": f"{platform.processor() or platform.machine()}, {cores()} cores",
+            "load_before_and_after": [round(load, 2), round(os.getloadavg()[0], 2)],
             "python": platform.python_version(),
             "date": date.today().isoformat(),
         }

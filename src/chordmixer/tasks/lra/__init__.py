@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,15 @@ from chordmixer import files
 from chordmixer.data.gathering import default_cache
 from chordmixer.data.records import Record
 from chordmixer.packed import Packed
+from chordmixer.tasks.lra.processes import Processes, cores, travels
 
 VALUES, LENGTHS, TARGETS = "values.bin", "lengths.npy", "targets.npy"
 RELEASE = "lra_release.gz of github.com/google-research/long-range-arena"
+WORTH = 80.0
+"""Seconds of work for one core, times the cores, from which on it is done in processes. Each needs 2 to 3 seconds to
+start, which ListOps in threads on two cores does not lose; the more threads there are, the more they wait."""
+QUIET = 5.0
+"""Seconds before a bar is shown."""
 
 Part = tuple[ndarray, ndarray, ndarray]
 """Bytes end to end, a length each, a class each."""
@@ -96,18 +105,58 @@ def made_once(cache: str | None, name: str, what: Iterable[Any], parts: Callable
 
 
 def in_chunks(make: Callable[[ndarray], Part], count: int, chunk: int) -> Iterator[Part]:
-    """Numbers 0 to count - 1 through `make`, some at a time, in order, on all cores: numpy works outside the lock."""
-    workers = os.cpu_count() or 1
-    starts = range(0, count, chunk)
-    with ThreadPoolExecutor(workers) as pool:
-        for at in range(0, len(starts), 4 * workers):  # not all at once: parts wait in memory to be written
-            group = starts[at : at + 4 * workers]
-            yield from pool.map(make, [np.arange(start, min(start + chunk, count)) for start in group])
+    """Numbers 0 to count - 1 through `make`, some at a time, in order, on all cores; on a terminal, with a bar.
+
+    The first chunk is made here and timed. The others are made in threads; or in processes, where that is worth their
+    start and they can find `make`.
+    """
+    chunks = [np.arange(start, min(start + chunk, count)) for start in range(0, count, chunk)]
+    workers = max(1, min(cores(), len(chunks) - 1))
+    waiting: deque[Future[Part]] = deque()
+    with _bar(count) as passed:
+        began = time.thread_time()  # of the processor: on a busy machine, time says nothing of the work
+        first = [make(own) for own in chunks[:1]]
+        seconds = (time.thread_time() - began) * (len(chunks) - 1)
+        yield from map(passed, first)
+        apart = workers > 1 and seconds * workers > WORTH and travels(make)
+        pool = Processes(workers) if apart else ThreadPoolExecutor(workers)
+        try:
+            for own in chunks[1:]:
+                waiting.append(pool.submit(make, own))
+                if len(waiting) == 4 * workers:  # not all at once: parts wait in memory to be written
+                    yield passed(waiting.popleft().result())
+            while waiting:
+                yield passed(waiting.popleft().result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _bar(count: int) -> Iterator[Callable[[Part], Part]]:
+    """A function to pass parts through; on a terminal it shows how far they are, once some seconds have gone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console, began = Console(stderr=True), time.monotonic()
+    columns = ("making data", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "left")
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
+    line = bar.add_task("", total=count)
+
+    def passed(part: Part) -> Part:
+        bar.advance(line, len(part[1]))
+        if time.monotonic() - began > QUIET:
+            bar.start()
+        return part
+
+    try:
+        yield passed
+    finally:
+        bar.stop()
 
 
 def _write(folder: Path, parts: Iterator[Part]) -> None:
     lengths, targets = [], []
-    with (folder / VALUES).open("wb") as file:
+    with (folder / VALUES).open("wb") as file, closing(parts) if isinstance(parts, Generator) else nullcontext():
         for values, own_lengths, own_targets in parts:
             file.write(np.ascontiguousarray(values, dtype=np.uint8).data)
             lengths.append(own_lengths)
