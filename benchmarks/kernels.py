@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chordmixer import ops
-from chordmixer.ops import triton_plan
 
 CASES = (
     (16, 22, 128, 1, 1_500_000),
@@ -35,7 +34,7 @@ WIDE_CASES = (
     (16, 18, 750, 8, 33_000),
 )
 """Of the paper's documents, Pathfinder and Image, and its widest: both ways to compute a block, fused and by the
-matrix library, whatever `triton_plan.WIDE` would choose."""
+matrix library, whatever `ops.WIDE` would choose."""
 
 
 class Case:
@@ -150,16 +149,16 @@ def measure(sizes: tuple[int, ...], bandwidth: float) -> dict[str, float]:
 
 def measure_ways(sizes: tuple[int, ...]) -> dict[str, float]:
     """Milliseconds, bf16, both ways; and which of them `WIDE` chooses."""
-    case, chosen = Case(*sizes), triton_plan.WIDE
+    case, chosen = Case(*sizes), ops.WIDE
     row = {"width": case.width, "hidden": case.hidden, "sequences": case.sequences, "length": case.length}
     row["library_is_chosen"] = case.hidden > chosen
     try:
         for way, limit in (("fused", case.hidden), ("library", 0)):
-            triton_plan.WIDE = limit
+            ops.WIDE = limit
             row[f"{way}_error"] = verify(case)
             row[f"{way}_forward"], row[f"{way}_both"] = time_both(case, case.ours, torch.bfloat16, 10)
     finally:
-        triton_plan.WIDE = chosen
+        ops.WIDE = chosen
     return row | {"library_faster": row["fused_both"] / row["library_both"]}
 
 

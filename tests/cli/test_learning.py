@@ -76,6 +76,22 @@ def test_a_run_at_work(chordmixer: Command, motifs: list[str], tmp_path: Path) -
     assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")
 
 
+def test_a_task_of_the_paper_beside_plain_baselines(chordmixer: Command, tmp_path: Path) -> None:
+    few = ["training=64", "validation=16", "test=32", "min_length=20", "max_length=60", "max_depth=4"]
+    small = [word for own in [*few, f"cache={tmp_path / 'cache'}"] for word in ("--set", f"data.{own}")]
+    code, said, errors = chordmixer("train", "listops", "--out", tmp_path / "run", *TINY, *SHORT, *small)
+    assert (code, errors) == (0, "")
+    for line in ("majority class: accuracy 0.", "length alone: accuracy 0.", "2-grams: accuracy 0."):
+        assert line in said, line
+    assert "the model: accuracy 0." in said and "The best plain baseline, " in said and "plain: " in said
+    assert f"report: {tmp_path / 'run' / 'report.html'}" in said and "NEW_FILES" not in said
+    assert len(files.read_json(tmp_path / "run" / "baselines.json")["baselines"]) == 3
+    code, said, errors = chordmixer(
+        "train", "listops", "--out", tmp_path / "b", *TINY, *SHORT, *small, "--no-baselines"
+    )
+    assert (code, errors) == (0, "") and "plain" not in said and not (tmp_path / "b" / "baselines.json").exists()
+
+
 def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text(
         "".join(["name\tkind\n", *(f"with{i}\t{'ab'[i % 2]}\n" for i in range(99)), "other\ta\n"])

@@ -47,7 +47,9 @@ def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
     code, said, errors = chordmixer(*words)
     assert (code, errors) == (0, "")
     assert "This is a run of 0.5 of the epochs (1 epoch in place of 2): not the paper's number." in said
-    assert "pointwise-seed1, 4 of 4" in said and "(lowest to highest of 2 runs)" in " ".join(said.split())
+    words_said = " ".join(said.split())
+    assert "pointwise-seed1, 4 of 4" in said and "(lowest to highest of 2 runs, 95 % interval of a" in words_said
+    assert said.count("plain baselines on the same records, on the CPU") == 1 and "plain: " in words_said
     for folder in ("run", "results"):
         (md,), (document,) = ([*(tmp_path / folder).glob(f"*-adding-200-cpu.{end}")] for end in ("md", "json"))
         assert f"page: {md}" in said and md.with_suffix(".png").stat().st_size > 10_000
@@ -64,8 +66,14 @@ def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
     code, _, errors = chordmixer(*words)
     assert code == 2 and "is there already: give a new --out, or add --resume to go on with it" in errors
     code, said, errors = chordmixer(*words, "--resume")
-    assert (code, errors) == (0, "") and said.count("finished before") == 4
+    assert (code, errors) == (0, "") and said.count("finished before") == 4 and "plain baselines" not in said
     assert page(tmp_path / "results") == before.replace("\n```\n", " --resume\n```\n")
+
+
+def test_baselines_may_be_left_out(chordmixer: Command, tmp_path: Path) -> None:
+    words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
+    code, said, errors = chordmixer(*words)
+    assert (code, errors) == (0, "") and "plain" not in said and "plain" not in page(tmp_path / "run").lower()
 
 
 def test_a_signal_goes_through(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +144,16 @@ def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
     ("name", "settings", "said"),
     [
         ("carassius-labeo", [], "Of the paper: section 4.3, figure 5."),
-        ("introns", [], "Not in the paper."),
-        ("mitogenomes", FEW, "in 2 classes"),
+        ("introns", [], "| plain: 4-mers | "),
+        ("mitogenomes", FEW, "| plain: 4-mers | "),
         (
             "documents",
             [],
             "**The classes are cs.AI, cs.NE, not cs.AI, cs.NE, math.AC, math.GR: not the paper's data.**",
         ),
-        ("text", ["data.validation=4"], "| 88.82 | "),
-        ("image", ["data.validation=10"], "| 89.98 | "),
-        ("retrieval", [], "| 90.17 | "),
+        ("text", ["data.validation=4"], "| plain: 5-grams | "),
+        ("image", ["data.validation=10"], "| plain: majority class | "),
+        ("retrieval", [], "| plain: 5-grams in common | "),
     ],
 )
 def test_given(
@@ -160,7 +168,9 @@ def test_given(
     changes = sets([*settings, f"data.cache={tmp_path / 'cache'}", *TINY])
     code, _, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes)
     assert (code, errors) == (0, "")
-    assert said in page(tmp_path / "run")
+    assert said in page(tmp_path / "run") and "The best plain baseline, " in page(tmp_path / "run")
+    number = {"text": "| 88.82 | ", "image": "| 89.98 | ", "retrieval": "| 90.17 | ", "introns": "Not in the paper."}
+    assert number.get(name, "in ") in page(tmp_path / "run")
     code, again, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes, "--resume")
     assert (code, errors) == (0, "") and "finished before" in again
 

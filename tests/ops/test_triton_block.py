@@ -8,6 +8,7 @@ from itertools import accumulate
 import pytest
 import torch
 
+from chordmixer import ops
 from chordmixer.ops import Mlp, Norm, reference
 
 triton_plan = pytest.importorskip("chordmixer.ops.triton_plan", reason="Triton is not installed")
@@ -23,7 +24,7 @@ MIXED = (1, 2, 3, 17, 40, 150)
 @pytest.fixture(params=["fused", "wide"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How blocks are computed whatever the size of their hidden layer."""
-    monkeypatch.setattr(triton_plan, "WIDE", 10**6 if request.param == "fused" else 0)
+    monkeypatch.setattr(ops, "WIDE", 10**6 if request.param == "fused" else 0)
     way: str = request.param
     return way
 
@@ -153,3 +154,15 @@ def test_writes_into_out_and_over_the_residual() -> None:
         made = triton_block.block(x, offsets, 4, mlp, residual=residual, out=residual)
     assert made.data_ptr() == residual.data_ptr()
     torch.testing.assert_close(residual, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("kind", ["layer", "group"])
+def test_a_norm_behind_the_residual_is_in_out_too(kind: str) -> None:
+    x, weight, bias = torch.randn(70, 12), torch.randn(12), torch.randn(12)
+    mlp = Mlp(torch.randn(16, 12), torch.randn(16), torch.randn(12, 16), torch.randn(12))
+    norm, offsets, out = Norm(kind, weight, bias, groups=3), torch.tensor([0, 30, 70]), torch.empty(70, 12)
+    with torch.no_grad():
+        made = triton_block.block(x, offsets, 4, mlp, norm=norm, out=out)
+    assert made.data_ptr() == out.data_ptr()
+    torch.testing.assert_close(out, reference.block(x, offsets, 4, mlp, norm=norm), rtol=1e-4, atol=1e-4)

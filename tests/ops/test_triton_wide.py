@@ -9,7 +9,6 @@ import torch
 
 from chordmixer.ops import reference
 
-triton_plan = pytest.importorskip("chordmixer.ops.triton_plan", reason="Triton is not installed")
 triton_wide = pytest.importorskip("chordmixer.ops.triton_wide", reason="Triton is not installed")
 triton_block = pytest.importorskip("chordmixer.ops.triton_block", reason="Triton is not installed")
 pytestmark = [

@@ -9,22 +9,30 @@ import pytest
 
 from chordmixer.reproduction.building import with_encoder, with_seed
 from chordmixer.reproduction.catalogue import ENTRIES
-from chordmixer.reproduction.comparison import compare, evaluations
+from chordmixer.reproduction.comparison import against, compare, evaluations
 from chordmixer.reproduction.entries import Entry
 from chordmixer.reproduction.page import Result
 from chordmixer.reproduction.running import Seen, Trained
 from chordmixer.training import Evaluation, Experiment
+from chordmixer.views.runs import Scored
 
 Evaluated = Callable[[str, float], Evaluation]
 
 
 @pytest.fixture
 def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
-    def make(name: str, runs: list[tuple[str, int, float]], given: bool = False, killed: bool = False) -> Result:
+    def make(
+        name: str,
+        runs: list[tuple[str, int, float]],
+        given: bool = False,
+        killed: bool = False,
+        plain: dict[str, float] | None = None,
+    ) -> Result:
         entry = ENTRIES[name]
         assert isinstance(entry, Entry)
+        scored = [Scored(k, f"what {k} is", evaluated(k, value)) for k, value in (plain or {}).items()]
         trained = [
-            Trained(with_seed(with_encoder(tiny, encoder), seed), evaluated(encoder, value), 120.0, killed)
+            Trained(with_seed(with_encoder(tiny, encoder), seed), evaluated(encoder, value), 120.0, killed, scored)
             for encoder, seed, value in runs
         ]
         seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
@@ -50,6 +58,38 @@ def test_numbers_beside_the_papers(compared: Callable[..., Result]) -> None:
     assert "| 100 | 100 to 9,000 | 12 | - | - |" in text
     assert "| learning rate | 0.001 | 0.007 |" in text and "| hidden H | 4 | 88 |" in text
     assert result.warnings == ["mind!"] and result.pictures[""].startswith(b"\x89PNG")
+
+
+def test_plain_baselines_beside(compared: Callable[..., Result]) -> None:
+    """All in the first table, the best by length, and a sentence that says whom it beats."""
+    models = [("chordmixer", 0, 0.55), ("lstm", 0, 0.2), ("s4d", 0, 0.38), ("cnn", 0, 0.36)]
+    result = compared("listops", models, plain={"length alone": 0.18, "2-grams": 0.37})
+    text = "\n".join(result.body)
+    assert result.body[6:9] == [
+        "| plain: length alone | 18.00 (13.00-23.00) |  |  |  |  |",
+        "| plain: 2-grams | 37.00 (32.00-42.00) |  |  |  |  |",
+        "| one answer for all | 12.50 |  |  |  |  |",
+    ]
+    assert (
+        "The best plain baseline, 2-grams, reaches 37.00 %: it is beaten by chordmixer; it wins over lstm; it is not "
+        "ahead of s4d, but the intervals overlap; it is ahead of cnn, but the intervals overlap. Plain baselines "
+        in text
+    )
+    assert "as the validation records want it. Length alone: what length alone is; 2-grams: what 2-grams is." in text
+    assert "| cnn, % | plain: 2-grams, % |" in text and "| 36.0 (31.0-41.0) | 37.0 (32.0-42.0) |" in text
+    assert [m["encoder"] for m in result.numbers["models"]] == ["chordmixer", "lstm", "s4d", "cnn"]
+    assert [(b["name"], b["scores"]["accuracy"]["value"]) for b in result.numbers["baselines"]] == [
+        *(("length alone", 0.18), ("2-grams", 0.37))
+    ]
+    assert result.pictures[""] != compared("listops", models).pictures[""]
+    assert "plain" not in "\n".join(compared("listops", models).body).lower()
+
+
+def test_several_models_that_it_wins_over(evaluated: Evaluated) -> None:
+    models = [evaluated(name, 0.5) for name in ("chordmixer", "lstm")]
+    assert against(models, evaluated("5-grams", 0.89), "accuracy") == (
+        "The best plain baseline, 5-grams, reaches 89.00 %: it wins over chordmixer and lstm."
+    )
 
 
 def test_rivals_have_their_own_sizes(compared: Callable[..., Result]) -> None:
@@ -98,3 +138,6 @@ def test_time_that_is_not_all_known(compared: Callable[..., Result]) -> None:
 def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -> None:
     trained = Trained(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False)
     assert evaluations(ENTRIES["listops"], [trained])[0].headline == "accuracy"  # type: ignore[arg-type]
+    scored = [Scored(name, "", replace(evaluated(name, v), headline="mse")) for name, v in (("a", 0.4), ("b", 0.6))]
+    _, best = evaluations(ENTRIES["listops"], [replace(trained, baselines=scored)])  # type: ignore[arg-type]
+    assert (best.encoder, best.headline) == ("plain: b", "accuracy")

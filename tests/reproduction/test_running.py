@@ -11,7 +11,7 @@ import pytest
 from chordmixer import files
 from chordmixer.reproduction import running
 from chordmixer.reproduction.building import each
-from chordmixer.reproduction.running import Journal, finished, look, run_all
+from chordmixer.reproduction.running import Journal, finished, look, plain, run_all
 from chordmixer.training import Evaluation, Experiment, Interrupted
 
 
@@ -26,7 +26,7 @@ def test_what_is_finished_is_not_trained_again(
     first = run_all(
         each(tiny, ["chordmixer"], 1), Journal.open(tmp_path / "r", "adding-200", False), False, said.append
     )
-    assert said == ["chordmixer-seed0, 1 of 1"]
+    assert said == ["chordmixer-seed0, 1 of 1", "plain baselines on the same records, on the CPU"]
 
     trained: list[str] = []
 
@@ -39,9 +39,35 @@ def test_what_is_finished_is_not_trained_again(
     journal = Journal.open(tmp_path / "r", "adding-200", True)
     both = run_all(each(tiny, ["chordmixer", "pointwise"], 1), journal, True, said.append)
     assert trained == ["pointwise-seed0"]
-    assert said[1:] == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2"]
+    assert said[2:] == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2"]
     assert (both[0].evaluation, both[0].seconds) == (first[0].evaluation, first[0].seconds)
     assert both[1].seconds > 0 and not both[1].killed
+    for run, folder in zip(both, ("chordmixer-seed0", "pointwise-seed0"), strict=True):
+        assert [b.name for b in run.baselines] == ["mean", "length alone"] and run.baselines == first[0].baselines
+        files.verify(tmp_path / "r" / folder, ["baselines.json"])
+
+
+def test_plain_baselines_are_scored_once(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever run has them; what was changed is refused; what a kill left unlisted is made anew."""
+    run_all({"a": tiny, "b": tiny}, Journal.open(tmp_path / "r", "x", False), False, quiet, baselines=False)
+    runs = [tmp_path / "r" / name for name in "ab"]
+    assert not any((run / "baselines.json").exists() for run in runs)
+    assert [b.name for b in plain(runs[1:], quiet)] == ["mean", "length alone"]
+    monkeypatch.setattr(running, "compare", pytest.fail)
+    assert plain(runs, quiet) == plain(runs[:1], quiet)
+    files.write_json(runs[0] / "baselines.json", {"format": 1, "baselines": []})
+    with pytest.raises(ValueError, match=r"baselines.json was changed or damaged"):
+        plain(runs, quiet)
+    listed = files.read_json(runs[0] / "manifest.json")
+    files.write_json(runs[0] / "manifest.json", {k: v for k, v in listed.items() if k != "baselines.json"})
+    assert plain(runs, quiet) == plain(runs[:1], quiet) != []
+
+
+def test_other_ranks_score_no_baselines(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_all({"a": tiny}, Journal.open(tmp_path / "r", "x", False), False, quiet)
+    monkeypatch.setenv("RANK", "1")
+    again = run_all({"a": tiny}, Journal.open(tmp_path / "r", "x", True), True, quiet)
+    assert first[0].baselines and not again[0].baselines
 
 
 def test_other_settings_are_refused(tiny: Experiment, tmp_path: Path) -> None:

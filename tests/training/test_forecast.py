@@ -43,7 +43,8 @@ def free(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     made = forecast(experiment, LENGTHS, CPU, "r{}".format)
     sampler = TokenSampler(LENGTHS, 71_000, 8)
-    assert made.weights == sum(p.numel() for p in Model(experiment.model).parameters())
+    assert made.weights == made.learning == sum(p.numel() for p in Model(experiment.model).parameters())
+    assert not made.started
     assert (made.batches, made.steps, made.budget) == (len(sampler), -(-len(sampler) // 2) * 3, 71_000)
     assert made.longest == "r2" and made.records[0] == 2 and made.lengths[0] == 70_000
     assert made.memory == memory.peak(experiment.model, made.lengths, Place.of(CPU, "fp32"), accumulate=2)
@@ -86,6 +87,26 @@ def test_far_too_much_is_refused(experiment: Experiment, free: SimpleNamespace) 
     assert "\n" not in str(refused.value)
 
 
+def test_a_frozen_encoder(experiment: Experiment, free: SimpleNamespace) -> None:
+    probing = replace(experiment, training=replace(experiment.training, start="PRE", freeze=True))
+    whole, made = (forecast(own, LENGTHS, CPU) for own in (experiment, probing))
+    assert made.started and (made.weights, made.learning) == (whole.weights, experiment.model.network.width + 1)
+    assert made.memory == memory.peak(probing.model, made.lengths, Place.of(CPU, "fp32"), accumulate=2, freeze=True)
+    assert made.peak < whole.peak / 3 and made.room > 3 * whole.room
+
+
+@pytest.mark.parametrize(
+    ("freeze", "cure"), [(False, "training.freeze=true or --from a run"), (True, "--from a run")], ids=str
+)
+def test_the_network_of_a_run_is_not_changed(
+    experiment: Experiment, free: SimpleNamespace, freeze: bool, cure: str
+) -> None:
+    free.bytes = 1_000
+    training = replace(experiment.training, start="PRE", freeze=freeze)
+    with pytest.raises(ValueError, match=rf"set a smaller training.batch_tokens, {cure} with a smaller network$"):
+        check_fits(forecast(replace(experiment, training=training), LENGTHS, CPU))
+
+
 def test_a_lone_record_is_no_matter_of_batches(experiment: Experiment, free: SimpleNamespace) -> None:
     free.bytes = 1_000
     with pytest.raises(ValueError, match=r"longest record 0 has 70,000 tokens; set model.network.reversible=true"):
@@ -126,6 +147,21 @@ def test_cures(experiment: Experiment, free: SimpleNamespace) -> None:
     assert next(iter(cures(many, [500], CPU, longest=30_000))) == "model.network.reversible=true"
     network = replace(many.model.network, norm="layer", track_size=1)
     assert [*cures(replace(many, model=replace(many.model, network=network)), [500], CPU, longest=30_000)] == []
+
+
+def test_cures_of_other_runs(experiment: Experiment, free: SimpleNamespace) -> None:
+    """A decoder can be left out, and an encoder that was trained before can be frozen, but not be made smaller."""
+    free.bytes = 1_000
+    model = replace(experiment.model, head="tokens", decoder="network")
+    found = cures(replace(experiment, model=model), [500], CPU, longest=71_000)
+    assert [*found] == ["model.network.reversible=true", "model.network.track_size=2", "model.decoder=none"]
+    assert found["model.decoder=none"].weights < memory.weights(model)
+    for freeze, settings in ((False, ["training.freeze=true"]), (True, [])):
+        begun = replace(experiment, training=replace(experiment.training, start="PRE", freeze=freeze))
+        assert [*cures(begun, [500], CPU, longest=71_000)] == settings
+    through = replace(experiment, model=replace(experiment.model, head="class_token"))  # a head that cannot be frozen
+    through = replace(through, training=replace(experiment.training, start="PRE"))
+    assert [*cures(through, [500], CPU, longest=71_000)] == []
 
 
 def test_what_a_container_allows(tmp_path: Path) -> None:

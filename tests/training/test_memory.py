@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from chordmixer import ops
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
+from chordmixer.tasks.masks import MaskedTokens
 from chordmixer.training import memory
+from chordmixer.training.asking import ask
 from chordmixer.training.memory import Place
 
 EQUAL, MIXED, ONE_LONG = [512] * 4, [900, 300, 300, 100, 20, 5], [2000] + [30] * 40
@@ -37,10 +40,12 @@ def model(network: dict[str, Any], longest: int, **settings: Any) -> ModelConfig
     return ModelConfig(6, 2, network=inner, **settings)
 
 
-def steps(config: ModelConfig, lengths: list[int], half: bool) -> None:
+def steps(config: ModelConfig, lengths: list[int], half: bool, freeze: bool = False) -> None:
     """Two of them: the moments of AdamW come with the first."""
     learner = Model(config)
-    adam = torch.optim.AdamW(learner.parameters(), fused=True)
+    if freeze:
+        learner.freeze()
+    adam = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], fused=True)
     inputs = Packed.from_lengths(torch.randint(6, (sum(lengths),), dtype=torch.uint8), lengths)
     for _ in range(2):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -82,13 +87,11 @@ class Idle:
 @pytest.fixture
 def idle_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The launches of the Triton kernels, on a CPU and without the kernels."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    for part, names in {
-        "block": ("forward_kernel", "backward_kernel", "weights_kernel"),
-        "rows": ("_rotate_kernel", "_sum_rows_kernel", "_row_statistics_kernel", "_layer_norm_backward_kernel"),
-    }.items():
-        module = importlib.import_module(f"chordmixer.ops.triton_{part}")
-        for name in names:
+    compiled = pytest.importorskip("triton", reason="Triton is not installed").JITFunction
+    interpreted = importlib.import_module("triton.runtime.interpreter").InterpretedFunction
+    for part in pkgutil.iter_modules(ops.__path__, "chordmixer.ops."):
+        module = importlib.import_module(part.name)
+        for name in [name for name, own in vars(module).items() if isinstance(own, compiled | interpreted)]:
             monkeypatch.setattr(module, name, Idle())
     triton = {part: importlib.import_module(f"chordmixer.ops.triton_{part}") for part in ("block", "rows")}
     monkeypatch.setattr(ops, "_module", lambda part, values, backend: triton[part])
@@ -109,6 +112,60 @@ def test_the_count_of_the_kernels(
     measured = peak_bytes(lambda: steps(config, lengths, half))
     counted = memory.peak(config, lengths, Place(kernels=True, half=half))
     assert sum(counted.values()) == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.usefixtures("idle_kernels")
+@pytest.mark.parametrize(("network", "half"), [case for case in OF_KERNELS if "norm" not in case[0]], ids=str)
+def test_the_count_of_the_kernels_of_a_frozen_encoder(
+    peak_bytes: Callable[..., int], network: dict[str, Any], half: bool
+) -> None:
+    config = model(network, max(MIXED), final_norm=None if half else "layer")
+    measured = peak_bytes(lambda: steps(config, MIXED, half, freeze=True))
+    counted = memory.peak(config, MIXED, Place(kernels=True, half=half), freeze=True)
+    assert sum(counted.values()) == pytest.approx(measured, rel=0.1)
+
+
+WIDE_ONES = [{}, {"prenorm": "layer"}, {"order": "released"}, {"reversible": True}]
+
+
+@pytest.mark.usefixtures("idle_kernels")
+@pytest.mark.parametrize(("half", "freeze"), [(False, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("network", WIDE_ONES, ids=str)
+def test_the_count_of_wide_blocks(
+    peak_bytes: Callable[..., int], monkeypatch: pytest.MonkeyPatch, network: dict[str, Any], half: bool, freeze: bool
+) -> None:
+    """Learning in float32 alone: a CPU copies bfloat16 before it adds it up, and a GPU does not."""
+    monkeypatch.setattr(ops, "WIDE", 0)
+    config = model(network, max(MIXED), final_norm="layer" if network else None)
+    measured = peak_bytes(lambda: steps(config, MIXED, half, freeze=freeze))
+    counted = memory.peak(config, MIXED, Place(kernels=True, half=half), freeze=freeze)
+    assert sum(counted.values()) == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "letters", "reversible"),
+    [("network", 4, False), ("network", 256, False), ("network", 4, True), (None, 4, False)],
+    ids=["decoder", "text", "reversible", "light"],
+)
+def test_the_count_of_masked_tokens(
+    peak_bytes: Callable[..., int], decoder: Any, letters: int, reversible: bool
+) -> None:
+    """As in pre-training: the tokens are masked, and answered by a decoder or by the head alone."""
+    network = ChordMixerConfig(max_length=max(MIXED), track_size=8, hidden=32, prenorm="layer", reversible=reversible)
+    config = ModelConfig(letters + 1, letters, head="tokens", final_norm="layer", decoder=decoder, network=network)
+    target = MaskedTokens(letters, letters, (1 / letters,) * letters, {"A": 0})
+    inputs = Packed.from_lengths(torch.randint(letters, (sum(MIXED),), dtype=torch.uint8), MIXED)
+
+    def masked() -> None:
+        learner, keys = Model(config), torch.arange(len(MIXED))
+        adam = torch.optim.AdamW(learner.parameters(), fused=True)
+        for _ in range(2):
+            target.losses(ask(target, learner, inputs, keys), keys).sum().backward()
+            adam.step()
+            adam.zero_grad(set_to_none=True)
+
+    counted = memory.peak(config, MIXED, Place())
+    assert sum(counted.values()) == pytest.approx(peak_bytes(masked), rel=0.1)
 
 
 def test_weights_are_counted_without_building_them() -> None:
@@ -134,12 +191,14 @@ def test_gradients_that_are_added_up_stay() -> None:
 
 
 def test_holes_in_the_heap() -> None:
-    """Only of tensors below 32 MiB, and only where there is a heap."""
+    """Only of tensors below 32 MiB, and only where there is a heap; not where nothing is kept for gradients."""
     config = model({}, 100_000)
     assert config.network.width == 144
     for tokens, holes in ((10_000, 4 * 10_000 * 4 * (144 + 32)), (80_000, 4 * 80_000 * 4 * 32)):
         counted = memory.peak(config, [tokens], Place.of(torch.device("cpu"), "fp32"))
         assert counted["holes in the heap"] == holes
+        frozen = memory.peak(config, [tokens], Place.of(torch.device("cpu"), "fp32"), freeze=True)
+        assert frozen["holes in the heap"] == 0
         assert "holes in the heap" not in memory.peak(config, [tokens], Place(kernels=True))
 
 

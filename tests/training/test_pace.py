@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from chordmixer.data import TokenSampler
+from chordmixer.models import Model, ModelConfig
 from chordmixer.training import Experiment, pace
 from chordmixer.training.memory import Place
 
@@ -41,6 +42,26 @@ def test_a_real_step_leaves_the_random_state(tiny: Experiment) -> None:
         experiment = replace(tiny, training=replace(tiny.training, precision=precision))
         assert 0 < pace.seconds(experiment, sampler, CPU, Place(), free=1 << 30) < 5
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_frozen_encoder_is_measured_frozen(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Model] = []
+
+    def build(config: ModelConfig) -> Model:
+        built.append(Model(config))
+        return built[-1]
+
+    monkeypatch.setattr(pace, "Model", build)
+    probing = replace(tiny, training=replace(tiny.training, freeze=True))
+    for experiment in (tiny, probing):
+        assert pace._stepper(experiment, CPU)([40, 12]) > 0
+    assert [model.frozen for model in built] == [False, True]
+
+
+def test_answers_for_every_token(tiny: Experiment) -> None:
+    model = replace(tiny.model, embedding="tokens", inputs=5, outputs=4, head="tokens", decoder="network")
+    sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
+    assert 0 < pace.seconds(replace(tiny, model=model), sampler, CPU, Place(), free=1 << 30) < 5
 
 
 def test_made_up_records(tiny: Experiment) -> None:

@@ -44,7 +44,13 @@ def headline(baseline: Baseline, targets: np.ndarray, target: Any) -> float:
 
 @pytest.mark.parametrize(
     ("kind", "letters", "k", "name"),
-    [("dna", 4, 0, "4-mers"), ("dna", 4, 8, "8-mers"), ("protein", 20, 1, "1-mers"), ("text", 60, 1, "1-grams")],
+    [
+        ("dna", 4, 0, "4-mers"),
+        ("dna", 4, 8, "8-mers"),
+        ("operations", 15, 0, "2-grams"),
+        ("protein", 20, 1, "1-mers"),
+        ("text", 60, 1, "1-grams"),
+    ],
 )
 def test_two_classes(kind: str, letters: int, k: int, name: str) -> None:
     target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
@@ -64,6 +70,28 @@ def test_length_alone_finds_any_trend() -> None:
     found = run(of_classes(np.zeros(400, int)), classes, target, "dna")
     assert headline(found["length alone"], classes, target) > 0.95
     assert headline(found["4-mers"], classes, target) < 0.8
+
+
+def test_records_of_one_length_have_no_baseline_of_it() -> None:
+    target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    assert [*run(of_classes(CLASSES, np.full(400, 90)), CLASSES, target, "dna")] == ["majority class", "4-mers"]
+
+
+def test_sequences_that_are_not_looked_at() -> None:
+    target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    found = plain_baselines(None, LENGTHS, CLASSES, PARTS, target, "real")
+    assert [baseline.name for baseline in found] == ["majority class", "length alone"]
+
+
+@pytest.mark.parametrize("known", [[2], [0, 2]], ids=str)
+def test_classes_that_no_training_record_has(known: list[int]) -> None:
+    """They get no probability to speak of, and the layout stays the model's."""
+    classes = CHANCE.integers(0, 3, 400)
+    classes[PARTS["training"]] = CHANCE.choice(known, 200)
+    target = Classification.of_counts(["a", "b", "c"], [1, 1, 1])
+    for baseline in run(of_classes(classes % 2), classes, target, "dna").values():
+        shares = np.exp(baseline.outputs.astype(np.float64))
+        assert shares[:, known].sum(axis=1) == pytest.approx(1, abs=1e-5) and (shares[:, 1] < 1e-11).all()
 
 
 def test_the_majority_is_of_the_training_part() -> None:
@@ -165,7 +193,7 @@ def test_rows_are_in_the_order_of_the_test_part() -> None:
 
 def test_kinds_that_are_none() -> None:
     target = Classification(["a", "b"], [0, 1])
-    with pytest.raises(ValueError, match="kind='rna' is not one of tokens: give one of dna, protein, text, real"):
+    with pytest.raises(ValueError, match="kind='rna' is not one of tokens: give one of dna, operations, protein"):
         next(plain_baselines([], [], np.zeros(0, int), {}, target, "rna"))
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from chordmixer.data.entries import Account
 from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.tasks.masking import Masking, MaskingConfig
+from chordmixer.tasks.segments import Stretches
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.forecast import Forecast
 from chordmixer.views import plan
@@ -18,6 +20,7 @@ from chordmixer.views import plan
 FORECAST = Forecast(
     device="cpu",
     weights=12_345,
+    learning=12_345,
     epochs=10,
     batches=100,
     steps=500,
@@ -71,6 +74,42 @@ def test_everything_is_said(task: Any) -> None:
     ]
 
 
+def test_a_frozen_encoder(task: Any) -> None:
+    probing = replace(EXPERIMENT, training=TrainingConfig(start="PRE", freeze=True))
+    said = [*plan.lines(probing, task, replace(FORECAST, learning=354), {})]
+    assert said[said.index("Model") + 3 : said.index("Run")] == [
+        "  starting from the weights of PRE, with a new head",
+        "  embedding and encoder are frozen: only the head learns",
+        "  354 weights to learn",
+    ]
+
+
+@pytest.mark.parametrize("segmented", [True, False])
+def test_masked_tokens(segmented: bool) -> None:
+    task = Masking.__new__(Masking)
+    task.store = SimpleNamespace(
+        account=Account(read=5, used=5),
+        lengths=np.array([900, 700, 100, 80, 60]),
+        tokenizer=SimpleNamespace(name="dna"),
+    )
+    task.config, task.method, task.segmented = MaskingConfig(share=0.15), "random", segmented
+    parts = {"training": [0, 1], "validation": [3], "test": [4]}
+    task.stretches = {part: Stretches(np.array(own), np.array(own), np.array(own)) for part, own in parts.items()}
+    task._records, task.max_length = {part: own * 7 for part, own in parts.items()}, 300
+    model = ModelConfig(6, 5, head="tokens", decoder="network", network=NETWORK)
+    said = [*plan.lines(replace(EXPERIMENT, task="masking", model=model), task, FORECAST, {})]
+    assert "  half of them are the decoder's, a network with the same settings" in said
+    shown = [line for line in said[: said.index("Model")] if "records" not in line]
+    pieces = ["  in segments of 64 to 300 tokens:", "  14 for training, 7 for validation, 7 for test"]
+    assert shown == [
+        "Data",
+        "  1,740 tokens (dna), 60 to 900 a record; 15 % masked",
+        "  split (random): 2 for training, 1 for validation, 1 for test",
+        *(pieces if segmented else []),
+    ]
+    assert max(map(len, said)) <= 80
+
+
 def test_a_long_run_of_a_lone_record(task: Any) -> None:
     task.question.kind, task.question.names = "number", []
     said = [*plan.lines(EXPERIMENT, task, replace(FORECAST, lengths=(900,), seconds=1_200.0, batches=1), {})]
@@ -87,7 +126,7 @@ def test_cures_where_memory_is_short(task: Any) -> None:
     said = [*plan.lines(EXPERIMENT, task, short, {"training.batch_tokens=900": replace(short, memory={"inputs": 5})})]
     assert "  6 records would not fit: a, b, c, d, e and 1 more" in said
     assert said[-2:] == [
-        "To need less memory, add one of these, here and to train",
+        "To need less memory, add one of these, here and to the run",
         "  --set training.batch_tokens=900             0 MB",
     ]
     assert "  together, about                 3.0 GB of 1 MB free: does not fit" in said

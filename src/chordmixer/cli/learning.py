@@ -81,10 +81,16 @@ def train(
     evaluation = run(experiment, out, resume=resume)
     if not first_rank():
         return
-    if own_files:
-        _conclude(evaluation, out, baselines)
-    else:
+    if experiment.task == "masking":  # what it amounts to, `pretrain` says in words of its own
         show([evaluation], out)
+        return
+    _conclude(evaluation, out, baselines)
+    if own_files:
+        print(
+            f"Next:  chordmixer predict {out} NEW_FILES -o answers.tsv\n"
+            f"       chordmixer embed {out} FILES -o embeddings.parquet\n"
+            f"       chordmixer evaluate {out} OTHER_FILES"
+        )
 
 
 def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
@@ -187,8 +193,8 @@ def _introduce(experiment: Experiment) -> None:
 
 
 def _conclude(evaluation: Any, out: Path, baselines: bool) -> None:
-    """The scores beside those of the baselines, the report, and what to do next."""
-    from chordmixer.training.outcome import compare
+    """The scores beside those of the baselines, what they amount to, and the report."""
+    from chordmixer.training.plain_tasks import compare
     from chordmixer.views import verdict
     from chordmixer.views.report import write_report
     from chordmixer.views.runs import Run
@@ -196,9 +202,4 @@ def _conclude(evaluation: Any, out: Path, baselines: bool) -> None:
     show_beside(evaluation, compare(out, say) if baselines else [], out)
     for sentence in verdict.headline(Run.load(out)):
         say(sentence)
-    print(
-        f"report: {write_report(out)}\n"
-        f"Next:  chordmixer predict {out} NEW_FILES -o answers.tsv\n"
-        f"       chordmixer embed {out} FILES -o embeddings.parquet\n"
-        f"       chordmixer evaluate {out} OTHER_FILES"
-    )
+    print(f"report: {write_report(out)}")

@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import say
 
+if TYPE_CHECKING:
+    from chordmixer.training import Experiment
+
+OF_BOTH = ("files", "split", "tokenizer", "cache")
+"""Of the data, what `train` and `pretrain` can be told."""
+
 
 @options.reading_labels
 def plan(
     inputs: options.Inputs,
     reading: Any,
+    pretrain: Annotated[bool, typer.Option("--pretrain", help="What `pretrain` would do, not `train`.")] = False,
     time: Annotated[bool, typer.Option(help="Measure a few steps, to tell how long a run takes.")] = True,
     ask: options.Ask = "auto",
     split: options.Split = "auto",
     rc: options.BothStrands = False,
+    start: options.Start = None,
+    freeze: options.Freeze = False,
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
     config: options.Config = None,
     set: options.Settings = None,
+    model: Annotated[str | None, typer.Option(hidden=True)] = None,
+    out: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    baselines: Annotated[bool, typer.Option(hidden=True)] = True,
 ) -> None:
     """Say what `train` would do with files: batches, memory, time, and records that would not fit.
 
+    It takes the options of `train`, or with --pretrain those of `pretrain`, and writes nothing.
+
     chordmixer plan worm.fa.gz fly.fa.gz
+
+    chordmixer plan genes.fa --labels genes.csv --from PRETRAINED --freeze
+
+    chordmixer plan genomes.fa.gz --pretrain
     """
-    from chordmixer import recipes
-    from chordmixer.config import override
-    from chordmixer.tasks.files import FilesConfig
     from chordmixer.training.experiment import check_lengths
     from chordmixer.training.forecast import cures, device_of, forecast
     from chordmixer.views import plan as view
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
-    known = override(FilesConfig(reading=reading), data, "data")
-    experiment = settings.build(lambda files: recipes.files(files, say), known, config, set or [])
+    changes = [*([f"model.encoder={model}"] if model else []), *(set or [])]
+    if pretrain:
+        labels = {"--labels": reading.labels, "--rank": reading.rank, "--ask": ask != "auto", "--rc": rc}
+        _refuse(labels | {"--on-unmatched": reading.on_unmatched != "error", "--from": start, "--freeze": freeze})
+        experiment = _pretraining(data, reading, config, changes)
+    else:
+        experiment = _training(data, reading, start, freeze, config, changes)
     task: Any = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
@@ -46,4 +67,47 @@ def plan(
     cure = cures(experiment, training.lengths, device, task.max_length) if view.near(made) else {}
     for line in view.lines(experiment, task, made, cure):
         say(line)
-    say("Next:  chordmixer train with the same files and options, and --out RUN")
+    command = "pretrain" if pretrain else "train"
+    say(f"Next:  chordmixer {command} with the same files and options{'' if out else ', and --out RUN'}")
+
+
+def _training(
+    data: dict[str, Any], reading: Any, start: Path | None, freeze: bool, config: Path | None, changes: list[str]
+) -> Experiment:
+    """The experiment of `train` with these options."""
+    from chordmixer import recipes
+    from chordmixer.config import override
+    from chordmixer.models import Model
+    from chordmixer.models.growing import take_over
+    from chordmixer.tasks.files import FilesConfig
+    from chordmixer.training.starting import start_from
+
+    if freeze and start is None:
+        raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
+    known = override(FilesConfig(reading=reading), data, "data")
+
+    def recipe(files: FilesConfig) -> Experiment:
+        made = recipes.files(files, say)
+        return made if start is None else start_from(made, start, freeze)
+
+    experiment = settings.build(recipe, known, config, changes)
+    if start is not None:
+        take_over(Model(experiment.model), Model.from_pretrained(start))  # refused here as it would be there
+    return experiment
+
+
+def _pretraining(data: dict[str, Any], reading: Any, config: Path | None, changes: list[str]) -> Experiment:
+    """The experiment of `pretrain` with these options."""
+    from chordmixer.config import override
+    from chordmixer.recipes import masking
+    from chordmixer.tasks.masking import MaskingConfig
+
+    known = override(MaskingConfig(reading=reading), {name: data[name] for name in OF_BOTH}, "data")
+    return settings.build(lambda given: masking(given, say), known, config, changes)
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    """Options that `pretrain` does not have."""
+    for option, value in given.items():
+        if value:
+            raise ValueError(f"{option} is an option of train, not of pretrain: leave out {option} or --pretrain")

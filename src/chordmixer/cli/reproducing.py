@@ -26,6 +26,7 @@ def reproduce(
         str, typer.Option(help="Encoders, with commas between them; in an ablation also encoder-version.")
     ] = "chordmixer",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
+    baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what a run would take.")] = False,
     time: Annotated[bool, typer.Option(help="In the list: measure a step, to tell how long runs take.")] = True,
     set: options.Settings = None,
@@ -58,6 +59,7 @@ def reproduce(
             scale=scale,
             changes=changes,
             resume=resume,
+            baselines=baselines,
             results=results,
             command=shlex.join(["chordmixer", *sys.argv[1:]]),
             say=say,

@@ -40,6 +40,8 @@ __all__ = [
 
 Backend = Literal["auto", "torch", "triton"]
 OLDEST_TRITON = (3, 2)
+WIDE = 256
+"""Hidden units up to which the Triton kernels keep a tile's hidden layer on the chip; for more, `triton_wide.py`."""
 
 
 def rotate(

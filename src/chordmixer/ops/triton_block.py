@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chordmixer.ops import reference, triton_fused, triton_plan, triton_wide
+from chordmixer import ops
+from chordmixer.ops import reference, triton_fused, triton_wide
 from chordmixer.ops.triton_norms import column_moments, row_statistics
 from chordmixer.ops.triton_plan import Chance, Plan, Weights, plan_for, rows_of_sums, split_sums
 
 
 def _way(plan: Plan) -> ModuleType:
     """Where this block is computed: both have `forward`, `scratch_for` and `backward`."""
-    return triton_wide if plan.hidden > triton_plan.WIDE else triton_fused
+    return triton_wide if plan.hidden > ops.WIDE else triton_fused
 
 
 # --- One block ----------------------------------------------------------------------------------------------
@@ -86,7 +87,8 @@ def block(
     mixed = _Block.apply(
         plan, (seed, dropout), values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out
     )
-    return reference.normalise(mixed, offsets, norm)
+    normed = reference.normalise(mixed, offsets, norm)
+    return normed if out is None or norm is None else out.copy_(normed)
 
 
 def _batch_norm(values: Tensor, norm: reference.Norm) -> tuple[Tensor, Tensor]:

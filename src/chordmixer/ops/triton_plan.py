@@ -9,9 +9,6 @@ import torch
 import triton
 from torch import Tensor
 
-WIDE = 256
-"""Hidden units up to which a tile's hidden layer stays on the chip; `triton_wide.py` is for more."""
-
 
 class Weights(NamedTuple):
     """A block's linear maps, the matrices in the tokens' type; and mean and inverse deviation of its input's rows."""

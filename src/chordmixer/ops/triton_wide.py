@@ -57,6 +57,7 @@ def backward(
     torch.ops.aten.gelu_backward.grad_input(dbefore, before, grad_input=dbefore)
     dw1.copy_(dbefore.t() @ z)
     torch.sum(dbefore, 0, dtype=torch.float32, out=db1)
+    del before, z
     dz = dbefore @ weights.w1
     if not plan.released:
         turn(dz, offsets, plan.track_size, reverse=True, chance=chance, residual=own, out=dx)

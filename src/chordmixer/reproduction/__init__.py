@@ -30,6 +30,7 @@ def reproduce(
     scale: float = 1.0,
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
+    baselines: bool = True,
     results: Path | None = None,
     command: str = "",
     say: Callable[[str], None] = print,
@@ -37,7 +38,8 @@ def reproduce(
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
     Trains `models` with `seeds` each, for `scale` times the recipe's epochs, with `changes` in `data`, `model` and
-    `training`. Gives the pages that were written, and the test scores of each run; a figure has none.
+    `training`, and scores plain `baselines` on the same records. Gives the pages that were written, and the test
+    scores of each run, behind them those of the best plain baseline; a figure has none.
     """
     entry, folder = find(name, ENTRIES), Path(out)
     entry.data.check(name, data)
@@ -54,7 +56,7 @@ def reproduce(
         warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes)
         for warning in warnings:
             say(warning)
-        trained = run_all(experiments, journal, resume, say)
+        trained = run_all(experiments, journal, resume, say, baselines)
         result = comparison.compare(name, entry, trained, seen, warnings, given=bool(data))
         scores, device = comparison.evaluations(entry, trained), device_of(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []

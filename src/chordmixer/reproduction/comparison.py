@@ -1,4 +1,4 @@
-"""Trained runs beside the paper: scores, by length, settings, in Markdown and as numbers."""
+"""Trained runs beside the paper and plain baselines: scores, by length, settings, in Markdown and as numbers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from chordmixer.reproduction.page import Result, table
 from chordmixer.reproduction.running import Seen, Trained
 from chordmixer.training import Evaluation
 from chordmixer.training.evaluation import Score
-from chordmixer.views import lengths
+from chordmixer.views import lengths, verdict
 from chordmixer.views.plan import duration
+from chordmixer.views.runs import Scored
 
 
 def compare(
     name: str, entry: Entry, trained: Sequence[Trained], seen: Seen, warnings: list[str], given: bool
 ) -> Result:
     """The page's content; `given` says whether the user gave data, or a rule made them."""
-    runs = evaluations(entry, trained)
+    runs, plain = evaluations(entry, trained), trained[0].baselines
+    models = lengths.grouped(runs[: len(trained)])
     body = [
-        *_scores(entry, trained, runs),
+        *_scores(entry, trained, models, plain),
         "",
+        *([_plain(models, plain, entry.metric), ""] if plain else []),
         f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
         "",
         *_by_length(runs),
@@ -40,7 +43,8 @@ def compare(
         numbers={
             "data": asdict(seen),
             "interval": lengths.spread(runs),
-            "models": _models(runs),
+            "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
+            "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in plain],
             "runs": _runs(trained),
         },
         warnings=warnings,
@@ -50,25 +54,57 @@ def compare(
 
 
 def evaluations(entry: Entry, trained: Sequence[Trained]) -> list[Evaluation]:
-    """With the paper's metric first."""
-    return [replace(run.evaluation, headline=entry.metric) for run in trained]
+    """With the paper's metric first, and behind the runs the best plain baseline by it, where any was scored."""
+    runs = [replace(run.evaluation, headline=entry.metric) for run in trained]
+    if best := verdict.best_baseline(trained[0].baselines, entry.metric):
+        runs.append(replace(best.evaluation, encoder=f"plain: {best.name}", headline=entry.metric))
+    return runs
 
 
 # --- Markdown ---
 
 
-def _scores(entry: Entry, trained: Sequence[Trained], runs: list[Evaluation]) -> list[str]:
-    known = any(run.encoder in entry.paper for run in runs)
+def _scores(
+    entry: Entry, trained: Sequence[Trained], models: Sequence[Evaluation], plain: Sequence[Scored]
+) -> list[str]:
+    known = any(model.encoder in entry.paper for model in models)
     header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
     rows = []
-    for model in lengths.grouped(runs):
+    for model in models:
         own = [run for run in trained if run.evaluation.encoder == model.encoder]
         score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
         beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
         rows.append([model.encoder, cell(score, 2), *(beside if known else []), str(len(own)), _time(own)])
-    guess = ["one answer for all", f"{100 * runs[0].guessing[entry.metric]:.2f}"]
-    blank = [""] * (len(header) - len(guess))
-    return table([*header, "runs", "time a run"], [*rows, [*guess, *blank, "", ""]])
+    others = [[f"plain: {own.name}", cell(own.evaluation.scores[entry.metric], 2)] for own in plain]
+    others.append(["one answer for all", f"{100 * models[0].guessing[entry.metric]:.2f}"])
+    blank = [""] * len(header)
+    return table([*header, "runs", "time a run"], [*rows, *([*other, *blank] for other in others)])
+
+
+def _plain(models: Sequence[Evaluation], plain: Sequence[Scored], metric: str) -> str:
+    """Whether the best of them wins, in one sentence, and what each is."""
+    what = "; ".join(f"{own.name}: {own.sentence}" for own in plain)
+    best = verdict.best_baseline(plain, metric)
+    wins = [against(models, replace(best.evaluation, encoder=best.name), metric)] if best else []
+    how = "Plain baselines are fitted on the training records, as strongly as the validation records want it."
+    return " ".join([*wins, how, f"{what[0].upper()}{what[1:]}."])
+
+
+def against(models: Sequence[Evaluation], best: Evaluation, metric: str) -> str:
+    """How the best plain baseline stands to each model."""
+    other, found = best.scores[metric], dict[str, list[str]]()
+    for model in models:
+        own = model.scores[metric]
+        if other.low > own.high:
+            stands = "it wins over {}"
+        elif own.low > other.high:
+            stands = "it is beaten by {}"
+        else:
+            ahead = "ahead of" if other.value > own.value else "not ahead of"
+            stands = f"it is {ahead} {{}}, but the intervals overlap"
+        found.setdefault(stands, []).append(model.encoder)
+    said = "; ".join(stands.format(" and ".join(names)) for stands, names in found.items())
+    return f"The best plain baseline, {best.encoder}, reaches {100 * other.value:.2f} %: {said}."
 
 
 def _data(seen: Seen) -> str:
@@ -159,10 +195,8 @@ def _time(runs: Sequence[Trained]) -> str:
 # --- For programs, and the picture ---
 
 
-def _models(runs: list[Evaluation]) -> list[dict[str, Any]]:
-    return [
-        {"encoder": m.encoder, "scores": {k: asdict(s) for k, s in m.scores.items()}} for m in lengths.grouped(runs)
-    ]
+def _numbers(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: asdict(score) for name, score in evaluation.scores.items()}
 
 
 def _runs(trained: Sequence[Trained]) -> list[dict[str, Any]]:

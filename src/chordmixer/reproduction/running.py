@@ -1,18 +1,23 @@
-"""Train every model and seed of an entry, each in a folder of its own; what is finished is not trained again."""
+"""Train every model and seed of an entry, each in a folder of its own; what is finished is not trained again.
+
+Plain baselines are scored once, since all runs share their data, and lie in the folder of each.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chordmixer import files
 from chordmixer.training import Evaluation, Experiment, train
 from chordmixer.training.experiment import check_lengths
-from chordmixer.views.runs import evaluation_from
+from chordmixer.training.outcome import BASELINES
+from chordmixer.training.plain_tasks import compare
+from chordmixer.views.runs import Run, Scored, evaluation_from
 
 STATE = "reproduction.json"
 """Beside the run folders: which entry it is, and the seconds of each run."""
@@ -31,6 +36,8 @@ class Trained:
     """Of all its starts together."""
     killed: bool
     """Whether a start ended without a word, so that its seconds are not known."""
+    baselines: list[Scored] = field(default_factory=list)
+    """Plain ones, on the same records."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,10 @@ class Seen:
     """None where a number is asked for."""
 
 
-def run_all(experiments: Mapping[str, Experiment], journal: Journal, resume: bool, say: Say) -> list[Trained]:
-    """Train into <model>-seed<k> beside the journal, or go on with what is there."""
+def run_all(
+    experiments: Mapping[str, Experiment], journal: Journal, resume: bool, say: Say, baselines: bool = True
+) -> list[Trained]:
+    """Train into <model>-seed<k> beside the journal, or go on with what is there; then score plain baselines."""
     out = journal.path.parent
     trained = []
     for number, (folder, experiment) in enumerate(experiments.items(), 1):
@@ -59,7 +68,25 @@ def run_all(experiments: Mapping[str, Experiment], journal: Journal, resume: boo
             say(f"{folder}, {number} of {len(experiments)}: finished before")
         name = folder.rpartition("-seed")[0] or evaluation.encoder  # of a version, where an encoder has several
         trained.append(Trained(experiment, replace(evaluation, encoder=name), *journal.seconds(folder)))
-    return trained
+    if not baselines or not first_rank():
+        return trained
+    beside = plain([out / folder for folder in experiments], say)
+    return [replace(run, baselines=beside) for run in trained]
+
+
+def plain(runs: Sequence[Path], say: Say) -> list[Scored]:
+    """The plain baselines of runs on the same data: found in one of their folders or scored, and put into each."""
+    having = [run for run in runs if BASELINES in files.read_json(run / files.MANIFEST)]
+    if not having:
+        say("plain baselines on the same records, on the CPU")
+        compare(runs[0], lambda _: None)
+        having = [runs[0]]
+    files.verify(having[0], [BASELINES])
+    for run in runs:
+        if run not in having:
+            files.write_bytes(run / BASELINES, (having[0] / BASELINES).read_bytes())
+            files.write_manifest(run, [BASELINES])
+    return Run.load(having[0]).baselines
 
 
 def look(experiment: Experiment) -> Seen:

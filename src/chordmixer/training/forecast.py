@@ -13,6 +13,7 @@ from torch import nn
 
 from chordmixer.data import Batch, TokenSampler
 from chordmixer.models.chordmixer import depth
+from chordmixer.models.heads import HEADS
 from chordmixer.models.model import ModelConfig
 from chordmixer.tasks.targets import Target
 from chordmixer.training import memory, pace
@@ -22,6 +23,8 @@ TOLERANCE = 1.2
 """How far a forecast is believed: a step that needs this many times the free memory is refused."""
 PLANNED = 1_000_000
 """Records whose places in batches are worked out, over as many epochs as that is."""
+OTHER_NETWORK = "model.network.reversible=true or a smaller model.network.track_size"
+"""What to set where memory is short."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Forecast:
 
     device: str
     weights: int
+    learning: int
+    """Of the weights, those that are not frozen."""
     epochs: int
     batches: int
     """An epoch."""
@@ -53,6 +58,8 @@ class Forecast:
     """Ids of the records that do not, longest first."""
     seconds: float | None = None
     """Of an epoch, about, without validation; None: not measured."""
+    started: bool = False
+    """Whether the network is that of another run, and has to stay as it is."""
 
     @property
     def peak(self) -> int:
@@ -74,14 +81,14 @@ def forecast(
 ) -> Forecast:
     """What training on records of these lengths takes on one device; `name` gives a record's id by its number.
 
-    Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs less. With
+    Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs no more. With
     `timed`, a few steps on made-up records of the same lengths are measured, in some five seconds, or half a minute
     where kernels have to be compiled.
     """
     config, place = experiment.training, memory.Place.of(device, experiment.training.precision)
     sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
     free, batches = free_bytes(device), len(sampler)
-    room = longest_that_fits(experiment.model, place, free)
+    room = longest_that_fits(experiment.model, place, free, config.freeze)
     over = sorted((i for i, n in enumerate(lengths) if n > room), key=lambda i: -lengths[i])
     seconds = pace.seconds(experiment, sampler, device, place, free) if timed else None
     records = largest(sampler, config.epochs)
@@ -89,6 +96,7 @@ def forecast(
     return Forecast(
         device=device.type,
         weights=memory.weights(experiment.model),
+        learning=memory.weights(experiment.model, config.freeze),
         epochs=config.epochs,
         batches=batches,
         steps=-(-batches // config.accumulate) * config.epochs,
@@ -96,20 +104,23 @@ def forecast(
         records=tuple(records),
         lengths=of_batch,
         longest=name(records[0]),
-        memory=memory.peak(experiment.model, of_batch, place, config.accumulate),
+        memory=memory.peak(experiment.model, of_batch, place, config.accumulate, config.freeze),
         free=free,
         room=room,
         too_long=tuple(name(i) for i in over),
         seconds=seconds,
+        started=config.start is not None,
     )
 
 
 def check_fits(forecast: Forecast) -> None:
     """Refuse a run whose largest batch needs far more memory than there is."""
     if forecast.peak > TOLERANCE * forecast.free:
+        freeze = "" if forecast.learning < forecast.weights else "training.freeze=true or "
+        other = f"{freeze}--from a run with a smaller network" if forecast.started else OTHER_NETWORK
         raise ValueError(
             f"a training step needs about {size(forecast.peak)} of memory, and {forecast.device} has "
-            f"{size(forecast.free)} free: {_remedies(forecast.lengths, forecast.longest)}"
+            f"{size(forecast.free)} free: {_remedies(forecast.lengths, forecast.longest, other)}"
         )
 
 
@@ -132,7 +143,10 @@ def largest(sampler: TokenSampler, epochs: int) -> list[int]:
 def cures(
     experiment: Experiment, lengths: Sequence[int], device: torch.device, longest: int = 0
 ) -> dict[str, Forecast]:
-    """Settings that need less memory, each with its forecast; `longest` is that of all parts of the data."""
+    """Settings that need less memory, each with its forecast; `longest` is that of all parts of the data.
+
+    The network of a run to start from stays as it is; but it can be frozen.
+    """
     config, model = experiment.training, experiment.model
     network, found = model.network, {}
     budget, least = config.tokens_for(lengths), max(longest, *lengths)
@@ -142,13 +156,18 @@ def cures(
         found = {f"training.batch_tokens={budget}": forecast(less, lengths, device)}
         if all(made.fits for made in found.values()):
             break
-    if not network.reversible and network.norm is None:
-        less = replace(experiment, model=replace(model, network=replace(network, reversible=True)))
-        found["model.network.reversible=true"] = forecast(less, lengths, device)
-    if (half := network.track_size // 2) > 0:
-        less = replace(experiment, model=replace(model, network=replace(network, track_size=half)))
-        found[f"model.network.track_size={half}"] = forecast(less, lengths, device)
-    return found
+    others: dict[str, Experiment] = {}
+    if config.start is None and not network.reversible and network.norm is None:
+        lean = replace(model, network=replace(network, reversible=True))
+        others["model.network.reversible=true"] = replace(experiment, model=lean)
+    if config.start is None and (half := network.track_size // 2) > 0:
+        narrow = replace(model, network=replace(network, track_size=half))
+        others[f"model.network.track_size={half}"] = replace(experiment, model=narrow)
+    if model.decoder is not None:
+        others["model.decoder=none"] = replace(experiment, model=replace(model, decoder=None))
+    if config.start is not None and not config.freeze and not HEADS[model.head].extra:
+        others["training.freeze=true"] = replace(experiment, training=replace(config, freeze=True))
+    return found | {setting: forecast(other, lengths, device) for setting, other in others.items()}
 
 
 # --- Memory ---
@@ -179,13 +198,13 @@ def _of_container(folder: Path) -> int:
     return max(0, limit - used + int(stale))
 
 
-def longest_that_fits(model: ModelConfig, place: memory.Place, free: int) -> int:
+def longest_that_fits(model: ModelConfig, place: memory.Place, free: int, freeze: bool = False) -> int:
     """Tokens of the longest record that a step can learn from, with a network that is built for it."""
 
     def fits(length: int) -> bool:
         room = max(model.network.max_length, 1 << (length - 1).bit_length())
         wide = replace(model, network=replace(model.network, max_length=room))
-        return sum(memory.peak(wide, [length], place).values()) <= free
+        return sum(memory.peak(wide, [length], place, freeze=freeze).values()) <= free
 
     low, high = 0, 1
     while high < 1 << 40 and fits(high):
@@ -211,12 +230,9 @@ def explained(lengths: Sequence[int], device: torch.device, longest: str = "") -
         ) from None
 
 
-def _remedies(lengths: Sequence[int], longest: str) -> str:
+def _remedies(lengths: Sequence[int], longest: str, other: str = OTHER_NETWORK) -> str:
     several = "a smaller training.batch_tokens, " if len(lengths) > 1 else ""
-    return (
-        f"its longest record{f' {longest}' if longest else ''} has {max(lengths):,} tokens; set {several}"
-        "model.network.reversible=true or a smaller model.network.track_size"
-    )
+    return f"its longest record{f' {longest}' if longest else ''} has {max(lengths):,} tokens; set {several}{other}"
 
 
 def rehearse(model: nn.Module, batch: Batch, target: Target, longest: str = "") -> None:

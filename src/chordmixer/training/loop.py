@@ -79,7 +79,7 @@ class Run:
         starting.begin(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
-        if experiment.model.encoder == COUNTED and not self.config.freeze:  # counted for networks that learn
+        if experiment.model.encoder == COUNTED:
             check_fits(forecast(experiment, self.training.lengths, self.accelerator.device, self.training.name))
         if self.main:
             open_folder(experiment, out, resume)

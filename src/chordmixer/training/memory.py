@@ -10,8 +10,9 @@ it, and T all tokens of the batch.
 | inputs of the blocks | 4C each, in the forward pass or for a norm | aC each |
 | a layer norm | 8 each | 8 each |
 | embedding, outputs, gradients | some 8C to 12C of T | 4C to 12C of T |
-| scratch of the backward pass | | 2aH + 8 of T, and rows of sums |
+| scratch of the backward pass | | 2aH + 8 of T, and rows of sums; 2aH + aC if H > 256 |
 | reversible, in place of all these | 44C + 8H of T | 9aC + 2aH of T |
+| a frozen encoder, in place of all these: `frozen.py` | 12C to 16C of T | 10C to 16C of T |
 
 On a CPU this is what autograd was seen to keep; the terms of a GPU are read off `ops/triton_block.py`. The heap of a
 CPU's C library adds holes, since tensors below 32 MiB fit badly into the room of freed ones: some four of each kind.
@@ -31,6 +32,7 @@ from chordmixer.models.heads import HEADS
 from chordmixer.models.model import Model, ModelConfig
 from chordmixer.models.strategies import STRATEGIES
 from chordmixer.packed import Packed
+from chordmixer.training import frozen
 
 Terms = dict[str, int]
 """Bytes by what they are for."""
@@ -68,17 +70,23 @@ class Place:
         return Place(kernels, half, about.multi_processor_count, workspace)
 
 
-def weights(model: ModelConfig) -> int:
-    """Numbers that a model learns.
+def weights(model: ModelConfig, freeze: bool = False) -> int:
+    """Numbers that a model learns; with `freeze`, those behind the encoder.
 
-    >>> weights(ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16)))
-    455010
+    >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
+    >>> weights(model), weights(model, freeze=True)
+    (455010, 354)
     """
     with torch.device("meta"):  # counts without memory
-        return sum(p.numel() for p in Model(model).parameters())
+        built = Model(model)
+        if freeze:
+            built.freeze()
+        return sum(p.numel() for p in built.parameters() if p.requires_grad)
 
 
-def peak(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1) -> Terms:
+def peak(
+    model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1, freeze: bool = False
+) -> Terms:
     """The terms of the fullest moment of a training step over records of these lengths.
 
     >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
@@ -87,11 +95,13 @@ def peak(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: i
     {'weights': '1 MB', 'moments of AdamW': '3 MB', 'hidden layers': '625 MB', 'what Mix reads': '429 MB',
      'inputs of the blocks': '429 MB', 'outputs': '85 MB'}
     """
-    moments = step(model, lengths, place, accumulate)
+    moments = step(model, lengths, place, accumulate, freeze)
     return max(moments, key=lambda terms: sum(terms.values()))
 
 
-def step(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1) -> list[Terms]:
+def step(
+    model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: int = 1, freeze: bool = False
+) -> list[Terms]:
     """The moments of a step that may be its fullest: the ends of its passes, and the optimiser's turn."""
     if model.encoder != COUNTED:
         raise ValueError(
@@ -99,21 +109,32 @@ def step(model: ModelConfig, lengths: Sequence[int], place: Place, accumulate: i
             f"set model.encoder={COUNTED}"
         )
     own, extra = weights(model), HEADS[model.head].extra
+    learning = weights(model, freeze) if freeze else own
     parts = [n + extra for n in _read(model, sequences(model, lengths))]
     network = replace(model.network, max_length=model.network.max_length + extra)
-    size = Size(network, parts, networks=2 if model.decoder else 1)
-    always = {"weights": 4 * own, "moments of AdamW": 8 * own, "workspace of cuBLAS": place.workspace}
-    passing = {**always, "gradients of the weights": 4 * own if accumulate > 1 else 0}
+    size = Size(network, parts, networks=2 if model.decoder and not freeze else 1)
+    always = {"weights": 4 * own, "moments of AdamW": 8 * learning, "workspace of cuBLAS": place.workspace}
+    passing = {**always, "gradients of the weights": 4 * learning if accumulate > 1 else 0}
     passing["answers for the tokens"] = 12 * sum(parts) * model.outputs if model.head == "tokens" else 0
     passing["inputs"] = sum(lengths) * (9 if model.embedding == "tokens" else 4 * model.inputs)
-    if place.kernels:
-        moments = _kernels_reversible(size, place) if model.network.reversible else _kernels(size, place, model)
-    else:
-        moments = _plain_reversible(size, place) if model.network.reversible else _plain(size, place, model)
-        passing["weights in bfloat16"] = 2 * own if place.half else 0
+    if not place.kernels:
+        passing["weights in bfloat16"] = 2 * learning if place.half else 0
         passing["holes in the heap"] = _holes(size, place) if place.heap else 0
-    turn = {**always, "gradients of the weights": 4 * own}
+    moments = _learning(size, place, model)
+    if freeze:
+        still = {"tokens of the encoder": 4 * size.tokens * size.channels}
+        behind = [{**still, **terms} for terms in moments] if model.decoder else []
+        alone = [{"holes in the heap": 0, **terms} for terms in frozen.moments(size, place, model)]
+        moments = [*alone, *behind]
+    turn = {**always, "gradients of the weights": 4 * learning}
     return [turn, *({**passing, **terms} for terms in moments)]
+
+
+def _learning(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
+    """Of networks that gradients go through."""
+    if place.kernels:
+        return _kernels_reversible(size, place) if model.network.reversible else _kernels(size, place, model)
+    return _plain_reversible(size, place) if model.network.reversible else _plain(size, place, model)
 
 
 def sequences(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
@@ -141,7 +162,7 @@ class Size:
 
     def __init__(self, network: ChordMixerConfig, lengths: Sequence[int], networks: int = 1) -> None:
         """`networks` of this config, one behind the other."""
-        self.network, self.lengths = network, lengths
+        self.network, self.lengths, self.networks = network, lengths, networks
         self.channels, self.hidden = network.width, network.hidden
         self.tokens = sum(lengths)
         depths = [depth(n) for n in lengths]
@@ -167,7 +188,7 @@ def _norm(kind: str | None, channels: int) -> int:
 
 def _holes(size: Size, place: Place) -> int:
     wide = (4 * size.channels, (2 if place.half else 4) * size.hidden)
-    return sum(HOLES * size.tokens * row for row in wide if size.tokens * row < MAPPED)
+    return size.networks * sum(HOLES * size.tokens * row for row in wide if size.tokens * row < MAPPED)
 
 
 def _plain(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
@@ -200,7 +221,7 @@ def _plain_reversible(size: Size, place: Place) -> list[Terms]:
     block += full if net.dropout else 0
     return [
         {
-            "two streams": 2 * T * full,
+            "two streams": 2 * T * full * size.networks,
             "gradients": 3 * T * full,
             "gradients of the blocks": 4 * size.of_blocks,
             "one block, computed again": first * (block + full),
@@ -243,7 +264,7 @@ def _kernels_reversible(size: Size, place: Place) -> list[Terms]:
     net, C, T, first = size.network, size.channels, size.tokens, size.reach[0]
     a = 2 if place.half else 4
     streams = {
-        "two streams": 2 * T * a * C,
+        "two streams": 2 * T * a * C * size.networks,
         "gradients": 3 * T * a * C,
         "gradients of the blocks": 4 * size.of_blocks,
     }
@@ -266,9 +287,15 @@ def _kernels_reversible(size: Size, place: Place) -> list[Terms]:
 
 
 def _scratch(size: Size, place: Place) -> Terms:
-    """Of one block's backward pass, for the tokens of the first: the hidden layer, and rows of sums."""
+    """Of one block's backward pass, for the tokens of the first: the hidden layer, and rows of sums.
+
+    A wide one is computed by the matrix library, from tokens and into tokens of its own.
+    """
     a, tile = 2 if place.half else 4, 64 if place.half else 32
     tokens, hidden = size.reach[0], size.hidden
+    if hidden > ops.WIDE:
+        around = 2 if size.network.order == "released" else 1
+        return {"scratch of a backward pass": tokens * a * (2 * hidden + around * size.channels)}
     rows = ceil(tokens / tile) + len(size.lengths)
     columns = ceil(size.channels / (64 if place.half else 32)) * ceil(hidden / 128)
     shares = max(1, min(4 * place.processors // columns, tokens // 128))

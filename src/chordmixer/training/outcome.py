@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chordmixer import files
-from chordmixer.tasks import Task
+from chordmixer.tasks import Target, Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, TokenTarget
@@ -77,18 +77,26 @@ def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluat
         raise ValueError(f"{folder} is a run of {experiment.task}, which has no plain baselines: give a run on files")
     if len(task.store.values) > LONG:
         say("plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+    baselines = _plain(task) if isinstance(task, Files) else _markov(task, experiment)
+    return write_baselines(folder, experiment, task.target, baselines)
+
+
+Baseline = tuple[str, str, Predictions]
+"""Its name, what it does, and its answers to the test records."""
+
+
+def write_baselines(
+    folder: Path, experiment: Experiment, target: Target, baselines: Iterable[Baseline]
+) -> list[Evaluation]:
+    """Score them by the model's own code, and leave baselines.json in the run folder."""
     rows, found = [], []
-    for name, sentence, predictions in _plain(task) if isinstance(task, Files) else _markov(task, experiment):
-        evaluation = replace(summarise(predictions, task.target, experiment, "test"), encoder=name)
+    for name, sentence, predictions in baselines:
+        evaluation = replace(summarise(predictions, target, experiment, "test"), encoder=name)
         rows.append({"name": name, "sentence": sentence, "evaluation": asdict(evaluation)})
         found.append(evaluation)
     files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
     files.write_manifest(folder, [BASELINES])
     return found
-
-
-Baseline = tuple[str, str, Predictions]
-"""Its name, what it does, and its answers to the test records."""
 
 
 def _plain(task: Files) -> Iterator[Baseline]:

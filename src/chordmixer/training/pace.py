@@ -32,11 +32,15 @@ def seconds(
         take(few)  # loads, or compiles
         taken = min(take(few), take(few))  # other programs may have been in the way once
         probe = _shrunk(typical, SECONDS / taken * sum(few) / sum(typical))
-        while probe != few and sum(memory.peak(experiment.model, probe, place).values()) > free / 2:
+        while probe != few and _bytes(experiment, probe, place) > free / 2:
             probe = max(_shrunk(probe, 0.5), few, key=_work)
         if _work(probe) > _work(few):
             few, taken = probe, min(take(probe), take(probe))  # the first time memory is asked for, and not there
     return taken / _work(few) * sum(map(_work, batches))
+
+
+def _bytes(experiment: Experiment, lengths: Sequence[int], place: memory.Place) -> int:
+    return sum(memory.peak(experiment.model, lengths, place, freeze=experiment.training.freeze).values())
 
 
 def _work(lengths: Sequence[int]) -> int:
@@ -57,7 +61,9 @@ def _stepper(experiment: Experiment, device: torch.device) -> Callable[[Sequence
     """A function that takes a training step on made-up records of some lengths, and tells the seconds."""
     config, half = experiment.model, experiment.training.precision == "bf16"
     model = Model(config).to(device)
-    adam = torch.optim.AdamW(model.parameters(), fused=True)
+    if experiment.training.freeze:
+        model.freeze()
+    adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
 
     def take(lengths: Sequence[int]) -> float:
         parts = memory.sequences(config, lengths)
@@ -65,7 +71,8 @@ def _stepper(experiment: Experiment, device: torch.device) -> Callable[[Sequence
         _wait(device)
         start = time.perf_counter()
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            outputs = model(inputs)
+            answers = model(inputs)
+        outputs = answers.values if isinstance(answers, Packed) else answers
         outputs.float().square().sum().backward()
         adam.step()
         adam.zero_grad(set_to_none=True)

@@ -18,13 +18,18 @@ from numpy import ndarray
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.counts import Grams, gram_counts, kmer_frequencies
 
-K = {"dna": 4, "protein": 3, "text": 5}
+K = {"dna": 4, "operations": 2, "protein": 3, "text": 5}
 """The length of k-mers, of a kind of tokens, where none is given."""
+LETTERS = {"dna": 4, "operations": 15}
+"""Of kinds that have few: the shares of all their k-mers are features, up to `ALL` of them."""
+ALL = 4096
 KNOTS = 8
 """Lengths at which the slope of the length baseline may change."""
 DENSE = (1e-3, 1e-2, 1e-1, 1.0)
 SPARSE = (1.0, 10.0, 100.0)
 """Strengths to choose from, as scikit-learn's C: of standardised features, and of rows of length one."""
+NEVER = 1e-12
+"""The probability of a class that no training record has."""
 
 Parts = Mapping[str, Sequence[int] | ndarray]
 Matrices = dict[str, Any]
@@ -43,7 +48,7 @@ class Baseline:
 
 
 def plain_baselines(
-    sequences: Sequence[ndarray],
+    sequences: Sequence[ndarray] | None,
     lengths: Sequence[int] | ndarray,
     targets: ndarray,
     parts: Parts,
@@ -51,9 +56,10 @@ def plain_baselines(
     kind: str,
     k: int = 0,
 ) -> Iterator[Baseline]:
-    """All that suit the kind of tokens (`dna`, `protein`, `text`, or `real` for series), one after the other.
+    """All that suit the kind of tokens (a key of `K`, or `real` for series), one after the other.
 
-    `parts` names the records of `training`, `validation` and `test`; sequences are read record by record, in order.
+    `parts` names the records of `training`, `validation` and `test`; sequences are read record by record, in order,
+    and where there are none, lengths alone are looked at. Records of one length have no baseline of length.
 
     >>> series = [np.full((n, 1), n % 2, dtype=np.float32) for n in range(2, 42)]
     >>> parts = {"training": range(20), "validation": range(20, 30), "test": range(30, 40)}
@@ -70,22 +76,26 @@ def plain_baselines(
     yield majority(answers["training"], len(indices["test"]), target)
 
     own_lengths = {part: np.asarray(lengths)[own] for part, own in indices.items()}
-    outputs = linear(standardised(_length_features(own_lengths)), answers, target, DENSE)
-    yield Baseline("length alone", f"{fit} on the logarithm of the length, in {KNOTS + 1} straight pieces", outputs)
+    if len(np.unique(own_lengths["training"])) > 1:
+        outputs = linear(standardised(_length_features(own_lengths)), answers, target, DENSE)
+        sentence = f"{fit} on the logarithm of the length, in {KNOTS + 1} straight pieces"
+        yield Baseline("length alone", sentence, outputs)
 
+    if sequences is None:
+        return
     if kind == "real":
         moments = {part: np.array([_moments(sequences[i]) for i in own]) for part, own in indices.items()}
         sentence = f"{fit} on the mean, spread, least and greatest number of each channel"
         yield Baseline("moments", sentence, linear(standardised(moments), answers, target, DENSE))
         return
-    grams = Grams(k or K[kind], letters=4 if kind == "dna" else None)
-    if kind == "dna" and grams.k <= 6:
+    grams = Grams(k or K[kind], LETTERS.get(kind))
+    noun = f"{grams.k}-mers" if kind in ("dna", "protein") else f"{grams.k}-grams"
+    if grams.letters and (size := grams.letters**grams.k) <= ALL:
         frequencies = {part: kmer_frequencies(sequences, own, grams) for part, own in indices.items()}
-        sentence = f"{fit} on the frequencies of all {4**grams.k:,} {grams.k}-mers, standardised"
-        yield Baseline(f"{grams.k}-mers", sentence, linear(standardised(frequencies), answers, target, DENSE))
+        sentence = f"{fit} on the frequencies of all {size:,} {noun}, standardised"
+        yield Baseline(noun, sentence, linear(standardised(frequencies), answers, target, DENSE))
     else:
         counted = gram_counts(sequences, indices, grams)
-        noun = f"{grams.k}-grams" if kind == "text" else f"{grams.k}-mers"
         sentence = f"{fit} on hashed counts of {noun}, weighted by how rare each is (TF-IDF)"
         yield Baseline(noun, sentence, linear(counted, answers, target, SPARSE))
 
@@ -97,7 +107,7 @@ def majority(training: ndarray, count: int, target: Regression | Classification 
         return Baseline("mean", "the mean of the training targets, for every record", np.tile(row, (count, 1)))
     if isinstance(target, Classification):
         shares = np.bincount(training, minlength=target.outputs) / len(training)
-        row, name = np.log(np.clip(shares, 1e-12, None)), "majority class"
+        row, name = np.log(np.clip(shares, NEVER, None)), "majority class"
     else:
         shares = np.clip(training.mean(axis=0, dtype=np.float64), 1e-6, 1 - 1e-6)
         row, name = np.log(shares / (1 - shares)), "label shares"
@@ -171,18 +181,28 @@ class _Linear:
         """In the model's layout."""
         if isinstance(self.target, Regression):
             return self.models[0].predict(features).reshape(-1, 1).astype(np.float32)
+        if isinstance(self.target, Classification):
+            return self._classes(features)
         odds = [
             model.decision_function(features)
             if hasattr(model, "coef_")
             else np.full(features.shape[0], 40 * model - 20)
             for model in self.models
         ]
-        if isinstance(self.target, MultiLabel):
-            return np.stack(odds, axis=1).astype(np.float32)
-        scores = torch.from_numpy(np.asarray(odds[0], dtype=np.float64))
+        return np.stack(odds, axis=1).astype(np.float32)
+
+    def _classes(self, features: Any) -> ndarray:
+        """Log-probabilities; few training records may not have all classes."""
+        (model,) = self.models
+        outputs = np.full((features.shape[0], self.target.outputs), np.log(NEVER), np.float32)
+        if not hasattr(model, "coef_"):
+            outputs[:, model] = 0
+            return outputs
+        scores = torch.from_numpy(np.asarray(model.decision_function(features), dtype=np.float64))
         if scores.ndim == 1:
             scores = torch.stack([torch.zeros_like(scores), scores], dim=1)
-        return scores.log_softmax(dim=1).float().numpy()
+        outputs[:, model.classes_] = scores.log_softmax(dim=1).numpy()
+        return outputs
 
 
 def _columns(answers: ndarray, target: Classification | MultiLabel) -> Iterator[tuple[ndarray, list[float]]]:

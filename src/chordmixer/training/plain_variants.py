@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 from numpy import ndarray
 
-from chordmixer import files
 from chordmixer.data.alleles import Window
 from chordmixer.tasks.targets import Regression
 from chordmixer.tasks.variants import VariantData, Variants
-from chordmixer.training.evaluation import Evaluation, Predictions, summarise
+from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.outcome import BASELINES
+from chordmixer.training.outcome import write_baselines
 from chordmixer.training.plain import DENSE, Baseline, linear, majority, standardised
 
 AROUND = 8
@@ -34,15 +32,11 @@ def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluat
         raise ValueError(f"{folder} is a run of {experiment.task}: give one of chordmixer variants")
     test = task.records("test")
     names, lengths = [test.name(i) for i in range(len(test))], np.array(test.lengths)
-    rows, found = [], []
-    for plain in baselines(task):
-        predictions = Predictions(names, lengths, test.targets.numpy(), plain.outputs)
-        evaluation = replace(summarise(predictions, task.target, experiment, "test"), encoder=plain.name)
-        rows.append({"name": plain.name, "sentence": plain.sentence, "evaluation": asdict(evaluation)})
-        found.append(evaluation)
-    files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
-    files.write_manifest(folder, [BASELINES])
-    return found
+    answered = (
+        (own.name, own.sentence, Predictions(names, lengths, test.targets.numpy(), own.outputs))
+        for own in baselines(task)
+    )
+    return write_baselines(folder, experiment, task.target, answered)
 
 
 def baselines(task: Variants) -> Iterator[Baseline]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.tasks.masking import Masking
+from chordmixer.training import starting
 from chordmixer.training.forecast import Forecast, size
 
 if TYPE_CHECKING:
+    from chordmixer.data.store import Store
     from chordmixer.tasks.files import Files
     from chordmixer.training import Experiment
 
@@ -26,16 +32,20 @@ def near(forecast: Forecast) -> bool:
     return forecast.peak > NEAR * forecast.free or bool(forecast.too_long)
 
 
-def lines(experiment: Experiment, task: Files, forecast: Forecast, cures: Mapping[str, Forecast]) -> Iterator[str]:
+def lines(
+    experiment: Experiment, task: Files | Masking, forecast: Forecast, cures: Mapping[str, Forecast]
+) -> Iterator[str]:
     """The plan, for a terminal of 80 columns or more."""
-    yield from _data(task)
+    yield "Data"
+    yield from (f"  {line}" for line in task.account.lines())
+    yield from _masked(task) if isinstance(task, Masking) else _labelled(task)
     yield from _model(experiment, forecast)
     yield from _batches(experiment, forecast)
     yield from _memory(forecast)
     if forecast.seconds is not None:
         yield from _time(forecast, forecast.seconds)
     if cures:
-        yield "To need less memory, add one of these, here and to train"
+        yield "To need less memory, add one of these, here and to the run"
         for setting, other in cures.items():
             yield f"  --set {setting:<34}{size(other.peak):>8}{'' if other.fits else ', still too much'}"
 
@@ -53,18 +63,31 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3_600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
-def _data(task: Files) -> Iterator[str]:
-    lengths = task.store.lengths[task.question.records]
+def _labelled(task: Files) -> Iterator[str]:
     names, kind = task.question.names, task.question.kind
     asked = "a number to learn" if kind == "number" else f"{len(names):,} {kind}: {_some(names)}"
-    yield "Data"
-    yield from (f"  {line}" for line in task.account.lines())
-    yield (
-        f"  {int(lengths.sum()):,} tokens ({task.store.tokenizer.name}), {int(lengths.min()):,} to "
-        f"{int(lengths.max()):,} a record; {asked}"
-    )
-    parts = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
-    yield f"  split ({task.split.method}): {parts}"
+    yield f"{_tokens(task.store, task.question.records)}; {asked}"
+    yield f"  split ({task.split.method}): {_parts(task.split.parts)}"
+
+
+def _masked(task: Masking) -> Iterator[str]:
+    own = task.stretches
+    used = np.unique(np.concatenate([stretches.records for stretches in own.values()]))
+    yield f"{_tokens(task.store, used)}; {100 * task.config.share:g} % masked"
+    yield f"  split ({task.method}): {_parts({part: stretches.starts for part, stretches in own.items()})}"
+    if task.segmented:
+        yield f"  in segments of {task.config.shortest:,} to {task.max_length:,} tokens:"
+        yield f"  {_parts({part: task.records(part) for part in own})}"
+
+
+def _tokens(store: Store, records: ndarray) -> str:
+    lengths = store.lengths[records]
+    between = f"{int(lengths.min()):,} to {int(lengths.max()):,} a record"
+    return f"  {int(lengths.sum()):,} tokens ({store.tokenizer.name}), {between}"
+
+
+def _parts(parts: Mapping[str, Sized]) -> str:
+    return ", ".join(f"{len(own):,} for {part}" for part, own in parts.items())
 
 
 def _model(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
@@ -79,6 +102,11 @@ def _model(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
         f"  {network.tracks} tracks x {network.track_size} = {network.width:,} channels, {network.hidden} hidden, "
         f"{forecast.weights:,} weights"
     )
+    if model.decoder:
+        yield "  half of them are the decoder's, a network with the same settings"
+    yield from (f"  {line}" for line in starting.said(experiment.training))
+    if forecast.learning < forecast.weights:
+        yield f"  {_of(forecast.learning, 'weight')} to learn"
 
 
 def _batches(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
@@ -100,7 +128,7 @@ def _batches(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
 def _memory(forecast: Forecast) -> Iterator[str]:
     yield f"Memory of a training step over the largest batch, on {forecast.device}"
     shown = {name: number for name, number in forecast.memory.items() if number >= SMALL * forecast.peak}
-    if rest := forecast.peak - sum(shown.values()):
+    if (rest := forecast.peak - sum(shown.values())) > 500_000:  # else it would be shown as nothing
         shown["the rest"] = rest
     for name, number in sorted(shown.items(), key=lambda term: -term[1]):
         yield f"  {name:<28}{size(number):>10}"
