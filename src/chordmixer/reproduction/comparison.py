@@ -132,6 +132,7 @@ def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
     network, training, hyper = experiment.model.network, experiment.training, entry.hyper
     several = f", {training.accumulate} to a step" if training.accumulate > 1 else ""
+    limit = f", or {training.minutes:g} minutes of training" if training.minutes else ""
     ours: list[list[str]] = []
     if isinstance(network, ChordMixerConfig):
         norm = f"{network.prenorm} norm" if network.prenorm else "no norm"
@@ -144,7 +145,7 @@ def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
         *ours,
         ["learning rate", f"{training.rate:g}", f"{hyper.rate:g}" if hyper else ""],
         ["sequences a batch", f"{training.batch_sequences} at most{several}", str(hyper.batch) if hyper else ""],
-        ["epochs", f"{training.epochs} at most", "not said" if hyper else ""],
+        ["epochs", f"{training.epochs} at most{limit}", "not said" if hyper else ""],
         ["optimiser", "AdamW, warm-up and cosine, gradients clipped", "Adam" if hyper else ""],
         ["precision", training.precision, "not said" if hyper else ""],
     ]
