@@ -177,5 +177,6 @@ def test_a_file_that_is_called_like_a_task(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(motifs[0], "adding")
-    code, _, errors = chordmixer("train", "adding", "--out", "run")
+    code, said, errors = chordmixer("train", "adding", "--out", "run")
     assert code == 2 and "no record has a label" in errors
+    assert "adding is here as a file or folder, and is read as one; for the task" in " ".join(said.split())

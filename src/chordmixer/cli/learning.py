@@ -145,6 +145,10 @@ def _experiment(
                 f"{path} is neither a file nor a task: give the path of a file or folder, or one of "
                 f"{', '.join(recipes.RECIPES)}"
             )
+    if inputs[0] in recipes.RECIPES:
+        say(
+            f"{inputs[0]} is here as a file or folder, and is read as one; for the task of this name, start elsewhere"
+        )
     if base_length is not None:
         raise ValueError("--base-length is of the Adding problem: leave it out, or name the task adding")
     files = override(FilesConfig(reading=reading), data, "data")
