@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from chordmixer.config import override
-from chordmixer.recipes import image, listops, pathfinder, text
+from chordmixer.recipes import image, listops, pathfinder, retrieval, text
 from chordmixer.tasks.lra.image import BATCHES, ImageConfig
 from chordmixer.tasks.lra.listops import ListOpsConfig
 from chordmixer.tasks.lra.pathfinder import PathfinderConfig
+from chordmixer.tasks.lra.retrieval import RetrievalConfig
 from chordmixer.tasks.lra.text import TextConfig
 from chordmixer.training import Experiment, train
 
@@ -50,7 +51,8 @@ def test_the_papers_sizes_and_what_trains() -> None:
 def test_precision_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     made = [listops(ListOpsConfig()), pathfinder(PathfinderConfig()), image(ImageConfig()), text(TextConfig())]
-    assert [e.training.precision for e in made] == [precision] * 4
+    made.append(retrieval(RetrievalConfig()))
+    assert [e.training.precision for e in made] == [precision] * 5
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Triton: a block whose hidden layer is too wide to stay on the chip.
 
 Rotate, with norm and dropout, is a kernel of its own, and Mix is left to the matrix library: at H = 420 its products
-take longer than the bytes, and a tile that kept the hidden layer of its tokens had room for 16 of them.
+take as long as the bytes, and a tile that keeps the hidden layer of its tokens has room for 16 of them.
 """
 
 from __future__ import annotations

@@ -287,13 +287,10 @@ def _kernels_reversible(size: Size, place: Place) -> list[Terms]:
 
 
 def _scratch(size: Size, place: Place) -> Terms:
-    """Of one block's backward pass, for the tokens of the first: the hidden layer, and rows of sums.
-
-    A wide one is computed by the matrix library, from tokens and into tokens of its own.
-    """
+    """Of one block's backward pass, for the tokens of the first: the hidden layer, and rows of sums."""
     a, tile = 2 if place.half else 4, 64 if place.half else 32
     tokens, hidden = size.reach[0], size.hidden
-    if hidden > ops.WIDE:
+    if hidden > ops.WIDE:  # by the matrix library, from rotated tokens of its own
         around = 2 if size.network.order == "released" else 1
         return {"scratch of a backward pass": tokens * a * (2 * hidden + around * size.channels)}
     rows = ceil(tokens / tile) + len(size.lengths)
