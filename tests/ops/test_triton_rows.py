@@ -53,3 +53,27 @@ def test_segment_mean_and_its_gradient() -> None:
 def test_segment_mean_of_sixteen_bits_is_summed_in_float32() -> None:
     x = torch.full((3000, 8), 1.0, dtype=torch.bfloat16)
     assert torch.equal(triton_rows.segment_mean(x, torch.tensor([0, 3000])), torch.ones(1, 8))
+
+
+def test_rows_with_a_one_behind_the_channels() -> None:
+    x = torch.randn(2301, 20)
+    made = triton_rows.turn(x, OFFSETS, 4, width=24)
+    assert torch.equal(made[:, :20], reference.rotate(x, OFFSETS, 4))
+    assert torch.equal(made[:, 20:], torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(2301, 4))
+    back = triton_rows.turn(made, OFFSETS, 4, reverse=True, residual=x, out=torch.empty(2301, 20))
+    torch.testing.assert_close(back, 2 * x)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 1 << 30])
+def test_what_is_dropped_looks_random(seed: int) -> None:
+    """Shares of all, of rows and of columns, and of neighbours in either direction that are dropped together."""
+    share, offsets = 0.3, torch.tensor([0, 4096])
+    dropped = (triton_rows.turn(torch.ones(4096, 256), offsets, 256, chance=(seed, share)) == 0).double()
+    size = dropped.numel()
+    assert abs(dropped.mean() - share) < 5 * (share * (1 - share) / size) ** 0.5
+    for dim, count in ((0, 4096), (1, 256)):
+        assert dropped.mean(dim).std() == pytest.approx((share * (1 - share) / count) ** 0.5, rel=0.2)
+    for one, other in ((dropped[1:], dropped[:-1]), (dropped[:, 1:], dropped[:, :-1]), (dropped[16:], dropped[:-16])):
+        assert (one * other).mean() == pytest.approx(share**2, rel=0.02)
+    another = (triton_rows.turn(torch.ones(4096, 256), offsets, 256, chance=(seed + 1, share)) == 0).double()
+    assert (dropped * another).mean() == pytest.approx(share**2, rel=0.02)

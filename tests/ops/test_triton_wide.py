@@ -55,3 +55,17 @@ def test_nothing_but_the_input_is_kept(gradients: Callable) -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         gradients(triton_block.block, (1, 30, 2), 4, 3, 300)
     assert torch.Size([33, 12]) in kept and torch.Size([33, 300]) not in kept
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_rows_fill_multiples_of_16_bytes(kind: torch.dtype) -> None:
+    w1, b1, w2, b2 = torch.randn(3, 301, 20), torch.randn(3, 301), torch.randn(3, 20, 301), torch.randn(3, 20)
+    first, _, second, _ = triton_wide.prepared(w1, b1, w2, b2, kind)
+    for matrix, weight, bias in ((first, w1, b1), (second, w2, b2)):
+        assert matrix.dtype == kind and matrix.shape[-1] * kind.itemsize % 16 == 0
+        rows, columns = weight.shape[1:]
+        assert torch.equal(matrix[:, :rows, :columns], weight.to(kind))
+        assert torch.equal(matrix[:, :rows, columns], bias.to(kind))
+        assert matrix.float().abs().sum() == pytest.approx(
+            float(weight.to(kind).float().abs().sum() + bias.to(kind).float().abs().sum())
+        )

@@ -107,7 +107,7 @@ class Subject:
         lengths = [*(min(n, CHECKED) for n in setting.batches[0][:4]), min(37, setting.longest)]
         x = self.batch(lengths)
         self.model.eval()
-        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with torch.inference_mode():
             together = self.model.encode(x).to_list()
             alone = [self.model.encode(Packed.from_list([one])).values for one in x.to_list()]
         return compared(together, alone)

@@ -22,7 +22,7 @@ from chordmixer.ops.triton_plan import Chance, Plan, Weights, plan_for, rows_of_
 
 
 def _way(plan: Plan) -> ModuleType:
-    """Where this block is computed: both have `forward`, `scratch_for` and `backward`."""
+    """Where this block is computed: both have `prepared`, `forward`, `scratch_for` and `backward`."""
     return triton_wide if plan.hidden > ops.WIDE else triton_fused
 
 
@@ -37,7 +37,8 @@ class _Block(torch.autograd.Function):
         ctx: Any, plan: Plan, chance: Chance, x: Tensor, residual: Tensor | None, offsets: Tensor, w1: Tensor,
         b1: Tensor, w2: Tensor, b2: Tensor, mean: Tensor | None, rstd: Tensor | None, out: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        weights = Weights(w1.to(x.dtype).contiguous(), b1, w2.to(x.dtype).contiguous(), b2, mean, rstd)
+        w1, b1, w2, b2 = _way(plan).prepared(w1, b1, w2, b2, x.dtype)
+        weights = Weights(w1, b1, w2, b2, mean, rstd)
         out = torch.empty_like(x) if out is None else out
         ctx.plan, ctx.chance, ctx.apart = plan, chance, residual is not None
         ctx.save_for_backward(x, offsets, *weights)
@@ -120,7 +121,8 @@ class _Blocks(torch.autograd.Function):
         ctx: Any, plan: Plan, chances: list[Chance], exits: reference.Exits, eps: float, x: Tensor, offsets: Tensor,
         w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
     ) -> Tensor:  # fmt: skip
-        way, w1, w2 = _way(plan), w1.to(x.dtype), w2.to(x.dtype)
+        way = _way(plan)
+        w1, b1, w2, b2 = way.prepared(w1, b1, w2, b2, x.dtype)
         statistics: tuple[Tensor, ...] = row_statistics(x, eps) if plan.norm else ()
         inputs, weights = [x], []
         for i, (tokens, sequences) in enumerate(exits):

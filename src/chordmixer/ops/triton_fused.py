@@ -14,6 +14,13 @@ from chordmixer.ops.triton_plan import Chance, Plan, Weights, processors, progra
 from chordmixer.ops.triton_rows import bisected
 
 
+def prepared(
+    w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of one block or of a stack of them."""
+    return w1.to(kind).contiguous(), b1, w2.to(kind).contiguous(), b2
+
+
 def forward(
     plan: Plan, chance: Chance, x: Tensor, residual: Tensor, out: Tensor, offsets: Tensor, weights: Weights,
     following: tuple[Tensor, ...] = (), eps: float = 0.0,

@@ -55,7 +55,7 @@ def forward_kernel(
         b_bias = tl.load(p_b2 + o_channel, mask=m_channel, other=0.0)[None, :]
         if DROP_OUT:
             b_mixed = tl.dot(b_hidden, b_w2, input_precision=PRECISION) + b_bias
-            b_mixed = b_mixed * kept(seed, first + o_local, o_channel, C, dropout) + b_residual
+            b_mixed = b_mixed * kept(seed, first + o_local, o_channel, dropout) + b_residual
         else:
             b_mixed = product_plus(b_hidden, b_w2, b_residual, EXACT, BN, PRECISION) + b_bias
         p_tile = pointers(p_out, first, o_local, start, length, channel, C, S, BN, OUT)
@@ -108,7 +108,7 @@ def backward_kernel(
         p_tile = pointers(p_gradient, first, o_local, start, length, channel, C, S, BN, OUT)
         b_dy = tl.load(p_tile, mask=m_channel[None, :], other=0.0)
         if DROP_OUT:
-            b_dy = (b_dy * kept(seed, first + o_local, o_channel, C, dropout)).to(kind)
+            b_dy = (b_dy * kept(seed, first + o_local, o_channel, dropout)).to(kind)
         b_w2 = weights_at(p_w2, channel, 0, C, H, BN, BH)
         b_dhidden = tl.dot(b_dy, b_w2, b_dhidden, input_precision=PRECISION)
     b_dhidden = tl.where(m_token[:, None], b_dhidden * b_slope.to(tl.float32), 0.0)
@@ -130,7 +130,7 @@ def backward_kernel(
         else:
             b_dx = tl.dot(b_dbefore, b_w1, input_precision=PRECISION)
             if DROP_IN:
-                b_dx *= kept(seed, first + o_local, o_channel, C, dropout)
+                b_dx *= kept(seed, first + o_local, o_channel, dropout)
             if RESIDUAL:
                 b_dx += b_residual
         p_tile = pointers(p_out, first, o_local, start, length, channel, C, S, BK, IN)
@@ -168,14 +168,14 @@ def weights_kernel(
         p_tile = pointers(p_x, first, o_local, start, length, channel, C, S, BC, IN)
         b_x = tl.load(p_tile, mask=m_channel[None, :], other=0.0)
         if DROP_IN:
-            b_x = (b_x * kept(seed, first + o_local, o_channel, C, dropout)).to(kind)
+            b_x = (b_x * kept(seed, first + o_local, o_channel, dropout)).to(kind)
         b_dhidden = tl.load(p_dhidden + o_unit, mask=m_unit, other=0.0)
         b_dw1 = tl.dot(tl.trans(b_dhidden), b_x, b_dw1, input_precision=PRECISION)
 
         p_tile = pointers(p_gradient, first, o_local, start, length, channel, C, S, BC, OUT)
         b_dy = tl.load(p_tile, mask=m_token[:, None] & m_channel[None, :], other=0.0)
         if DROP_OUT:
-            b_dy = (b_dy * kept(seed, first + o_local, o_channel, C, dropout)).to(kind)
+            b_dy = (b_dy * kept(seed, first + o_local, o_channel, dropout)).to(kind)
         b_hidden = tl.load(p_hidden + o_unit, mask=m_unit, other=0.0)
         b_dw2 = tl.dot(tl.trans(b_hidden), b_dy, b_dw2, input_precision=PRECISION)
         b_db2 += tl.sum(tl.reshape(b_dy, (BT // 16, 16, BC)).to(tl.float32), axis=0)  # no thread needs another's

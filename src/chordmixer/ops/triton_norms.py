@@ -27,10 +27,10 @@ def _row_statistics_kernel(p_x, p_mean, p_rstd, rows, eps, C: tl.constexpr, BT: 
     tl.store(p_rstd + o_row, 1 / tl.sqrt(tl.sum(b_x * b_x, axis=1) / C + eps), mask=m_row)
 
 
-def row_statistics(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def row_statistics(values: Tensor, eps: float, out: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tensor]:
     """Mean and inverse deviation of each token's channels, float32."""
     rows, channels = values.shape
-    mean, rstd = (torch.empty(rows, device=values.device) for _ in range(2))
+    mean, rstd = out or torch.empty(2, rows, device=values.device)
     block = triton.next_power_of_2(channels)
     tile = max(1, 8192 // block)
     _row_statistics_kernel[(triton.cdiv(rows, tile),)](values, mean, rstd, rows, eps, C=channels, BT=tile, BC=block)
@@ -40,7 +40,7 @@ def row_statistics(values: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 @triton.jit(do_not_specialize=["rows"])
 def _layer_norm_backward_kernel(
     p_x, p_mean, p_rstd, p_gradient, p_residual, p_out, p_normal, rows,
-    C: tl.constexpr, RESIDUAL: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+    C: tl.constexpr, RESIDUAL: tl.constexpr, NORMAL: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     o_row = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     m_row = o_row < rows
@@ -56,22 +56,25 @@ def _layer_norm_backward_kernel(
     if RESIDUAL:
         b_out += tl.load(p_residual + o_value, mask=mask, other=0.0).to(tl.float32)
     tl.store(p_out + o_value, b_out, mask=mask)
-    tl.store(p_normal + o_value, b_normal, mask=mask)
+    if NORMAL:
+        tl.store(p_normal + o_value, b_normal, mask=mask)
 
 
 def layer_norm_backward(
-    values: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, residual: Tensor | None, normal: Tensor
-) -> None:
+    values: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, residual: Tensor | None,
+    normal: Tensor | None = None,
+) -> None:  # fmt: skip
     """The gradient of a layer norm's input from that of its output, plus a residual's; written over `gradient`.
 
-    The norm's output is written to `normal` on the way.
+    The norm's output is written to `normal` on the way, if that is given.
     """
     rows, channels = values.shape
     block = triton.next_power_of_2(channels)
     tile = max(1, 4096 // block)
     _layer_norm_backward_kernel[(triton.cdiv(rows, tile),)](
-        values, mean, rstd, gradient, gradient if residual is None else residual, gradient, normal, rows,
-        C=channels, RESIDUAL=residual is not None, BT=tile, BC=block,
+        values, mean, rstd, gradient, gradient if residual is None else residual, gradient,
+        gradient if normal is None else normal, rows,
+        C=channels, RESIDUAL=residual is not None, NORMAL=normal is not None, BT=tile, BC=block,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from chordmixer.ops.triton_rows import locate, turned
+from chordmixer.ops.triton_rows import kept, locate, turned
 
 
 @triton.jit
@@ -80,13 +80,6 @@ def weights_at(p_w, row, column, R: tl.constexpr, K: tl.constexpr, BR: tl.conste
 
 
 @triton.jit
-def kept(seed, o_token, o_channel, C: tl.constexpr, dropout):
-    """Dropout's factors, a function of the seed and the place."""
-    draw = tl.rand(seed, o_token[:, None].to(tl.int64) * C + o_channel[None, :])
-    return tl.where(draw >= dropout, 1 / (1 - dropout), 0.0)
-
-
-@triton.jit
 def hidden_before(
     p_x, p_w1, p_b1, p_mean, p_rstd, first, o_local, start, length, channels, seed, dropout,
     C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, DROP: tl.constexpr,
@@ -105,7 +98,7 @@ def hidden_before(
         if NORM:
             b_x = _normal(b_x, p_mean, p_rstd, first + o_local, start, length, channel, S, BT, BK, TURN)
         if DROP:
-            b_x = (b_x * kept(seed, first + o_local, o_channel, C, dropout)).to(b_w1.dtype)
+            b_x = (b_x * kept(seed, first + o_local, o_channel, dropout)).to(b_w1.dtype)
         b_hidden = tl.dot(b_x, b_w1, b_hidden, input_precision=PRECISION)
     return b_hidden
 

@@ -291,8 +291,10 @@ def _scratch(size: Size, place: Place) -> Terms:
     a, tile = 2 if place.half else 4, 64 if place.half else 32
     tokens, hidden = size.reach[0], size.hidden
     if hidden > ops.WIDE:  # by the matrix library, from rotated tokens of its own
-        around = 2 if size.network.order == "released" else 1
-        return {"scratch of a backward pass": tokens * a * (2 * hidden + around * size.channels)}
+        step = 16 // a  # rows are padded to 16 bytes, and hold a one
+        wide, rotated = (n // step * step + step for n in (hidden, size.channels))
+        copied = size.network.order == "released" or size.channels % step  # of the gradient
+        return {"scratch of a backward pass": tokens * a * (2 * wide + (2 if copied else 1) * rotated)}
     rows = ceil(tokens / tile) + len(size.lengths)
     columns = ceil(size.channels / (64 if place.half else 32)) * ceil(hidden / 128)
     shares = max(1, min(4 * place.processors // columns, tokens // 128))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer import Packed
+from chordmixer.models.baselines import packed_layers
 from chordmixer.models.baselines.packed_layers import Convolution, _transform_size, long_convolution, spaced
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
@@ -77,3 +78,21 @@ def test_gaps_are_zero() -> None:
     x = Packed.from_lengths(torch.ones(6, 2), [1, 2, 3])
     row, place = spaced(x.values, x, gap=4)
     assert row.shape == (1, 2, 14) and row.sum() == 12 and bool(row[0, :, place].all())
+
+
+@pytest.mark.parametrize(("precision", "rounds"), [("highest", False), ("high", True)])
+def test_convolutions_are_as_exact_as_products(monkeypatch: pytest.MonkeyPatch, precision: str, rounds: bool) -> None:
+    seen = []
+    convolve = packed_layers.F.conv1d
+    monkeypatch.setattr(
+        packed_layers.F,
+        "conv1d",
+        lambda *given, **named: (seen.append(torch.backends.cudnn.allow_tf32), convolve(*given, **named))[1],
+    )
+    before, x = torch.backends.cudnn.allow_tf32, Packed.from_lengths(torch.ones(6, 1), [4, 2])
+    torch.set_float32_matmul_precision(precision)
+    try:
+        packed_layers.Convolution(1, 1, taps=3)(x.values, x)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == [rounds] and torch.backends.cudnn.allow_tf32 == before

@@ -7,7 +7,8 @@ a long one, by the fast Fourier transform, those of like length are transformed 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -69,8 +70,21 @@ class Convolution(nn.Conv1d):
         gap = max(left, right) * dilation
         row, place = spaced(values, x, gap)
         row = F.pad(row, (left * dilation, right * dilation))
-        mixed = F.conv1d(row, weight, self.bias, dilation=dilation, groups=self.groups)
+        with _as_products():
+            mixed = F.conv1d(row, weight, self.bias, dilation=dilation, groups=self.groups)
         return mixed[0].T.index_select(0, place)
+
+
+@contextmanager
+def _as_products() -> Iterator[None]:
+    """Convolutions as exact as matrix products: torch has cuDNN round float32 to TF32 unless told otherwise, and the
+    same sequence then differs in the fourth digit between one batch and another."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def spaced(values: Float[Tensor, "T C"], x: Packed, gap: int) -> tuple[Float[Tensor, "1 C T+gaps"], Int[Tensor, "T"]]:
