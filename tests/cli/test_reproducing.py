@@ -218,7 +218,10 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
         (["listops", "--data", "{tmp}"], "{tmp}"),
         (["documents", "--data", "{tmp}"], "{tmp}"),
         (["reach", "--data", "."], "reach makes its own data and was given .: leave --data out"),
-        (["reach", "--seeds", "2"], "reach is drawn, not trained: leave out --set, --scale, --seeds and --models"),
+        (
+            ["reach", "--seeds", "2"],
+            "reach is drawn, not trained: leave out --set, --scale, --seeds, --models and --like",
+        ),
         (["reach", "--plan"], "reach is drawn, not trained, and takes seconds: leave --plan out"),
         (["adding-200", "--scale", "0"], "--scale 0 is not a share of a run"),
         (["adding-200", "--models", "cord"], "--models cord is not known: choose from chordmixer, "),

@@ -41,7 +41,7 @@ def test_the_papers_sizes_and_what_trains() -> None:
         "Pathfinder": (320, 24, 0.005, 150),
         "Path-X": (128, 10, 0.001, 120),
         "Image": (420, 28, 0.002, 100),
-        "Text": (96, 16, 0.001, 90),
+        "Text": (96, 16, 0.007, 90),
     }
     lengths = {name: e.model.network.max_length for name, e in made.items()}
     assert lengths == {"ListOps": 2000, "Pathfinder": 1024, "Path-X": 16_384, "Image": 1024, "Text": 4000}

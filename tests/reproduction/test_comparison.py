@@ -94,10 +94,13 @@ def test_several_models_that_it_wins_over(evaluated: Evaluated) -> None:
 
 def test_rivals_have_their_own_sizes(compared: Callable[..., Result]) -> None:
     text = "\n".join(compared("listops", [("lstm", 0, 0.3), ("chordmixer", 0, 0.5)]).body)
-    assert "| setting | here, chordmixer | the paper |" in text and "| hidden H | 4 | 88 |" in text
+    assert (
+        "| setting | here, chordmixer | the paper | its released code |" in text
+        and "| hidden H | 4 | 88 | 88 |" in text
+    )
     assert "Their sizes: lstm: width 128, layers 2, direction forward, dropout 0.0." in text
     alone = "\n".join(compared("listops", [("lstm", 0, 0.3)]).body)
-    assert "| setting | here, lstm | the paper |" in alone and "hidden H" not in alone
+    assert "| setting | here, lstm | the paper | its released code |" in alone and "hidden H" not in alone
 
 
 def test_without_a_number_in_the_paper(compared: Callable[..., Result]) -> None:

@@ -21,6 +21,9 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="The folder of runs and their page; else runs/NAME.")] = None,
     results: Annotated[Path | None, typer.Option(help="Also put the page, its numbers and picture there.")] = None,
     scale: Annotated[float, typer.Option(help="So many times the epochs, such as 0.1; the page says so.")] = 1.0,
+    like: Annotated[
+        str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
+    ] = "ours",
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 1,
     models: Annotated[
         str, typer.Option(help="Encoders, with commas between them; in an ablation also encoder-version.")
@@ -37,6 +40,8 @@ def reproduce(
 
     chordmixer reproduce adding-200 --scale 0.1 --out RUN
 
+    chordmixer reproduce image --data cifar10.parquet --like released
+
     chordmixer reproduce listops --models chordmixer,pointwise --seeds 3 --results docs/results
     """
     from chordmixer import reproduction
@@ -46,7 +51,8 @@ def reproduce(
         return
     changes = settings.table(None, set or [])
     if plan:
-        say(f"a run of {name} takes about {reproduction.words(reproduction.plan(name, data or [], scale, changes))}")
+        cost = reproduction.plan(name, data or [], scale, changes, like)
+        say(f"a run of {name} takes about {reproduction.words(cost)}")
         return
     folder = out or Path("runs") / name
     try:
@@ -57,6 +63,7 @@ def reproduce(
             models=[model.strip() for model in models.split(",")],
             seeds=seeds,
             scale=scale,
+            like=like,
             changes=changes,
             resume=resume,
             baselines=baselines,

@@ -44,28 +44,34 @@ def pathfinder(data: PathfinderConfig) -> Experiment:
 
 
 def image(data: ImageConfig) -> Experiment:
-    """H = 420, S = 28, batches of 100; norms, rate 2e-3 and dropout 0.3 for 20 epochs.
+    """H = 420, S = 28, batches of 100; norms, rate 2e-3 and dropout 0.3 for 30 epochs, or until the loss rises for 4.
 
-    The paper's rate of 0.01, without norms, gave 38 % after 6 epochs, this 75 % on validation after 8.
+    So 80.4 % of the test pictures were right, after 17 epochs. The rate is to stay high for long: with 16 epochs
+    planned, validation ended at 77 %. The paper's rate of 0.01, without norms, gave 38 % after 6 epochs.
 
     >>> image(ImageConfig()).model.network.width
     308
     """
-    network = ChordMixerConfig(max_length=Image.max_length, track_size=28, hidden=420, dropout=0.3)
-    return _normed(_experiment("image", data, network, epochs=20, batch=100, rate=2e-3))
+    network = ChordMixerConfig(
+        max_length=Image.max_length, track_size=28, hidden=420, dropout=0.3, prenorm="layer", init="identity"
+    )
+    experiment = _averaged(_experiment("image", data, network, epochs=30, batch=100, rate=2e-3))
+    model = replace(experiment.model, final_norm="layer")
+    return replace(experiment, model=model, training=replace(experiment.training, patience=4))
 
 
 def text(data: TextConfig) -> Experiment:
-    """H = 96, S = 16, batches of 90; norms, rate 1e-3, dropout 0.2, three tenths of the bytes hidden; 15 epochs.
+    """H = 96, S = 16, batches of 90 at rate 0.007; dropout 0.2, three tenths of the bytes hidden; 24 epochs.
 
-    So 82.5 % of the test reviews were right. At the paper's rate of 0.007, without norms, the training reviews were
-    learnt by heart from the fifth epoch on, with 81.4 %. Reviews differ in length, and none is padded.
+    So 85.8 % of the test reviews were right; with layer norms and a rate of 1e-3 it had been 82.5 %. With nothing
+    hidden the training reviews were learnt by heart from the fifth epoch on, with 81.4 %. Reviews differ in length,
+    and none is padded.
 
     >>> text(TextConfig()).model.network.width
     208
     """
     network = ChordMixerConfig(max_length=data.length, track_size=16, hidden=96, dropout=0.2)
-    experiment = _normed(_experiment("text", data, network, epochs=15, batch=90, rate=1e-3))
+    experiment = _averaged(_experiment("text", data, network, epochs=24, batch=90, rate=7e-3))
     return replace(experiment, model=replace(experiment.model, drop_tokens=0.3))
 
 
@@ -79,8 +85,7 @@ def _experiment(
     return Experiment(name, data, model, training)
 
 
-def _normed(experiment: Experiment) -> Experiment:
-    """Layer norms before Rotate and before the head, an identity start, averaged weights: as for a user's letters."""
-    network = replace(experiment.model.network, prenorm="layer", init="identity")
-    model = replace(experiment.model, head="standard", final_norm="layer", network=network)
-    return replace(experiment, model=model, training=replace(experiment.training, average=0.05, weight_decay=0.1))
+def _averaged(experiment: Experiment) -> Experiment:
+    """Averaged weights, and pooled channels brought to one scale: as for a user's letters."""
+    training = replace(experiment.training, average=0.05, weight_decay=0.1)
+    return replace(experiment, model=replace(experiment.model, head="standard"), training=training)

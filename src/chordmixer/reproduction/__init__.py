@@ -28,6 +28,7 @@ def reproduce(
     models: Sequence[str] = ("chordmixer",),
     seeds: int = 1,
     scale: float = 1.0,
+    like: str = "ours",
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     baselines: bool = True,
@@ -37,23 +38,24 @@ def reproduce(
 ) -> tuple[list[Path], list[Evaluation]]:
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
-    Trains `models` with `seeds` each, for `scale` times the recipe's epochs, with `changes` in `data`, `model` and
-    `training`, and scores plain `baselines` on the same records. Gives the pages that were written, and the test
-    scores of each run, behind them those of the best plain baseline; a figure has none.
+    Trains `models` with `seeds` each, with the settings of our recipes or `like` the paper's or its released code's,
+    for `scale` times their epochs, with `changes` in `data`, `model` and `training`, and scores plain `baselines` on
+    the same records. Gives the pages that were written, and the test scores of each run, behind them those of the
+    best plain baseline; a figure has none.
     """
     entry, folder = find(name, ENTRIES), Path(out)
     entry.data.check(name, data)
     if isinstance(entry, Figure):
-        if changes or scale != 1 or seeds != 1 or tuple(models) != ("chordmixer",):
-            raise ValueError(f"{name} is drawn, not trained: leave out --set, --scale, --seeds and --models")
+        if changes or scale != 1 or seeds != 1 or tuple(models) != ("chordmixer",) or like != "ours":
+            raise ValueError(f"{name} is drawn, not trained: leave out --set, --scale, --seeds, --models and --like")
         result, scores = figures.figure(name, entry, data, say), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
-        full = building.build(entry, data, changes, say)
+        full = building.build(entry, data, changes, say, like)
         short = building.scaled(full, scale, by_rule=entry.data.by_rule and not data)
         experiments, journal = building.each(short, models, seeds, entry.versions), Journal.open(folder, name, resume)
         seen = look(short)
-        warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes)
+        warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes, like)
         for warning in warnings:
             say(warning)
         trained = run_all(experiments, journal, resume, say, baselines)
@@ -64,14 +66,20 @@ def reproduce(
     return [page.publish(result, place, command or _call(name), own) for own in folders], scores
 
 
-def plan(name: str, data: Sequence[str] = (), scale: float = 1.0, changes: Mapping[str, Any] | None = None) -> Cost:
+def plan(
+    name: str,
+    data: Sequence[str] = (),
+    scale: float = 1.0,
+    changes: Mapping[str, Any] | None = None,
+    like: str = "ours",
+) -> Cost:
     """What one run of ChordMixer takes on this device, with a few steps measured."""
     entry = find(name, ENTRIES)
     entry.data.check(name, data)
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
     by_rule = entry.data.by_rule and not data
-    experiment = building.scaled(building.build(entry, data, changes), scale, by_rule)
+    experiment = building.scaled(building.build(entry, data, changes, like=like), scale, by_rule)
     if by_rule:
         return cost(experiment, sampled(experiment), building.training_records(experiment.data), timed=True)
     lengths = experiment.build_task().records("training").lengths

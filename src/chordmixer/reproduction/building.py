@@ -8,6 +8,7 @@ from typing import Any
 
 from chordmixer.config import override
 from chordmixer.models.encoders import ENCODERS
+from chordmixer.reproduction import whose
 from chordmixer.reproduction.entries import Entry, load
 from chordmixer.training import Experiment
 
@@ -17,14 +18,17 @@ def build(
     paths: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
+    like: str = "ours",
 ) -> Experiment:
     """The recipe's experiment on these data, with changes in `data`, `model` and `training`.
+
+    `like` takes the settings of the paper or of its released code in place of the recipe's.
 
     >>> from chordmixer.reproduction.catalogue import ENTRIES
     >>> build(ENTRIES["adding-16k"]).model.network.max_length
     242400
     """
-    changed = dict(changes or {})
+    changed, hyper = dict(changes or {}), _hyper(entry, like)
     data = override(load(entry.config)(), entry.settings, "data")
     if paths:
         assert entry.data.setting is not None, "checked before"
@@ -32,7 +36,19 @@ def build(
     data = override(data, changed.pop("data", {}), "data")
     reads = [say] if entry.data.setting == "files" else []  # such a recipe looks into files, and says what it saw
     experiment: Experiment = load(entry.recipe)(data, *reads)
-    return override(override(experiment, {"training": entry.training}), changed)
+    experiment = override(experiment, {"training": entry.training})
+    return override(whose.like(experiment, hyper) if hyper else experiment, changed)
+
+
+def _hyper(entry: Entry, like: str) -> whose.Hyper | None:
+    """The settings of the paper or of its released code; None: ours."""
+    if like not in whose.WHOSE:
+        raise ValueError(f"--like {like} is not known: choose from {', '.join(whose.WHOSE)}")
+    hyper = {"ours": None, "paper": entry.hyper, "released": entry.released}[like]
+    if hyper is None and like != "ours":
+        said = "paper says nothing of" if like == "paper" else "released code has no settings for"
+        raise ValueError(f"--like {like}: the {said} {entry.title}; leave it out")
+    return hyper
 
 
 def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
@@ -99,8 +115,9 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
 
 
 def warnings(
-    entry: Entry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any], classes: Sequence[str]
-) -> list[str]:
+    entry: Entry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any], classes: Sequence[str],
+    like: str = "ours",
+) -> list[str]:  # fmt: skip
     """What has to stand first on the page of a run that is not the paper's; `classes` are those of the data."""
     said = []
     if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
@@ -111,6 +128,8 @@ def warnings(
         if run.data != full.data:
             what += f", over {training_records(run.data):,} of {training_records(full.data):,} training records"
         said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
+    if like != "ours":
+        said.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
     if changes:
         said.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
     return said

@@ -6,11 +6,12 @@ Numbers are those of Khalitov et al. (ICLR 2023). Where a result stands only in 
 from __future__ import annotations
 
 from chordmixer.reproduction.ablations import ablations
-from chordmixer.reproduction.entries import Data, Entry, Figure, Hyper
+from chordmixer.reproduction.entries import Data, Entry, Figure
+from chordmixer.reproduction.whose import RELEASED, Hyper
 
 SMALL = Hyper(hidden=128, track_size=16, rate=1e-4, batch=2)
 """Of the Adding problem and of all sets of DNA."""
-RELEASE = "lra_release.gz of github.com/google-research/long-range-arena"
+ARENA_FILES = "lra_release.gz of github.com/google-research/long-range-arena"
 MODELS = ("transformer", "longformer", "linformer", "reformer", "performer", "nystromformer", "chordmixer")
 ARENA = {
     "listops": (36.37, 35.63, 37.70, 37.27, 18.01, 37.15, 60.12),
@@ -47,6 +48,7 @@ def _adding(base: int, claim: str, **training: int) -> Entry:
         training=training,
         claim=claim,
         hyper=SMALL,
+        released=RELEASED[f"adding-{base if base < 10_000 else f'{base // 1000}k'}"],
         seeds=3,
         differences=(
             "Sequences are made by the paper's rule, from seeds of our own, and none is longer than its longest.",
@@ -72,6 +74,7 @@ def _pair(first: str, second: str, lengths: str, size: str, claim: str = NO_NUMB
         metric="roc_auc",
         claim=claim,
         hyper=SMALL,
+        released=RELEASED[f"{first}-{second}".lower()],
         seeds=3,
         classes=(first, second),
         differences=(
@@ -106,6 +109,7 @@ def _arena(name: str, title: str, data: Data, hyper: Hyper, config: str, **setti
         settings=settings,
         paper={model: number for model, number in zip(MODELS, ARENA[name], strict=True) if number is not None},
         hyper=hyper,
+        released=RELEASED[name],
         differences=APART[name],
         if_by_rule=("The data come from our own generator by the published rule, not from the release's files.",),
     )
@@ -130,6 +134,7 @@ ENTRIES: dict[str, Entry | Figure] = {
         ),
         claim="Nearly or above 80 % at all length percentiles.",
         hyper=Hyper(hidden=196, track_size=16, rate=2e-4, batch=2),
+        released=RELEASED["documents"],
         classes=("cs.AI", "cs.NE", "math.AC", "math.GR"),
         differences=("The split is drawn by our own seed, stratified; that of the paper is not published.",),
     ),
@@ -215,7 +220,7 @@ ENTRIES: dict[str, Entry | Figure] = {
         "Retrieval",
         Data(
             needs="the AAN pairs, new_aan_pairs.{train,eval,test}.tsv, or papers and citations as Parquet files",
-            get=f"they are in {RELEASE}",
+            get=f"they are in {ARENA_FILES}",
             setting="source",
             size="about 180,000 pairs of texts of up to 4,000 bytes",
         ),

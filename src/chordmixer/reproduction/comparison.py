@@ -10,6 +10,7 @@ from typing import Any
 
 from chordmixer.config import to_dict
 from chordmixer.models import ChordMixerConfig
+from chordmixer.reproduction import whose
 from chordmixer.reproduction.entries import Entry
 from chordmixer.reproduction.page import Result, table
 from chordmixer.reproduction.running import Seen, Trained
@@ -128,27 +129,8 @@ def _by_length(runs: list[Evaluation]) -> list[str]:
 
 
 def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
-    """Of ChordMixer, or else the first model, beside the paper's hyper-parameters; then the sizes of the rivals."""
+    """Of ChordMixer, or else the first model, beside the paper's and its code's; then the sizes of the rivals."""
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
-    network, training, hyper = experiment.model.network, experiment.training, entry.hyper
-    several = f", {training.accumulate} to a step" if training.accumulate > 1 else ""
-    limit = f", or {training.minutes:g} minutes of training" if training.minutes else ""
-    ours: list[list[str]] = []
-    if isinstance(network, ChordMixerConfig):
-        norm = f"{network.prenorm} norm" if network.prenorm else "no norm"
-        ours = [
-            ["hidden H", str(network.hidden), str(hyper.hidden) if hyper else ""],
-            ["track size S", str(network.track_size), str(hyper.track_size) if hyper else ""],
-            ["block", f"order {network.order}, {norm}, start {network.init}", "no norm" if hyper else ""],
-        ]
-    rows = [
-        *ours,
-        ["learning rate", f"{training.rate:g}", f"{hyper.rate:g}" if hyper else ""],
-        ["sequences a batch", f"{training.batch_sequences} at most{several}", str(hyper.batch) if hyper else ""],
-        ["epochs", f"{training.epochs} at most{limit}", "not said" if hyper else ""],
-        ["optimiser", "AdamW, warm-up and cosine, gradients clipped", "Adam" if hyper else ""],
-        ["precision", training.precision, "not said" if hyper else ""],
-    ]
     rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
     sizes = [
         f"{name}: " + ", ".join(f"{key} {value}" for key, value in to_dict(own).items() if key != "max_length")
@@ -156,7 +138,10 @@ def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
         if not isinstance(own, ChordMixerConfig)
     ]
     return [
-        *table(["setting", f"here, {experiment.model.encoder}", "the paper"], rows),
+        *table(
+            ["setting", f"here, {experiment.model.encoder}", "the paper", "its released code"],
+            whose.rows(experiment, entry.hyper, entry.released),
+        ),
         *(
             [
                 "",

@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from chordmixer.reproduction.whose import Hyper, Released
+
 
 @dataclass(frozen=True)
 class Data:
@@ -50,16 +52,6 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Hyper:
-    """The paper's hyper-parameters of ChordMixer (its table 2)."""
-
-    hidden: int
-    track_size: int
-    rate: float
-    batch: int
-
-
-@dataclass(frozen=True)
 class Entry:
     """A run: its recipe, its data, and what the paper has to say of it."""
 
@@ -83,6 +75,9 @@ class Entry:
     claim: str = ""
     """What the paper says in words, where its number stands only in a picture."""
     hyper: Hyper | None = None
+    """The paper's."""
+    released: Released | None = None
+    """Those of its released code."""
     seeds: int = 0
     """Runs that the paper's number is a mean of; 0: it does not say."""
     classes: tuple[str, ...] = ()
