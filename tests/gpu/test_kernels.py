@@ -137,6 +137,27 @@ def test_a_whole_network_equals_the_definition(order: str, prenorm: str | None, 
     assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-4
 
 
+@pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
+@pytest.mark.parametrize("order", ["paper", "released"])
+def test_batch_norms_on_both_sides_of_blocks(order: str, hidden: int) -> None:
+    """As the released code has them. What a norm makes zero, gradients of biases and means, is not compared."""
+    torch.manual_seed(0)
+    config = ChordMixerConfig(5000, track_size=16, hidden=hidden, order=order, prenorm="batch", norm="batch")
+    encoder, exact = ChordMixer(config).cuda(), ChordMixer(config).cuda().double()
+    exact.load_state_dict(encoder.state_dict())
+    x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")
+    answers = []
+    for network in (encoder, exact):
+        kind = network.blocks[0].fc1.weight.dtype
+        values = x.to(kind).requires_grad_()
+        made = network(Packed.from_lengths(values, list(MIXED))).values
+        weights = [own for name, own in network.named_parameters() if name.endswith("weight")]
+        answers.append([made, *torch.autograd.grad(made, [values, *weights], gradient.to(kind))])
+        running = [own for name, own in network.named_buffers() if name.endswith("variance")]
+        answers[-1] += [*running, network.eval()(Packed.from_lengths(values.detach(), list(MIXED))).values]
+    assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-3
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch's own compiler
 def test_torch_compile() -> None:
     encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64)).cuda()

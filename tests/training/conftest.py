@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.packed import Packed
 from chordmixer.tasks.adding import AddingConfig
 from chordmixer.training import Experiment, TrainingConfig, evaluation, train
 from chordmixer.training.loop import Run
@@ -65,3 +66,24 @@ def crash() -> Callable[[Experiment, Path, int], None]:
 def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few bootstrap samples, where scores do not matter."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+
+
+@pytest.fixture
+def steps() -> Callable[..., None]:
+    """Two training steps of a model: the moments of AdamW come with the first."""
+
+    def take(config: ModelConfig, lengths: list[int], half: bool = False, freeze: bool = False) -> None:
+        learner = Model(config)
+        if freeze:
+            learner.freeze()
+        adam = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], fused=True)
+        inputs = Packed.from_lengths(torch.randint(6, (sum(lengths),), dtype=torch.uint8), lengths)
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                answers = learner(inputs)
+            outputs = answers.values if isinstance(answers, Packed) else answers
+            outputs.float().square().sum().backward()
+            adam.step()
+            adam.zero_grad(set_to_none=True)
+
+    return take

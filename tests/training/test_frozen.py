@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-from chordmixer.models import ChordMixerConfig, Model, ModelConfig
-from chordmixer.packed import Packed
+from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.training import memory
 from chordmixer.training.memory import Place
 
+Peak, Steps = Callable[..., int], Callable[..., None]
 LENGTHS = [900, 300, 300, 100, 20, 5]
 NETWORKS: list[dict[str, Any]] = [
     {},
@@ -33,42 +32,27 @@ def model(network: dict[str, Any], **settings: Any) -> ModelConfig:
     return ModelConfig(6, 2, network=inner, **settings)
 
 
-def steps(config: ModelConfig, lengths: list[int], half: bool = False) -> None:
-    """Two of them: the moments of AdamW come with the first."""
-    learner = Model(config)
-    learner.freeze()
-    adam = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], fused=True)
-    inputs = Packed.from_lengths(torch.randint(6, (sum(lengths),), dtype=torch.uint8), lengths)
-    for _ in range(2):
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            answers = learner(inputs)
-        outputs = answers.values if isinstance(answers, Packed) else answers
-        outputs.float().square().sum().backward()
-        adam.step()
-        adam.zero_grad(set_to_none=True)
-
-
 def counted(config: ModelConfig, lengths: list[int], place: Place) -> int:
     return sum(memory.peak(config, lengths, place, freeze=True).values())
 
 
 @each_network
 @each_precision
-def test_the_count_is_what_a_step_takes(peak_bytes: Callable[..., int], network: dict[str, Any], half: bool) -> None:
+def test_the_count_is_what_a_step_takes(peak_bytes: Peak, steps: Steps, network: dict[str, Any], half: bool) -> None:
     config = model(network, final_norm="layer" if "prenorm" in network else None)
-    measured = peak_bytes(lambda: steps(config, LENGTHS, half))
+    measured = peak_bytes(lambda: steps(config, LENGTHS, half, freeze=True))
     assert counted(config, LENGTHS, Place(half=half)) == pytest.approx(measured, rel=0.1)
 
 
-def test_tiles_of_long_records(peak_bytes: Callable[..., int]) -> None:
+def test_tiles_of_long_records(peak_bytes: Peak, steps: Steps) -> None:
     config = model({"prenorm": "layer", "max_length": 20_000}, final_norm="layer")
-    measured = peak_bytes(lambda: steps(config, [20_000]))
+    measured = peak_bytes(lambda: steps(config, [20_000], freeze=True))
     assert counted(config, [20_000], Place()) == pytest.approx(measured, rel=0.05)
 
 
-def test_a_decoder_that_learns_behind_it(peak_bytes: Callable[..., int]) -> None:
+def test_a_decoder_that_learns_behind_it(peak_bytes: Peak, steps: Steps) -> None:
     config = model({"prenorm": "layer"}, final_norm="layer", head="tokens", decoder="network")
-    measured = peak_bytes(lambda: steps(config, LENGTHS))
+    measured = peak_bytes(lambda: steps(config, LENGTHS, freeze=True))
     assert counted(config, LENGTHS, Place()) == pytest.approx(measured, rel=0.05)
 
 

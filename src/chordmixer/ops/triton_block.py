@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from chordmixer import ops
 from chordmixer.ops import reference, triton_fused, triton_wide
-from chordmixer.ops.triton_norms import column_moments, row_statistics
+from chordmixer.ops.triton_columns import batch_norm, folded
+from chordmixer.ops.triton_norms import row_statistics
 from chordmixer.ops.triton_plan import Chance, Plan, Weights, plan_for, rows_of_sums, split_sums
 
 
@@ -78,7 +79,7 @@ def block(
         mean, rstd = row_statistics(values.detach(), prenorm.eps)
         w1, b1 = w1 * prenorm.weight, b1 + w1 @ prenorm.bias  # the norm's own weights, folded into the first layer
     elif prenorm is not None and prenorm.kind == "batch" and not (dropout and order == "paper"):
-        scale, shift = _batch_norm(values, prenorm)
+        scale, shift = folded(values, prenorm)  # the same for all tokens: rotation does not matter, dropout would
         w1, b1 = w1 * scale, b1 + w1 @ shift
     elif prenorm is not None:
         residual = values if residual is None else residual
@@ -88,26 +89,12 @@ def block(
     mixed = _Block.apply(
         plan, (seed, dropout), values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out
     )
+    if norm is None:
+        return mixed
+    if norm.kind == "batch":
+        return batch_norm(mixed, norm, out)
     normed = reference.normalise(mixed, offsets, norm)
-    return normed if out is None or norm is None else out.copy_(normed)
-
-
-def _batch_norm(values: Tensor, norm: reference.Norm) -> tuple[Tensor, Tensor]:
-    """What a batch norm does to each channel: it is the same for all tokens, so that rotation does not matter.
-
-    Dropout between it and W1 would: that stays beside the kernels.
-    """
-    if norm.training or norm.mean is None or norm.variance is None:
-        mean, variance = column_moments(values)
-        if norm.mean is not None and norm.variance is not None:
-            tokens = values.shape[0]
-            norm.mean.lerp_(mean.detach().to(norm.mean.dtype), norm.momentum)
-            unbiased = variance.detach() * (tokens / max(tokens - 1, 1))
-            norm.variance.lerp_(unbiased.to(norm.variance.dtype), norm.momentum)
-    else:
-        mean, variance = norm.mean, norm.variance
-    scale = norm.weight * torch.rsqrt(variance + norm.eps)
-    return scale, norm.bias - mean * scale
+    return normed if out is None else out.copy_(normed)
 
 
 # --- All blocks of a network --------------------------------------------------------------------------------

@@ -14,15 +14,15 @@ it, and T all tokens of the batch.
 | reversible, in place of all these | 44C + 8H of T | 9aC + 2aH of T |
 | a frozen encoder, in place of all these: `frozen.py` | 12C to 16C of T | 10C to 16C of T |
 
-On a CPU this is what autograd was seen to keep; the terms of a GPU are read off `ops/triton_block.py`. The heap of a
-CPU's C library adds holes, since tensors below 32 MiB fit badly into the room of freed ones: some four of each kind.
+On a CPU this is what autograd was seen to keep; the terms of a GPU, in `on_kernels.py`, are read off
+`ops/triton_block.py`. The heap of a CPU's C library adds holes, since tensors below 32 MiB fit badly into the room of
+freed ones: some four of each kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 import torch
 
@@ -32,7 +32,8 @@ from chordmixer.models.heads import HEADS
 from chordmixer.models.model import Model, ModelConfig
 from chordmixer.models.strategies import STRATEGIES
 from chordmixer.packed import Packed
-from chordmixer.training import frozen
+from chordmixer.training import frozen, on_kernels
+from chordmixer.training.on_kernels import of_norm
 
 Terms = dict[str, int]
 """Bytes by what they are for."""
@@ -133,7 +134,7 @@ def step(
 def _learning(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
     """Of networks that gradients go through."""
     if place.kernels:
-        return _kernels_reversible(size, place) if model.network.reversible else _kernels(size, place, model)
+        return on_kernels.moments(size, place, model)
     return _plain_reversible(size, place) if model.network.reversible else _plain(size, place, model)
 
 
@@ -178,11 +179,6 @@ class Size:
         return sum(self.reach)
 
 
-def _norm(kind: str | None, channels: int) -> int:
-    """What autograd keeps for a norm, in bytes a token; float32 whatever the rest is."""
-    return {None: 0, "layer": 4 * channels + 8, "batch": 4 * channels, "group": 16 * channels + 24}[kind]
-
-
 # --- Plain torch ---
 
 
@@ -198,7 +194,7 @@ def _plain(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
     kept = {
         "hidden layers": size.passes * 2 * a * H,
         "what Mix reads": size.passes * a * C,
-        "inputs of the norms": size.passes * (_norm(net.prenorm, C) + _norm(net.norm, C)),
+        "inputs of the norms": size.passes * (of_norm(net.prenorm, C) + of_norm(net.norm, C)),
         "dropout": size.passes * (full if net.order == "paper" else a * C) if net.dropout else 0,
     }
     # The encoder holds every block's input until all blocks are done, for the sequences that leave early.
@@ -207,7 +203,7 @@ def _plain(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
     together = (T + last) * full
     forward = {**kept, "inputs of the blocks": held, "outputs": max(adding, together)}
     if model.final_norm:
-        backward = {**kept, "last norm": T * _norm("layer", C), "gradients": 2 * T * full}
+        backward = {**kept, "last norm": T * of_norm("layer", C), "gradients": 2 * T * full}
     else:
         backward = {**kept, "gradients": T * full + last * (full + a * H)}
     return [forward, backward]
@@ -228,75 +224,3 @@ def _plain_reversible(size: Size, place: Place) -> list[Terms]:
             "of the block before": 2 * first * full,
         }
     ]
-
-
-# --- Kernels ---
-
-
-def _kernels(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
-    net, C, T = size.network, size.channels, size.tokens
-    a, full = 2 if place.half else 4, 4 * C
-    normed = net.prenorm == "layer"
-    beside = _norm(net.norm, C) + (0 if normed else _norm(net.prenorm, C))
-    kept = {
-        "inputs of the blocks": size.passes * a * C * (2 if net.prenorm == "group" else 1),
-        "inputs of the norms": size.passes * (beside + (8 if normed else 0)),
-        "weights for the kernels": size.of_blocks * (a + (2 if normed else 0)),
-    }
-    embedding = T * full if place.half else 0  # in float32, beside the copy that the blocks read
-    left = T * a * C if size.reach[-1] < T else 0  # those who left early are copied behind the others
-    forward = {**kept, "embedding": embedding, "outputs": size.reach[-1] * a * C + left}
-    forward["weights for the kernels"] += 4 * size.of_blocks if place.half else 0  # before they are made bfloat16
-    read = {**kept, "outputs": T * a * C}
-    if model.final_norm:
-        copied = T * full if place.half else 0
-        read |= {"last norm": copied + T * (full + 8)}
-        learn = {**kept, "last norm": T * _norm("layer", C), "gradients": 2 * T * full}
-    else:
-        learn = {**kept, "gradients": T * a * C}
-    buffers = T * a * C * ((3 if beside == 0 else 2) + (1 if normed else 0))  # with other norms, one block at a time
-    backward = {**kept, "gradients": buffers, **_scratch(size, place)}
-    backward["gradients of the blocks"] = 4 * size.of_blocks
-    return [forward, read, learn, backward]
-
-
-def _kernels_reversible(size: Size, place: Place) -> list[Terms]:
-    net, C, T, first = size.network, size.channels, size.tokens, size.reach[0]
-    a = 2 if place.half else 4
-    streams = {
-        "two streams": 2 * T * a * C * size.networks,
-        "gradients": 3 * T * a * C,
-        "gradients of the blocks": 4 * size.of_blocks,
-    }
-    embedding = T * 4 * C if place.half else 0
-    statistics = 8 * first if net.prenorm else 0
-    return [
-        {"embedding": embedding + T * a * C, "two streams": 2 * T * a * C, "outputs": T * a * C},
-        {
-            **streams,
-            "one block, computed again": 2 * first * a * C + statistics,
-            "of the block before": 2 * first * a * C,
-        },
-        {
-            **streams,
-            "one block, computed again": (3 if net.prenorm else 2) * first * a * C + statistics,
-            "of the block before": first * a * C,
-            **_scratch(size, place),
-        },
-    ]
-
-
-def _scratch(size: Size, place: Place) -> Terms:
-    """Of one block's backward pass, for the tokens of the first: the hidden layer, and rows of sums."""
-    a, tile = 2 if place.half else 4, 64 if place.half else 32
-    tokens, hidden = size.reach[0], size.hidden
-    if hidden > ops.WIDE:  # by the matrix library, from rotated tokens of its own
-        step = 16 // a  # rows are padded to 16 bytes, and hold a one
-        wide, rotated = (n // step * step + step for n in (hidden, size.channels))
-        copied = size.network.order == "released" or size.channels % step  # of the gradient
-        return {"scratch of a backward pass": tokens * a * (2 * wide + (2 if copied else 1) * rotated)}
-    rows = ceil(tokens / tile) + len(size.lengths)
-    columns = ceil(size.channels / (64 if place.half else 32)) * ceil(hidden / 128)
-    shares = max(1, min(4 * place.processors // columns, tokens // 128))
-    sums = 4 * rows * hidden + 4 * shares * (2 * hidden + 1) * size.channels
-    return {"scratch of a backward pass": tokens * (2 * a * hidden + 8) + sums}
