@@ -33,7 +33,7 @@ from chordmixer.data.reading import Reading, read
 
 GENE = r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/"
 FRAGMENTS = 30_000
-"""Of each class: a log-normal length with median 650, at least 79, at a random place of a random genome."""
+"""Of each class."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,14 @@ def introns(data: Path, work: Path) -> Prepared:
     return Prepared(files, ["--group", GENE])
 
 
+def fragment(draw: random.Random, genomes: list[Entry]) -> tuple[Entry, bytes]:
+    """A genome, and a piece of it: a log-normal length with median 650, at least 79, at a random place."""
+    genome = draw.choice(genomes)
+    length = min(max(round(650 * math.exp(draw.gauss(0, 0.8))), 79), genome.length)
+    start = draw.randrange(genome.length - length + 1)
+    return genome, genome.sequence[start : start + length]
+
+
 def fragments(data: Path, work: Path) -> Prepared:
     draw = random.Random(0)
     families = sorted((data / "mitogenomes").glob("*.fa.gz"))
@@ -78,10 +86,8 @@ def fragments(data: Path, work: Path) -> Prepared:
     ):
         genomes, cut = entries(paths), []
         for i in range(FRAGMENTS):
-            genome = draw.choice(genomes)
-            length = min(max(round(650 * math.exp(draw.gauss(0, 0.8))), 79), genome.length)
-            start = draw.randrange(genome.length - length + 1)
-            cut.append((f"{name}-{i} genome={genome.id}", genome.sequence[start : start + length]))
+            genome, letters = fragment(draw, genomes)
+            cut.append((f"{name}-{i} genome={genome.id}", letters))
         files.append(write_fasta(work / f"{name}.fa", cut))
     return Prepared(files, ["--group", "header:genome"])
 

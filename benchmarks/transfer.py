@@ -20,6 +20,7 @@ import json
 import math
 import platform
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -34,17 +35,13 @@ from typing import Any
 import torch
 
 from chordmixer.data.entries import Entry
-from own_files import entries, write_fasta
+from chordmixer.reproduction.page import commit
+from own_files import entries, fragment, write_fasta
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 """Of the genomes, by the names of the parts in the table."""
-WAYS = {
-    "scratch": lambda pre: ["--set", "model.network.track_size=16", "--set", "model.network.hidden=128"],
-    "fine-tuned": lambda pre: ["--from", str(pre)],
-    "probe": lambda pre: ["--from", str(pre), "--freeze"],
-}
-"""From scratch the network has the size of the pre-trained one."""
-METRIC, RESULTS = "roc_auc", ("evaluation-test.json", "baselines.json")
+WAYS = ("scratch", "fine-tuned", "probe")
+METRIC, SCORES, PLAIN = "roc_auc", "evaluation-test.json", "baselines.json"
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,7 @@ def prepare(data: Path, work: Path, fragments: int) -> None:
             for name in ("cyprinidae", "others"):
                 pool = [g for own, label, g in shared if (own, label) == (part, name)]
                 for i in range(count // 2):
-                    genome = draw.choice(pool)
-                    length = min(max(round(650 * math.exp(draw.gauss(0, 0.8))), 79), genome.length)
-                    start = draw.randrange(genome.length - length + 1)
-                    letters = genome.sequence[start : start + length].decode()
+                    letters = fragment(draw, pool)[1].decode()
                     table.writerow([f"{part}-{name}-{i}", letters, name, part])
 
 
@@ -106,9 +100,17 @@ def tasks(data: Path, work: Path) -> dict[str, Task]:
 # --- Runs ---
 
 
+def options(way: str, pre: Path) -> list[str]:
+    """From scratch the network has the size of the pre-trained one, and plain baselines are scored, once for all."""
+    if way == "scratch":
+        network = read(pre, "config.json")["model"]["network"]
+        return [w for name in ("track_size", "hidden") for w in ("--set", f"model.network.{name}={network[name]}")]
+    return ["--from", str(pre), "--no-baselines", *(["--freeze"] if way == "probe" else [])]
+
+
 def chordmixer(words: list[str], out: Path) -> float | None:
     """Its seconds, not known of a run that was there before; what it prints goes beside its folder."""
-    if all((out / name).exists() for name in RESULTS):
+    if (out / SCORES).exists() and ("--no-baselines" in words or (out / PLAIN).exists()):
         return None
     again = ["--resume"] if out.exists() else []
     start = time.monotonic()
@@ -122,7 +124,7 @@ def pretrain(data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
     files = [*sorted((data / "introns").glob("*.fa.gz")), *sorted((data / "plasmids").glob("*.fa.gz"))]
     words = ["pretrain", *map(str, files), str(work / "genomes.fa"), *extra]
     seconds = chordmixer(words, work / "pre")
-    evaluation, plain = (read(work / "pre", name) for name in RESULTS)
+    evaluation, plain = (read(work / "pre", name) for name in (SCORES, PLAIN))
     chains = {own["name"]: own["evaluation"]["scores"]["accuracy"] for own in plain["baselines"]}
     return {"seconds": seconds, "accuracy": evaluation["scores"]["accuracy"], "chains": chains}
 
@@ -130,18 +132,13 @@ def pretrain(data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
 def learn(task: str, own: Task, way: str, seed: int, work: Path, extra: list[str]) -> dict[str, Any]:
     out = work / f"{task}-{way}-{seed}"
     seeded = [word for setting in own.seeded for word in ("--set", f"{setting}={seed}")]
-    seconds = chordmixer([*own.words, *WAYS[way](work / "pre"), *seeded, *extra], out)
-    evaluation, beside = (read(out, name) for name in RESULTS)
-    scores, plain = evaluation["scores"], beside["baselines"]
-    best = max(plain, key=lambda b: b["evaluation"]["scores"][METRIC]["value"])
-    return {
-        "task": task,
-        "way": way,
-        "seed": seed,
-        "seconds": seconds,
-        METRIC: scores[METRIC],
-        "best_baseline": {"name": best["name"], **best["evaluation"]["scores"][METRIC]},
-    }
+    seconds = chordmixer([*own.words, *options(way, work / "pre"), *seeded, *extra], out)
+    row = {"task": task, "way": way, "seed": seed, "seconds": seconds, METRIC: read(out, SCORES)["scores"][METRIC]}
+    if way == "scratch":
+        plain = {b["name"]: b["evaluation"]["scores"][METRIC] for b in read(out, PLAIN)["baselines"]}
+        name = max(plain, key=lambda own: plain[own]["value"])
+        row["best_baseline"] = {"name": name, **plain[name]}
+    return row
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -177,14 +174,16 @@ def took(seconds: list[float | None]) -> str:
     return mean if len(known) == len(seconds) else f"more than {mean}"
 
 
-def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], device: str, fragments: int) -> str:
+def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], about: dict[str, str], fragments: int) -> str:
     name, chain = max(pre["chains"].items(), key=lambda item: item[1]["value"])
     own, said = pre["accuracy"], "beats" if pre["accuracy"]["low"] > chain["high"] else "does not beat"
     seeds = len({row["seed"] for row in rows})
     lines = [
-        f"# Learning before labels, {date.today().isoformat()}, {device}",
+        f"# Learning before labels, {about['date']}, {about['device']}",
         "",
-        f"`python benchmarks/transfer.py`, {seeds} seeds, {fragments:,} labelled fragments to train on. Pre-training",
+        f"`{about['command']}`, commit {about['commit']}, torch {about['torch']}.",
+        "",
+        f"{seeds} seeds, {fragments:,} labelled fragments to train on. Pre-training",
         f"on introns, plasmids and the mitochondrial genomes of the training part took {took([pre['seconds']])} s:",
         f"{own['value']:.2%} ({own['low']:.2%} to {own['high']:.2%}) of the masked test letters are right, and",
         f"{chain['value']:.2%} by the best Markov chain ({name}): it {said} it.",
@@ -233,12 +232,20 @@ def main() -> None:
     ]
     with ThreadPoolExecutor(arguments.at_once) as pool:
         rows = list(pool.map(lambda one: learn(*one, arguments.work, after), asked))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU"
-    page = markdown(pre, rows, device, arguments.fragments)
+    about = {
+        "command": shlex.join(["python", "benchmarks/transfer.py", *sys.argv[1:]]),
+        "commit": commit(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
+        "torch": torch.__version__,
+        "date": date.today().isoformat(),
+    }
+    page = markdown(pre, rows, about, arguments.fragments)
     print(page)
     if arguments.out:
         arguments.out.write_text(page)
-        arguments.out.with_suffix(".json").write_text(json.dumps({"pretraining": pre, "runs": rows}, indent=2) + "\n")
+        arguments.out.with_suffix(".json").write_text(
+            json.dumps({**about, "pretraining": pre, "runs": rows}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 import pytest
@@ -118,6 +119,21 @@ def test_gradients_with_dropout(reversible: bool, hidden: int) -> None:
     torch.testing.assert_close((gradient.double() * direction).sum(), slope, rtol=2e-3, atol=1.0)
 
 
+def in_both_precisions(
+    config: ChordMixerConfig, compared: Callable[[str], bool]
+) -> Iterator[tuple[list[torch.Tensor], ChordMixer]]:
+    """Output and gradients, of the tokens and of the parameters with these names: float32, then float64."""
+    encoder, exact = ChordMixer(config).cuda(), ChordMixer(config).cuda().double()
+    exact.load_state_dict(encoder.state_dict())
+    x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")
+    for network in (encoder, exact):
+        kind = network.blocks[0].fc1.weight.dtype
+        values = x.to(kind).requires_grad_()
+        made = network(Packed.from_lengths(values, list(MIXED))).values
+        weights = [own for name, own in network.named_parameters() if compared(name)]
+        yield [made, *torch.autograd.grad(made, [values, *weights], gradient.to(kind))], network
+
+
 @pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
 @pytest.mark.parametrize("prenorm", [None, "layer"])
 @pytest.mark.parametrize("order", ["paper", "released"])
@@ -125,15 +141,7 @@ def test_a_whole_network_equals_the_definition(order: str, prenorm: str | None, 
     """All blocks as one operation, in float32 against float64: sequences leave after different blocks."""
     torch.manual_seed(0)
     config = ChordMixerConfig(max_length=5000, track_size=16, hidden=hidden, order=order, prenorm=prenorm)
-    encoder, exact = ChordMixer(config).cuda(), ChordMixer(config).cuda().double()
-    exact.load_state_dict(encoder.state_dict())
-    x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")
-    answers = []
-    for network in (encoder, exact):
-        kind = network.blocks[0].fc1.weight.dtype
-        values = x.to(kind).requires_grad_()
-        made = network(Packed.from_lengths(values, list(MIXED))).values
-        answers.append([made, *torch.autograd.grad(made, [values, *network.parameters()], gradient.to(kind))])
+    answers = [own for own, _ in in_both_precisions(config, lambda name: True)]
     assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-4
 
 
@@ -143,18 +151,11 @@ def test_batch_norms_on_both_sides_of_blocks(order: str, hidden: int) -> None:
     """As the released code has them. What a norm makes zero, gradients of biases and means, is not compared."""
     torch.manual_seed(0)
     config = ChordMixerConfig(5000, track_size=16, hidden=hidden, order=order, prenorm="batch", norm="batch")
-    encoder, exact = ChordMixer(config).cuda(), ChordMixer(config).cuda().double()
-    exact.load_state_dict(encoder.state_dict())
-    x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")
     answers = []
-    for network in (encoder, exact):
-        kind = network.blocks[0].fc1.weight.dtype
-        values = x.to(kind).requires_grad_()
-        made = network(Packed.from_lengths(values, list(MIXED))).values
-        weights = [own for name, own in network.named_parameters() if name.endswith("weight")]
-        answers.append([made, *torch.autograd.grad(made, [values, *weights], gradient.to(kind))])
-        running = [own for name, own in network.named_buffers() if name.endswith("variance")]
-        answers[-1] += [*running, network.eval()(Packed.from_lengths(values.detach(), list(MIXED))).values]
+    for own, network in in_both_precisions(config, lambda name: name.endswith("weight")):
+        running = [value for name, value in network.named_buffers() if name.endswith("variance")]
+        x = torch.randn(sum(MIXED), network.width, generator=torch.Generator().manual_seed(1)).to(own[0])
+        answers.append([*own, *running, network.eval()(Packed.from_lengths(x, list(MIXED))).values])
     assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-3
 
 

@@ -120,3 +120,16 @@ def test_seeds_change_the_picture(tmp_path: Path) -> None:
         lengths.plot(own, tmp_path / "p.png").read_bytes() for own in (runs, [runs[0]], [lengths.grouped(runs)[0]])
     ]
     assert len(set(plots)) == 3
+
+
+def test_a_single_length_stands_in_the_middle(
+    several: list[Evaluation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of pictures, which are all of one length: models side by side around it, not at the picture's edges."""
+    drawn, save = [], lengths.drawing.save
+    monkeypatch.setattr(lengths.drawing, "save", lambda figure, path: (drawn.append(figure), save(figure, path))[1])
+    lengths.plot([replace(own, by_length=own.by_length[:1]) for own in several], tmp_path / "lengths.png")
+    (axes,) = drawn[0].axes
+    low, high = axes.get_xlim()
+    places = [bars[0].get_xdata()[0] for bars in axes.containers]
+    assert low == -high and all(2 * abs(place) < high for place in places)

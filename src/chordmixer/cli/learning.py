@@ -84,13 +84,7 @@ def train(
     if experiment.task == "masking":  # what it amounts to, `pretrain` says in words of its own
         show([evaluation], out)
         return
-    _conclude(evaluation, out, baselines)
-    if own_files:
-        print(
-            f"Next:  chordmixer predict {out} NEW_FILES -o answers.tsv\n"
-            f"       chordmixer embed {out} FILES -o embeddings.parquet\n"
-            f"       chordmixer evaluate {out} OTHER_FILES"
-        )
+    _conclude(evaluation, out, baselines, own_files)
 
 
 def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
@@ -196,8 +190,8 @@ def _introduce(experiment: Experiment) -> None:
         say(f"to mind: {warning}")
 
 
-def _conclude(evaluation: Any, out: Path, baselines: bool) -> None:
-    """The scores beside those of the baselines, what they amount to, and the report."""
+def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool) -> None:
+    """The scores beside those of the baselines, what they amount to, the report, and what comes next."""
     from chordmixer.training.plain_tasks import compare
     from chordmixer.views import verdict
     from chordmixer.views.report import write_report
@@ -207,3 +201,9 @@ def _conclude(evaluation: Any, out: Path, baselines: bool) -> None:
     for sentence in verdict.headline(Run.load(out)):
         say(sentence)
     print(f"report: {write_report(out)}")
+    if own_files:
+        print(
+            f"Next:  chordmixer predict {out} NEW_FILES -o answers.tsv\n"
+            f"       chordmixer embed {out} FILES -o embeddings.parquet\n"
+            f"       chordmixer evaluate {out} OTHER_FILES"
+        )

