@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chordmixer import Packed
-from chordmixer.models.embeddings import EMBEDDINGS, RealEmbedding, TokenEmbedding
+from chordmixer.models.embeddings import EMBEDDINGS, RealEmbedding, StartMark, TokenEmbedding
 
 
 def test_tokens_look_up_their_row() -> None:
@@ -105,3 +105,20 @@ def test_tokens_are_hidden_in_training_alone() -> None:
     assert torch.equal(embedding(x).values, first)
     first.sum().backward()
     assert embedding.table.weight.grad is not None and embedding.table.weight.grad.shape == (256, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_mark_stands_on_first_tokens_alone(dtype: torch.dtype) -> None:
+    mark, values = StartMark(4), torch.randn(6, 4).to(dtype)
+    before = values.clone()
+    y = mark(Packed.from_lengths(values, [3, 1, 2]))
+    assert y.values.dtype == dtype and torch.equal(values, before)
+    changed = y.values - values
+    assert not changed[[1, 2, 5]].any()
+    torch.testing.assert_close(y.values[[0, 3, 4]], values[[0, 3, 4]] + mark.vector.to(dtype))
+
+
+def test_a_mark_learns_from_every_sequence() -> None:
+    mark = StartMark(4)
+    mark(Packed.from_lengths(torch.zeros(6, 4), [3, 1, 2])).values.sum().backward()
+    assert mark.vector.grad is not None and mark.vector.grad.tolist() == [3.0] * 4

@@ -27,6 +27,7 @@ GROWING: list[dict[str, Any]] = [
     {"order": "paper", "prenorm": "layer", "norm": None, "final_norm": "layer"},
     {"order": "paper", "prenorm": "layer", "norm": None, "final_norm": None},
     {"order": "paper", "prenorm": None, "norm": None, "final_norm": "layer"},
+    {"order": "paper", "prenorm": "layer", "norm": None, "final_norm": "layer", "mark_start": True},
 ]
 REFUSED: list[dict[str, Any]] = [
     {"order": "released", "prenorm": "layer"},
@@ -47,9 +48,9 @@ def float64() -> Iterator[None]:
 
 
 def build(max_length: int, embedding: str = "tokens", head: str = "average", **settings: Any) -> Model:
-    final_norm = settings.pop("final_norm", None)
+    own = {name: settings.pop(name) for name in ("final_norm", "mark_start") if name in settings}
     network = ChordMixerConfig(max_length, track_size=3, hidden=7, **settings)
-    return Model(ModelConfig(5, 2, embedding, head, final_norm=final_norm, network=network))  # type: ignore[arg-type]
+    return Model(ModelConfig(5, 2, embedding, head, network=network, **own))  # type: ignore[arg-type]
 
 
 def batch(lengths: list[int], embedding: str = "tokens") -> Packed:
@@ -169,7 +170,7 @@ def test_without_growth_every_weight_is_taken_over(scrambled: Scramble) -> None:
     small, same = scrambled(build(60, **settings)), build(64, dropout=0.1, **settings)
     head = {name: value.clone() for name, value in same.head.state_dict().items()}
     take_over(same, small)  # type: ignore[arg-type]
-    for part in ("embedding", "encoder", "final_norm"):
+    for part in ("embedding", "start", "encoder", "final_norm"):
         for key, value in getattr(small, part).state_dict().items():
             assert torch.equal(getattr(same, part).state_dict()[key], value)
     assert all(torch.equal(same.head.state_dict()[key], value) for key, value in head.items())
@@ -221,6 +222,7 @@ def test_a_network_does_not_shrink() -> None:
             "model.network.order='paper' .* which have 'released': set model.network.order=released",
         ),
         ({"prenorm": "layer"}, "model.network.prenorm=None does not fit the weights to start from"),
+        ({"mark_start": True}, "model.mark_start=False does not fit the weights to start from, which have True"),
         ({"final_norm": "layer"}, "model.final_norm=None does not fit the weights to start from, which have 'layer'"),
         ({"embedding": "real"}, "model.embedding='tokens' does not fit"),
     ],

@@ -76,6 +76,39 @@ def test_alone_and_in_a_batch(head: Any, final_norm: Any, reversible: bool, scra
         torch.testing.assert_close(outputs(model, x), alone, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("embedding", ["tokens", "real"])
+def test_a_start_is_told_by_its_mark_alone(embedding: Any, scrambled: Make) -> None:
+    """Read from another token on, a sequence has the same answer, unless its first token is marked."""
+    values = torch.randint(5, (37,)) if embedding == "tokens" else torch.randn(37, 5)
+    whole, turned = (Packed.from_list([v]) for v in (values, values.roll(11, 0)))
+    for marked in (False, True):
+        model = scrambled(Model(replace(CONFIG, embedding=embedding, mark_start=marked)))
+        with torch.no_grad():
+            apart = float((model(whole) - model(turned)).abs().max())
+        assert apart > 1e-2 if marked else apart < 1e-5
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("head", HEADS)
+def test_marked_alone_and_in_a_batch(head: Any, encoder: str, scrambled: Make) -> None:
+    model = scrambled(Model(replace(CONFIG, head=head, mark_start=True).with_encoder(encoder)))
+    x, each = ids(LENGTHS, head), HEADS[head].sequences
+    with torch.no_grad():
+        records = [x.select(range(i, i + each)) for i in range(0, len(x), each)]
+        alone = torch.cat([outputs(model, record) for record in records])
+        torch.testing.assert_close(outputs(model, x), alone, rtol=1e-5, atol=1e-5)
+
+
+def test_of_segments_only_the_first_is_marked() -> None:
+    config = replace(CONFIG, mark_start=True, head="flat", strategy="segment", piece_length=4)
+    model = Model(config)
+    model.start.vector.data.fill_(100.0)
+    seen: list[Packed] = []
+    model.encoder.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    model(ids([11]))
+    assert (seen[0].values > 50).any(dim=1).nonzero().flatten().tolist() == [0]
+
+
 def test_the_longest_sequence_has_room_for_a_class_token() -> None:
     model = Model(replace(CONFIG, head="class_token"))
     assert model(ids([64])).shape == (1, 3)
@@ -120,7 +153,9 @@ class TestPretrained:
     @pytest.fixture
     def saved(self, tmp_path: Path, scrambled: Make) -> tuple[Model, Path]:
         network = replace(NETWORK, order="released", prenorm="batch", norm="group")
-        model = scrambled(Model(replace(CONFIG, head="class_token", final_norm="layer", network=network)))
+        model = scrambled(
+            Model(replace(CONFIG, head="class_token", mark_start=True, final_norm="layer", network=network))
+        )
         model.save_pretrained(tmp_path / "saved")
         return model, tmp_path / "saved"
 

@@ -1,4 +1,4 @@
-"""What a token looks like before the encoder: a learned vector an id, or a linear map of real channels."""
+"""What a token looks like before the encoder: a learned vector an id, or a linear map of real channels; a mark."""
 
 from __future__ import annotations
 
@@ -73,6 +73,23 @@ class RealEmbedding(nn.Module):
                     "clean or leave out that record"
                 )
         return x.with_values(self.linear(values))
+
+
+class StartMark(nn.Module):
+    """Adds one learned vector to the first token of each sequence, whatever the tokens are.
+
+    >>> x = Packed.from_lengths(torch.zeros(3, 8), [2, 1])
+    >>> StartMark(8)(x).values.any(dim=1).tolist()
+    [True, False, True]
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.randn(width))  # as large as a token's own
+
+    def forward(self, x: Packed) -> Packed:
+        marks = self.vector.to(x.values.dtype).expand(len(x), -1)
+        return x.with_values(x.values.index_add(0, x.offsets[:-1], marks))
 
 
 def _on_host(values: Tensor) -> bool:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from chordmixer.models.chordmixer import Block, ChordMixer
-from chordmixer.models.embeddings import RealEmbedding, TokenEmbedding
+from chordmixer.models.embeddings import RealEmbedding, StartMark, TokenEmbedding
 from chordmixer.models.model import Model
 from chordmixer.models.norms import Norm
 
@@ -105,6 +105,7 @@ def _settings(model: Model) -> dict[str, Any]:
     return {
         "model.encoder": config.encoder,
         "model.embedding": config.embedding,
+        "model.mark_start": config.mark_start,
         "model.final_norm": config.final_norm,
         **{f"model.network.{name}": value for name, value in network.items()},
     }
@@ -112,7 +113,7 @@ def _settings(model: Model) -> dict[str, Any]:
 
 def _copy(model: Model, old: Model) -> None:
     """Of the same width: as they are."""
-    for name in ("encoder", "embedding", "final_norm"):
+    for name in ("encoder", "embedding", "start", "final_norm"):
         own, other = getattr(model, name).state_dict(), getattr(old, name).state_dict()
         if name == "embedding" and model.config.embedding == "tokens":
             other = {key: value[: model.config.inputs] for key, value in other.items()}
@@ -140,6 +141,8 @@ class _Growth:
             self.tokens(new.table.weight.T, was.table.weight[: new.table.num_embeddings].T)
         if isinstance(new, RealEmbedding) and isinstance(was, RealEmbedding):
             self.maker(new.linear, was.linear)
+        if isinstance(self.model.start, StartMark) and isinstance(self.old.start, StartMark):
+            self.tokens(self.model.start.vector, self.old.start.vector)
         self.norm(self.model.final_norm, self.old.final_norm)
         for block, before in zip(self.blocks, self.old_blocks, strict=False):
             self.block(block, before)  # type: ignore[arg-type]  # all are Blocks

@@ -16,7 +16,7 @@ from chordmixer import files, ops
 from chordmixer.config import from_dict, to_dict
 from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
-from chordmixer.models.embeddings import EMBEDDINGS
+from chordmixer.models.embeddings import EMBEDDINGS, StartMark
 from chordmixer.models.heads import HEADS
 from chordmixer.models.norms import Norm
 from chordmixer.packed import Packed
@@ -50,6 +50,9 @@ class ModelConfig:
     """Normalisation of the encoder's tokens before the head."""
     drop_tokens: float = 0.0
     """Share of the tokens that are hidden from the network in training: as if zeros stood there."""
+    mark_start: bool = False
+    """Add a learned vector to each sequence's first token. A ChordMixer rotates in a circle: without the mark, a
+    sequence has the same answer wherever one starts to read it, right for a plasmid, and wrong for a formula."""
     decoder: Literal["network"] | None = None
     """What reads the encoder's tokens before a head that answers for each: a second network with the same settings
     and final norm, as in the paper's autoencoder; None: the head itself, a light decoder."""
@@ -115,6 +118,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         self.encoder = encoders.build(config.encoder, room)
         width = int(self.encoder.width)  # type: ignore[arg-type]  # every encoder has one
         self.embedding = EMBEDDINGS[config.embedding](config.inputs, width, config.drop_tokens)
+        self.start = StartMark(width) if config.mark_start else nn.Identity()
         self.final_norm = Norm(config.final_norm, width)
         self.decoder = encoders.build(config.encoder, room) if config.decoder else None
         self.decoder_norm = Norm(config.final_norm if config.decoder else None, width)
@@ -139,7 +143,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return self
 
     def _before_the_head(self) -> tuple[nn.Module, ...]:
-        return self.embedding, self.encoder, self.final_norm
+        return self.embedding, self.start, self.encoder, self.final_norm
 
     def encode(self, x: Packed) -> Packed:
         """The encoder's tokens, before the head."""
@@ -153,7 +157,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
     def _encode(self, x: Packed) -> Packed:
         """What the head reads: of the sequences, or of what the strategy makes of them."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            y = self.encoder(self.head.prepare(self.strategy.parts(self.embedding(x))))
+            y = self.encoder(self.head.prepare(self.strategy.parts(self.start(self.embedding(x)))))
             return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state()))
 
     def _decode(self, x: Packed) -> Packed:

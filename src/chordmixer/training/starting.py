@@ -38,7 +38,8 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False) ->
     _check_tokenizers(experiment.build_task(), folder)
     longest = max(experiment.model.network.max_length, old.network.max_length + HEADS[old.head].extra)
     network = replace(old.network, max_length=longest)
-    model = replace(experiment.model, encoder=old.encoder, final_norm=old.final_norm, network=network)
+    taken = {"encoder": old.encoder, "mark_start": old.mark_start, "final_norm": old.final_norm, "network": network}
+    model = replace(experiment.model, **taken)
     training = replace(experiment.training, start=str(folder), start_sha256=_digest(folder), freeze=freeze)
     return replace(experiment, model=model, training=training)
 
@@ -87,10 +88,11 @@ def groups(model: Model, config: TrainingConfig, longest: int) -> list[dict[str,
 def _from_the_head(name: str, blocks: int) -> int:
     """Blocks from the head to a parameter.
 
-    >>> [_from_the_head(name, 3) for name in ("head.linear.bias", "encoder.blocks.2.fc1.bias", "embedding.table")]
-    [0, 1, 4]
+    >>> names = ("head.linear.bias", "encoder.blocks.2.fc1.bias", "embedding.table", "start.vector")
+    >>> [_from_the_head(name, 3) for name in names]
+    [0, 1, 4, 4]
     """
-    if name.startswith("embedding."):
+    if name.startswith(("embedding.", "start.")):
         return blocks + 1
     return max(1, blocks - int(name.split(".")[2])) if name.startswith("encoder.blocks.") else 0
 
