@@ -88,6 +88,32 @@ def test_a_signal_goes_through(chordmixer: Command, tmp_path: Path, monkeypatch:
     assert code == 0 and "| 1 | over " not in page(tmp_path / "run")
 
 
+def test_from_short_sequences_to_long_ones(chordmixer: Command, tmp_path: Path) -> None:
+    """Each run starts where the one before ended, in a network that has grown, and the page tells of all of them."""
+    cache = f"data.cache={tmp_path / 'cache'}"
+    before: list[object] = []
+    for longest in (30, 60):
+        settings = [*FEW, f"data.min_length={longest // 3}", f"data.max_length={longest}", cache, *TINY]
+        code, _, errors = chordmixer("train", "listops", *before, "--out", tmp_path / f"to{longest}", *sets(settings))
+        assert (code, errors) == (0, "")
+        before = ["--from", tmp_path / f"to{longest}"]
+    settings = [*FEW, "data.min_length=40", "data.max_length=120", cache, "training.device=cpu", "training.epochs=1"]
+    words = ["reproduce", "listops", *before, "--out", tmp_path / "run", "--no-baselines", *sets(settings)]
+    code, said, errors = chordmixer(*words)
+    first = (
+        "The first weights are those of a run of 1 epoch of listops with min_length=20, max_length=60, which itself "
+        "began with those of a run of 1 epoch of listops with min_length=10, max_length=30."
+    )
+    assert (code, errors) == (0, "") and first in said and first in page(tmp_path / "run")
+    network = json.loads((tmp_path / "run/chordmixer-seed0/config.json").read_text())["model"]["network"]
+    assert (network["max_length"], network["track_size"], network["hidden"]) == (120, 2, 4)
+
+    code, _, errors = chordmixer(*words, "--models", "chordmixer,lstm", "--resume")
+    assert (code, errors.count("\n")) == (2, 1) and "leave --from out, or name that model alone" in errors
+    code, _, errors = chordmixer("reproduce", "listops", "--from", tmp_path, "--out", tmp_path / "other")
+    assert (code, errors.count("\n")) == (2, 1) and "has no model.safetensors to start from" in errors
+
+
 # --- Every kind of data ---
 
 
@@ -220,7 +246,7 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
         (["reach", "--data", "."], "reach makes its own data and was given .: leave --data out"),
         (
             ["reach", "--seeds", "2"],
-            "reach is drawn, not trained: leave out --set, --scale, --seeds, --models and --like",
+            "reach is drawn, not trained: leave out --set, --scale, --seeds, --models, --like and --from",
         ),
         (["reach", "--plan"], "reach is drawn, not trained, and takes seconds: leave --plan out"),
         (["adding-200", "--scale", "0"], "--scale 0 is not a share of a run"),

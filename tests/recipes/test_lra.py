@@ -47,6 +47,12 @@ def test_the_papers_sizes_and_what_trains() -> None:
     assert lengths == {"ListOps": 2000, "Pathfinder": 1024, "Path-X": 16_384, "Image": 1024, "Text": 4000}
 
 
+@pytest.mark.parametrize("size", [32, 128])
+def test_pathfinder_has_the_norms_without_which_it_stays_at_chance(size: int) -> None:
+    network = pathfinder(PathfinderConfig(size=size)).model.network
+    assert (network.prenorm, network.norm) == ("batch", "batch")
+
+
 @pytest.mark.parametrize(("gpu", "precision"), [(True, "bf16"), (False, "fp32")])
 def test_precision_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)

@@ -24,6 +24,9 @@ def reproduce(
     like: Annotated[
         str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
     ] = "ours",
+    start: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Start from a trained run's encoder.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 1,
     models: Annotated[
         str, typer.Option(help="Encoders, with commas between them; in an ablation also encoder-version.")
@@ -51,7 +54,7 @@ def reproduce(
         return
     changes = settings.table(None, set or [])
     if plan:
-        cost = reproduction.plan(name, data or [], scale, changes, like)
+        cost = reproduction.plan(name, data or [], scale, changes, like, start)
         say(f"a run of {name} takes about {reproduction.words(cost)}")
         return
     folder = out or Path("runs") / name
@@ -64,6 +67,7 @@ def reproduce(
             seeds=seeds,
             scale=scale,
             like=like,
+            start=start,
             changes=changes,
             resume=resume,
             baselines=baselines,

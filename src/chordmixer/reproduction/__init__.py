@@ -29,6 +29,7 @@ def reproduce(
     seeds: int = 1,
     scale: float = 1.0,
     like: str = "ours",
+    start: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     baselines: bool = True,
@@ -39,19 +40,21 @@ def reproduce(
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
     Trains `models` with `seeds` each, with the settings of our recipes or `like` the paper's or its released code's,
-    for `scale` times their epochs, with `changes` in `data`, `model` and `training`, and scores plain `baselines` on
-    the same records. Gives the pages that were written, and the test scores of each run, behind them those of the
-    best plain baseline; a figure has none.
+    from random weights or those of the run `start`, for `scale` times their epochs, with `changes` in `data`, `model`
+    and `training`, and scores plain `baselines` on the same records. Gives the pages that were written, and the test
+    scores of each run, behind them those of the best plain baseline; a figure has none.
     """
     entry, folder = find(name, ENTRIES), Path(out)
     entry.data.check(name, data)
     if isinstance(entry, Figure):
-        if changes or scale != 1 or seeds != 1 or tuple(models) != ("chordmixer",) or like != "ours":
-            raise ValueError(f"{name} is drawn, not trained: leave out --set, --scale, --seeds, --models and --like")
+        if changes or scale != 1 or seeds != 1 or tuple(models) != ("chordmixer",) or like != "ours" or start:
+            raise ValueError(
+                f"{name} is drawn, not trained: leave out --set, --scale, --seeds, --models, --like and --from"
+            )
         result, scores = figures.figure(name, entry, data, say), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
-        full = building.build(entry, data, changes, say, like)
+        full = building.build(entry, data, changes, say, like, start)
         short = building.scaled(full, scale, by_rule=entry.data.by_rule and not data)
         experiments, journal = building.each(short, models, seeds, entry.versions), Journal.open(folder, name, resume)
         seen = look(short)
@@ -72,6 +75,7 @@ def plan(
     scale: float = 1.0,
     changes: Mapping[str, Any] | None = None,
     like: str = "ours",
+    start: Path | None = None,
 ) -> Cost:
     """What one run of ChordMixer takes on this device, with a few steps measured."""
     entry = find(name, ENTRIES)
@@ -79,7 +83,7 @@ def plan(
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
     by_rule = entry.data.by_rule and not data
-    experiment = building.scaled(building.build(entry, data, changes, like=like), scale, by_rule)
+    experiment = building.scaled(building.build(entry, data, changes, like=like, start=start), scale, by_rule)
     if by_rule:
         return cost(experiment, sampled(experiment), building.training_records(experiment.data), timed=True)
     lengths = experiment.build_task().records("training").lengths

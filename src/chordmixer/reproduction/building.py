@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from chordmixer.config import override
+from chordmixer.config import override, to_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.reproduction import whose
 from chordmixer.reproduction.entries import Entry, load
 from chordmixer.training import Experiment
+from chordmixer.training.starting import start_from
 
 
 def build(
@@ -19,10 +21,12 @@ def build(
     changes: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
     like: str = "ours",
+    start: Path | None = None,
 ) -> Experiment:
     """The recipe's experiment on these data, with changes in `data`, `model` and `training`.
 
-    `like` takes the settings of the paper or of its released code in place of the recipe's.
+    `like` takes the settings of the paper or of its released code in place of the recipe's, and `start` the network
+    and the first weights of a trained run.
 
     >>> from chordmixer.reproduction.catalogue import ENTRIES
     >>> build(ENTRIES["adding-16k"]).model.network.max_length
@@ -37,7 +41,8 @@ def build(
     reads = [say] if entry.data.setting == "files" else []  # such a recipe looks into files, and says what it saw
     experiment: Experiment = load(entry.recipe)(data, *reads)
     experiment = override(experiment, {"training": entry.training})
-    return override(whose.like(experiment, hyper) if hyper else experiment, changed)
+    experiment = whose.like(experiment, hyper) if hyper else experiment
+    return override(start_from(experiment, start) if start else experiment, changed)
 
 
 def _hyper(entry: Entry, like: str) -> whose.Hyper | None:
@@ -109,6 +114,11 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
     encoder, _, version = name.partition("-")
     if encoder not in ENCODERS or (version and not versions):
         raise ValueError(f"--models {name} is not known: choose from {', '.join(ENCODERS)}")
+    if experiment.training.start and encoder != experiment.model.encoder:
+        raise ValueError(
+            f"--models {name} cannot start from {experiment.training.start}, which is a {experiment.model.encoder}: "
+            "leave --from out, or name that model alone"
+        )
     own = with_encoder(experiment, encoder)
     found: dict[str, Experiment] = load(versions).experiments(own, version) if versions else {encoder: own}
     return found
@@ -130,9 +140,26 @@ def warnings(
         said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
     if like != "ours":
         said.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
+    if run.training.start:
+        said.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
     if changes:
         said.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
     return said
+
+
+def _past(experiment: Experiment) -> Iterator[str]:
+    """The run that an experiment starts from, the one that that started from, and so on, by how their data differ."""
+    while experiment.training.start:
+        folder, after = Path(experiment.training.start), experiment
+        if not (folder / "config.json").exists():
+            yield f"{folder.name}, which is no longer there"
+            return
+        experiment = Experiment.load(folder)
+        own, other = to_dict(experiment.data), to_dict(after.data) if experiment.task == after.task else {}
+        apart = _flat({name: value for name, value in own.items() if value != other.get(name)}) if other else []
+        epochs = experiment.training.epochs
+        passes = f"{epochs} epoch{'' if epochs == 1 else 's'} of {experiment.task}"
+        yield f"a run of {passes} with {', '.join(apart)}" if apart else f"a run of {passes}"
 
 
 def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:
