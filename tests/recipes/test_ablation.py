@@ -117,4 +117,4 @@ def test_networks_are_built_for_the_longest(motifs: list[str]) -> None:
     pieces = FragmentsConfig(tuple(motifs), shortest=5, median=20, longest=45, training=40, validation=20, test=20)
     assert ablation.ablation_of_fragments(pieces, quiet).model.network.max_length <= 45
     texts = ablation.padding(FilesConfig(tuple(motifs)), quiet)
-    assert (texts.model.network.max_length, texts.model.network.hidden) == (max(lengths), 196)
+    assert (texts.model.network.max_length, texts.model.network.hidden) == (max(lengths), 128)

@@ -54,7 +54,9 @@ def small(experiment: Experiment) -> Experiment:
 def test_the_papers_choices_and_ours(folder: str) -> None:
     experiment = documents(FilesConfig((folder,)), silent)
     network, data = experiment.model.network, experiment.data
-    assert (network.hidden, network.track_size, network.prenorm, network.init) == (196, 16, "layer", "identity")
+    assert (network.hidden, network.track_size, network.prenorm, network.init) == (128, 16, "layer", "identity")
+    assert (experiment.model.drop_tokens, network.dropout) == (0.3, 0.1)
+    assert (experiment.training.batch_sequences, experiment.training.epochs) == (16, 16)
     assert (data.cut, data.split.fractions, data.tokenizer.name) == (131_072, (0.7, 0.2, 0.1), "characters")
     assert (experiment.task, experiment.training.rate, experiment.training.weight_decay) == ("files", 1e-3, 0.1)
     task = experiment.build_task()

@@ -70,8 +70,10 @@ def files(data: FilesConfig, say: Callable[[str], None] = print) -> Experiment:
     return Experiment("files", task.config, model, training(lengths, task.max_length, device))
 
 
-def training(lengths: list[int], longest: int, device: str) -> TrainingConfig:
+def training(lengths: list[int], longest: int, device: str, most: int = 128) -> TrainingConfig:
     """Batches, passes and patience for training records of these lengths; `longest` is that of all parts.
+
+    A step has at most so many records.
 
     >>> introns = training([300] * 48_000, longest=16_000, device="cuda")
     >>> introns.batch_sequences, introns.epochs, introns.accumulate
@@ -81,7 +83,7 @@ def training(lengths: list[int], longest: int, device: str) -> TrainingConfig:
     (16, 76, 3)
     """
     records, tokens = len(lengths), sum(lengths)
-    sequences = min(max(1 << (records // 50).bit_length() - 1, 16), 128) if records >= 50 else 16
+    sequences = min(max(1 << (records // 50).bit_length() - 1, 16), most) if records >= 50 else 16
     wanted = 2 * sequences * tokens // records
     budget = max(longest, min(wanted, BATCH_TOKENS[device]))
     in_a_batch = min(sequences, max(1, budget * records // tokens))

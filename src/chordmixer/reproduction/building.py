@@ -149,17 +149,19 @@ def warnings(
 
 def _past(experiment: Experiment) -> Iterator[str]:
     """The run that an experiment starts from, the one that that started from, and so on, by how their data differ."""
-    while experiment.training.start:
-        folder, after = Path(experiment.training.start), experiment
+    task, data, start = experiment.task, to_dict(experiment.data), experiment.training.start
+    while start:
+        folder = Path(start)
         if not (folder / "config.json").exists():
             yield f"{folder.name}, which is no longer there"
             return
-        experiment = Experiment.load(folder)
-        own, other = to_dict(experiment.data), to_dict(after.data) if experiment.task == after.task else {}
-        apart = _flat({name: value for name, value in own.items() if value != other.get(name)}) if other else []
-        epochs = experiment.training.epochs
-        passes = f"{epochs} epoch{'' if epochs == 1 else 's'} of {experiment.task}"
-        yield f"a run of {passes} with {', '.join(apart)}" if apart else f"a run of {passes}"
+        earlier = Experiment.load(folder)
+        own = to_dict(earlier.data).items() if earlier.task == task else ()
+        apart = _flat({name: value for name, value in own if value != data.get(name)})
+        epochs = earlier.training.epochs
+        passes = f"a run of {epochs} epoch{'' if epochs == 1 else 's'} of {earlier.task}"
+        yield f"{passes} with {', '.join(apart)}" if apart else passes
+        start = earlier.training.start
 
 
 def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:

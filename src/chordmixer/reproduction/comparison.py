@@ -50,7 +50,7 @@ def compare(
         },
         warnings=warnings,
         differences=[*entry.differences, *([] if given else entry.if_by_rule), *_seeds(entry, trained)],
-        pictures={"": _picture(runs)},
+        pictures={"": _picture(runs, entry.title)},
     )
 
 
@@ -201,6 +201,6 @@ def _runs(trained: Sequence[Trained]) -> list[dict[str, Any]]:
     ]
 
 
-def _picture(runs: list[Evaluation]) -> bytes:
+def _picture(runs: list[Evaluation], title: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        return lengths.plot(runs, Path(folder) / "lengths.png").read_bytes()
+        return lengths.plot(runs, Path(folder) / "lengths.png", title).read_bytes()

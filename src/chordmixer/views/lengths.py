@@ -55,8 +55,8 @@ def table(evaluations: Sequence[Evaluation]) -> Table:
     return grid
 
 
-def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
-    """Headline metric by length percentile, one line a model, guessing as a dashed one.
+def plot(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path:
+    """Headline metric by length percentile, one line a model, guessing as a dashed one; the title is else the task's.
 
     Bars are 95 % intervals, or from the lowest to the highest of a model's runs with several seeds.
     """
@@ -88,7 +88,8 @@ def plot(evaluations: Sequence[Evaluation], path: Path) -> Path:
     axes.set_xlim(-ROOM, len(first.by_length) - 1 + ROOM)
     axes.set_ylim(-0.02, 1.02)
     axes.set_title(
-        f"{first.task}, {first.split} set, {first.records:,} sequences; bars: {spread(evaluations)}", fontsize=11
+        f"{title or first.task}, {first.split} set, {first.records:,} sequences; bars: {spread(evaluations)}",
+        fontsize=11,
     )
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
