@@ -225,6 +225,8 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
     assert "1 epoch of 64 records" in said
     given = ["--data", originals["text"][0], *sets([f"data.cache={tmp_path / 'c'}", "data.validation=4", *TINY])]
     assert "1 epoch of 12 records" in chordmixer("reproduce", "text", "--plan", *given)[1]
+    short = [*FEW, "data.min_length=20", "data.max_length=60", "data.orders=3", *TINY]
+    assert "1 epoch of 24 records" in chordmixer("reproduce", "listops", "--plan", *sets(short))[1]
 
 
 @pytest.mark.parametrize(

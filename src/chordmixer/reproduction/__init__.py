@@ -85,7 +85,8 @@ def plan(
     by_rule = entry.data.by_rule and not data
     experiment = building.scaled(building.build(entry, data, changes, like=like, start=start), scale, by_rule)
     if by_rule:
-        return cost(experiment, sampled(experiment), building.training_records(experiment.data), timed=True)
+        records = building.training_records(experiment.data) * getattr(experiment.data, "orders", 1)
+        return cost(experiment, sampled(experiment), records, timed=True)
     lengths = experiment.build_task().records("training").lengths
     return cost(experiment, lengths, len(lengths), timed=True)
 

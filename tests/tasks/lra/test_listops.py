@@ -171,3 +171,28 @@ def test_release_errors(tmp_path: Path, text: str, match: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=match):
         read_tsv(path, ListOpsConfig(), 4)
+
+
+# --- Other orders ---
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_training_sequences_come_again_in_other_orders(tmp_path: Path, release: bool) -> None:
+    (tmp_path / "basic_train.tsv").write_text(TSV)
+    (tmp_path / "basic_val.tsv").write_text(TSV)
+    own = {"folder": str(tmp_path)} if release else {"min_length": 60, "max_length": 90}
+    sizes = {"training": 3, "validation": 3, "test": 3, "cache": str(tmp_path / "cache")}
+    once, often = (ListOps(ListOpsConfig(**own, **sizes, orders=n)) for n in (1, 5))  # type: ignore[arg-type]
+    few, many = once.records("training"), often.records("training")
+    assert (len(few), len(many), len(often.records("validation"))) == (3, 15, 3)
+    assert many.targets.tolist() == few.targets.tolist() * 5 and many.lengths == few.lengths * 5
+    sequences = [many[i].values.tolist() for i in range(15)]
+    assert sequences[:3] == [few[i].values.tolist() for i in range(3)]
+    for number, tokens in enumerate(sequences):
+        assert evaluated([TOKENS[i] for i in tokens])[0] == few.targets[number % 3]
+    assert len({tuple(tokens) for tokens in sequences}) > (6 if release else 14)
+
+
+def test_no_order() -> None:
+    with pytest.raises(ValueError, match="orders=0 is not a number of sequences: give 1 or more"):
+        ListOpsConfig(orders=0)

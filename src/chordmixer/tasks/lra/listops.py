@@ -20,14 +20,12 @@ from numpy import ndarray
 
 from chordmixer.data import draws
 from chordmixer.tasks.lra import RELEASE, BytesRecords, Part, in_chunks, made_once
+from chordmixer.tasks.lra.formulas import CLOSE, MAX, MED, MIN, SM, TOKENS, reordered
 from chordmixer.tasks.targets import Classification
 
-TOKENS = (*"0123456789", "[MAX", "[MIN", "[MED", "[SM", "]")
-"""By their ids. A bracket opens with its operator, as one token; the release's parentheses say nothing more."""
 FILES = {"training": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 FORMAT = 1
 """Of the made data: another rule of drawing is another number."""
-MAX, MIN, MED, SM, CLOSE = range(10, 15)
 CHUNK, ATTEMPTS = 1024, 3
 """Sequences made at a time, and how many trees are tried for each before the next look."""
 MOST = 3_000
@@ -54,13 +52,16 @@ class ListOpsConfig:
     """Validation sequences."""
     test: int = 2_000
     """Test sequences."""
+    orders: int = 1
+    """How often each training sequence is there: from the second time on with the arguments of every operation in
+    another order, which changes no result."""
     seed: int = 0
     """Another seed, another data set."""
     cache: str | None = field(default=None, compare=False)
     """The folder that what was made is kept in; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        for name in ("training", "validation", "test"):
+        for name in ("training", "validation", "test", "orders"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 1 or more")
         if not 2 <= self.max_arguments <= 100:
@@ -99,15 +100,16 @@ class ListOps:
 
     def records(self, split: str) -> BytesRecords:
         config, count = self.config, getattr(self.config, split)
+        orders = config.orders if split == "training" else 1
+        times = (orders,) if orders > 1 else ()
         if config.folder is None:
             rule = (config.min_length, config.max_length, config.max_depth, config.max_arguments, config.seed)
-            make = partial(made, config, split)
-            parts = partial(in_chunks, make, count, CHUNK)
-            folder = made_once(config.cache, "listops", (FORMAT, *rule, split, count), parts)
+            parts = partial(in_chunks, partial(made, config, split), count * orders, CHUNK)
+            folder = made_once(config.cache, "listops", (FORMAT, *rule, split, count, *times), parts)
         else:
             path = Path(config.folder).expanduser() / FILES[split]
-            facts = (FORMAT, *_stamp(path), config.max_length, count)
-            folder = made_once(config.cache, "listops-release", facts, lambda: iter([read_tsv(path, config, count)]))
+            facts = (FORMAT, *_stamp(path), config.max_length, count, *times)
+            folder = made_once(config.cache, "listops-release", facts, partial(_read, path, config, count, orders))
         return BytesRecords(folder, split, real=False)
 
     def documents(self) -> dict[str, dict[str, Any]]:
@@ -130,11 +132,14 @@ class _Level(NamedTuple):
 def made(config: ListOpsConfig, split: str, indices: ndarray) -> Part:
     """The sequences of these indices, end to end, with their lengths and their results.
 
+    Indices that are too large stand for the same sequences again, with arguments in another order.
+
     >>> tokens, lengths, results = made(ListOpsConfig(min_length=5, max_length=12), "test", np.arange(2))
     >>> " ".join(TOKENS[i] for i in tokens[: lengths[0]]), int(results[0])
     ('[MIN 2 4 2 6 3 5 ]', 2)
     """
-    own = _bits(np.int64(draws.key(config.seed, "listops", split)), indices)
+    count = getattr(config, split)
+    own = _bits(np.int64(draws.key(config.seed, "listops", split)), indices % count)
     keys, found = np.zeros(len(indices), dtype=np.int64), np.zeros(len(indices), dtype=bool)
     attempt = 0
     while len(missing := np.flatnonzero(~found)):
@@ -150,7 +155,17 @@ def made(config: ListOpsConfig, split: str, indices: ndarray) -> Part:
                 f"of {MOST:,} trees none has more than {config.min_length} and fewer than {config.max_length} tokens"
                 ": move these, max_depth or max_arguments"
             )
-    return _spelled(list(_levels(keys, config)))
+    return _in_order(_spelled(list(_levels(keys, config))), indices, count, config.seed)
+
+
+def _in_order(part: Part, indices: ndarray, count: int, seed: int) -> Part:
+    """Sequences as they are where their index is below `count`, else with arguments in an order that it decides."""
+    tokens, lengths, results = part
+    if (later := indices >= count).any():
+        where, keys = np.repeat(later, lengths), _bits(np.int64(draws.key(seed, "orders")), indices[later])
+        tokens = tokens.copy()
+        tokens[where] = reordered(tokens[where], lengths[later], keys)
+    return tokens, lengths, results
 
 
 def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> Iterator[_Level]:
@@ -227,6 +242,12 @@ def _bits(keys: Any, counters: ndarray) -> ndarray:
 
 
 # --- The release ---
+
+
+def _read(path: Path, config: ListOpsConfig, count: int, orders: int) -> Iterator[Part]:
+    """All rows, as often as they are to be there."""
+    part = read_tsv(path, config, count)
+    return (_in_order(part, np.arange(n * count, (n + 1) * count), count, config.seed) for n in range(orders))
 
 
 def read_tsv(path: Path, config: ListOpsConfig, count: int) -> Part:
