@@ -76,7 +76,11 @@ def test_plain_baselines_beside(compared: Callable[..., Result]) -> None:
         in text
     )
     assert "as the validation records want it. Length alone: what length alone is; 2-grams: what 2-grams is." in text
-    assert "| cnn, % | plain: 2-grams, % |" in text and "| 36.0 (31.0-41.0) | 37.0 (32.0-42.0) |" in text
+    assert (
+        "| % by length percentile | 50: 30 to 99 | 100: 100 to 9,000 |" in text
+        and "\n| plain: 2-grams | 37.0 | " in text
+    )
+    assert "The intervals of these stand in the JSON file beside this page." in text
     assert [m["encoder"] for m in result.numbers["models"]] == ["chordmixer", "lstm", "s4d", "cnn"]
     assert [(b["name"], b["scores"]["accuracy"]["value"]) for b in result.numbers["baselines"]] == [
         *(("length alone", 0.18), ("2-grams", 0.37))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -22,6 +23,15 @@ def evaluation(encoder: str, value: float) -> Evaluation:
         LengthBin(100, 2_000, 9_000, 25, score),
     ]
     return Evaluation("adding", "test", encoder, "accuracy", 50, 0.01, score, {"accuracy": 0.125}, bins)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Figures that are saved, in their order."""
+    found: list[Any] = []
+    save = lengths.drawing.save
+    monkeypatch.setattr(lengths.drawing, "save", lambda figure, path: (found.append(figure), save(figure, path))[1])
+    return found
 
 
 @pytest.fixture
@@ -66,11 +76,36 @@ def test_no_figure_stays_open(several: list[Evaluation], tmp_path: Path) -> None
     assert pyplot.get_fignums() == []
 
 
-def test_every_model_is_drawn(tmp_path: Path) -> None:
-    """Also more of them than there are colours."""
+def test_every_model_is_drawn(tmp_path: Path, drawn: list[Any]) -> None:
+    """Of more than there are colours each in a panel, beside the first, the best one first."""
     many = [evaluation(f"model {i}", 0.1 * i) for i in range(len(COLOURS) + 1)]
-    plots = [lengths.plot(many[: n + 1], tmp_path / f"{n}.png").read_bytes() for n in (0, 1, 5, 6)]
-    assert len(set(plots)) == 4
+    for count in (1, 2, 6):
+        lengths.plot(many[:count], tmp_path / "lengths.png", "Adding")
+        (axes,) = drawn.pop().axes
+        assert [bars.get_label() for bars in axes.containers] == [f"model {i}" for i in range(count)]
+    lengths.plot(many, tmp_path / "lengths.png", "Adding")
+    panels = [axes for axes in drawn[0].axes if axes.get_visible()]
+    assert [axes.get_title() for axes in panels] == [f"model {i}: {10 * i:.1f} %" for i in (6, 5, 4, 3, 2, 1)]
+    assert {axes.containers[0].get_label() for axes in panels} == {"model 0"}
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["model 0: 0.0 %", "one answer for all"]
+    assert drawn[0].get_suptitle() == "Adding, test set, 50 sequences; bars: 95 % interval"
+
+
+def test_of_many_models_a_row_each(several: list[Evaluation]) -> None:
+    """Which a terminal of 80 columns has room for, with a dozen length bins."""
+    score = {"accuracy": Score(0.123, 0.1, 0.2)}
+    bins = [LengthBin(p, 30, 100_000 * p, 5, score) for p in (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)]
+    names = ["chordmixer", "nystromformer", "transformer", "plain: length alone"]
+    many = [replace(several[0], encoder=name, by_length=bins) for name in names]
+    many[1] = replace(many[1], by_length=[replace(b, scores={"accuracy": Score(float("nan"), 0, 0)}) for b in bins])
+    console = Console(file=StringIO(), width=100)
+    console.print(lengths.table(many))
+    assert isinstance(console.file, StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert rows[1] == ["percentile", "all", *(str(b.percentile) for b in bins)]
+    assert rows[2][:3] == ["longest", "1.0M", "2.0M"] and rows[3] == ["chordmixer", "90.0", "(85-95)", *["12"] * 12]
+    assert rows[4][0] == "nystromformer" and rows[4][3:] == ["-"] * 12
+    assert rows[-1] == ["one", "answer", "for", "all", "12.5"]
 
 
 # --- Several seeds ---
@@ -122,12 +157,8 @@ def test_seeds_change_the_picture(tmp_path: Path) -> None:
     assert len(set(plots)) == 3
 
 
-def test_a_single_length_stands_in_the_middle(
-    several: list[Evaluation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_length_stands_in_the_middle(several: list[Evaluation], tmp_path: Path, drawn: list[Any]) -> None:
     """As of pictures, which are all of one length: models side by side around it, not at the picture's edges."""
-    drawn, save = [], lengths.drawing.save
-    monkeypatch.setattr(lengths.drawing, "save", lambda figure, path: (drawn.append(figure), save(figure, path))[1])
     lengths.plot([replace(own, by_length=own.by_length[:1]) for own in several], tmp_path / "lengths.png")
     (axes,) = drawn[0].axes
     low, high = axes.get_xlim()

@@ -104,8 +104,16 @@ def against(models: Sequence[Evaluation], best: Evaluation, metric: str) -> str:
             ahead = "ahead of" if other.value > own.value else "not ahead of"
             stands = f"it is {ahead} {{}}, but the intervals overlap"
         found.setdefault(stands, []).append(model.encoder)
-    said = "; ".join(stands.format(" and ".join(names)) for stands, names in found.items())
+    said = "; ".join(stands.format(_listed(names)) for stands, names in found.items())
     return f"The best plain baseline, {best.encoder}, reaches {100 * other.value:.2f} %: {said}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["luna"]), _listed(["luna", "cnn"]), _listed(["luna", "cnn", "tcn"])
+    ('luna', 'luna and cnn', 'luna, cnn and tcn')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _data(seen: Seen) -> str:
@@ -118,14 +126,22 @@ def _data(seen: Seen) -> str:
 
 
 def _by_length(runs: list[Evaluation]) -> list[str]:
+    """A row a length bin; of many models a row each, whose intervals would be too many to read."""
     models, metric = lengths.grouped(runs), runs[0].headline
-    header = ["length percentile", "lengths", "records", *(f"{model.encoder}, %" for model in models)]
+    bins = [(str(row.percentile), f"{row.shortest:,} to {row.longest:,}") for row in runs[0].by_length]
+    if len(models) > lengths.WIDE:
+        rows = [[model.encoder, *(_value(row.scores[metric]) for row in model.by_length)] for model in models]
+        header = ["% by length percentile", *(f"{percentile}: {own}" for percentile, own in bins)]
+        return [*table(header, rows), "", "The intervals of these stand in the JSON file beside this page."]
     rows = [
-        [str(row.percentile), f"{row.shortest:,} to {row.longest:,}", f"{row.records:,}"]
-        + [cell(model.by_length[i].scores[metric], 1) for model in models]
-        for i, row in enumerate(runs[0].by_length)
+        [*own, f"{row.records:,}", *(cell(model.by_length[i].scores[metric], 1) for model in models)]
+        for i, (own, row) in enumerate(zip(bins, runs[0].by_length, strict=True))
     ]
-    return table(header, rows)
+    return table(["length percentile", "lengths", "records", *(f"{model.encoder}, %" for model in models)], rows)
+
+
+def _value(score: Score) -> str:
+    return "-" if score.value != score.value else f"{100 * score.value:.1f}"
 
 
 def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -16,6 +17,13 @@ from chordmixer.views.drawing import COLOURS, MARKERS
 
 ROOM = 0.5
 """Of the way to the next length bin, over which models stand side by side: their bars do not hide each other."""
+WIDE = 3
+"""Models above which a table has a row for each, not a column: a terminal has room for three."""
+MANY = len(COLOURS)
+"""Models above which a picture has a panel for each."""
+GUESS = "one answer for all"
+PANELS = 4
+"""Side by side."""
 
 
 def grouped(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -36,9 +44,12 @@ def spread(evaluations: Sequence[Evaluation]) -> str:
 
 
 def table(evaluations: Sequence[Evaluation]) -> Table:
-    """A row a length bin, a column a model, then all records and guessing."""
+    """A row a length bin, a column a model, then all records and guessing; of many models a row each."""
     models, first = grouped(evaluations), evaluations[0]
-    grid = Table(title=f"{first.task}, {first.split} set: {first.headline} in % by length ({spread(evaluations)})")
+    title = f"{first.task}, {first.split} set: {first.headline} in % by length ({spread(evaluations)})"
+    if len(models) > WIDE:
+        return _row_a_model(models, title)
+    grid = Table(title=title)
     grid.add_column("percentile", justify="right")
     grid.add_column("length", justify="right")
     grid.add_column("records", justify="right")
@@ -51,49 +62,102 @@ def table(evaluations: Sequence[Evaluation]) -> Table:
     overall = [_cell(e.scores[first.headline]) for e in models]
     grid.add_row("all", "", f"{first.records:,}", *overall)
     guess = [f"{100 * e.guessing[first.headline]:.1f}" for e in models]
-    grid.add_row("one answer for all", "", f"{first.records:,}", *guess)
+    grid.add_row(GUESS, "", f"{first.records:,}", *guess)
     return grid
+
+
+def _row_a_model(models: Sequence[Evaluation], title: str) -> Table:
+    """As narrow as it gets: no frame, whole per cents by length percentile."""
+    first, metric = models[0], models[0].headline
+    grid = Table(title=title, box=None, padding=(0, 1, 0, 0))
+    grid.add_column("percentile")
+    for name in ("all", *(str(row.percentile) for row in first.by_length)):
+        grid.add_column(name, justify="right")
+    grid.add_row("longest", "", *(_short(row.longest) for row in first.by_length))
+    for model in models:
+        values = [row.scores[metric].value for row in model.by_length]
+        bins = ["-" if value != value else f"{100 * value:.0f}" for value in values]
+        grid.add_row(model.encoder, _cell(model.scores[metric]), *bins)
+    grid.add_row(GUESS, f"{100 * first.guessing[metric]:.1f}")
+    return grid
+
+
+# --- The picture ---
 
 
 def plot(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path:
     """Headline metric by length percentile, one line a model, guessing as a dashed one; the title is else the task's.
 
-    Bars are 95 % intervals, or from the lowest to the highest of a model's runs with several seeds.
+    Bars are 95 % intervals, or from the lowest to the highest of a model's runs with several seeds. Many models have
+    a panel each, beside the first of them.
     """
-
     models, first = grouped(evaluations), evaluations[0]
-    figure, axes = drawing.pyplot().subplots(figsize=(8, 5), layout="constrained")
-    places = range(len(first.by_length))
     runs = Counter(e.encoder for e in evaluations)
-    for number, evaluation in enumerate(models):
-        scores = [row.scores[first.headline] for row in evaluation.by_length]
-        values = [s.value for s in scores]
-        bars = [[max(0.0, s.value - s.low) for s in scores], [max(0.0, s.high - s.value) for s in scores]]
-        aside = ROOM * (number - (len(models) - 1) / 2) / max(len(models), 4)
-        again, colour = divmod(number, len(COLOURS))
-        axes.errorbar(
-            [place + aside for place in places],
-            values,
-            bars,
-            color=COLOURS[colour],
-            marker=MARKERS[again % len(MARKERS)],
-            markersize=5,
-            capsize=3,
-            label=evaluation.encoder + (f", {runs[evaluation.encoder]} runs" if runs[evaluation.encoder] > 1 else ""),
-        )
-    axes.axhline(first.guessing[first.headline], color="grey", linestyle="--", label="one answer for all")
-    axes.set_xticks(list(places), [f"{row.percentile}\n{row.longest:,}" for row in first.by_length])
-    axes.set_xlabel("length percentile, and the longest sequence below it")
-    axes.set_ylabel(first.headline)
-    axes.set_xlim(-ROOM, len(first.by_length) - 1 + ROOM)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_title(
-        f"{title or first.task}, {first.split} set, {first.records:,} sequences; bars: {spread(evaluations)}",
-        fontsize=11,
-    )
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    names = {e: e + (f", {n} runs" if n > 1 else "") for e, n in runs.items()}
+    said = f"{title or first.task}, {first.split} set, {first.records:,} sequences; bars: {spread(evaluations)}"
+    figure = _panels(models, names) if len(models) > MANY else _together_in_one(models, names)
+    figure.suptitle(said, fontsize=11)
     return drawing.save(figure, path)
+
+
+def _together_in_one(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
+    figure, axes = drawing.pyplot().subplots(figsize=(8, 5), layout="constrained")
+    metric = models[0].headline
+    for number, model in enumerate(models):
+        again, colour = divmod(number, len(COLOURS))
+        aside = ROOM * (number - (len(models) - 1) / 2) / max(len(models), 4)
+        _line(axes, model, metric, names[model.encoder], aside, COLOURS[colour], MARKERS[again % len(MARKERS)])
+    _frame(axes, models[0], [f"{row.percentile}\n{row.longest:,}" for row in models[0].by_length])
+    axes.set_xlabel("length percentile, and the longest sequence below it")
+    axes.set_ylabel(metric)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
+    """The first model in every panel, with one of the others, the best of them first."""
+    first, *others = models
+    metric = first.headline
+    others.sort(key=lambda model: -model.scores[metric].value)
+    rows = -(-len(others) // PANELS)
+    figure, grid = drawing.pyplot().subplots(
+        rows, PANELS, figsize=(2.6 * PANELS, 0.9 + 1.9 * rows), sharex=True, sharey=True, layout="constrained"
+    )
+    for axes, other in zip(grid.flat, others, strict=False):
+        _line(axes, first, metric, names[first.encoder], -ROOM / 6, COLOURS[0], "")
+        _line(axes, other, metric, names[other.encoder], ROOM / 6, COLOURS[1], MARKERS[0])
+        _frame(axes, first, [str(row.percentile) for row in first.by_length])
+        axes.set_title(f"{names[other.encoder]}: {100 * other.scores[metric].value:.1f} %", fontsize=9)
+        axes.tick_params(labelsize=7)
+    for axes in [*grid.flat][len(others) :]:
+        axes.set_visible(False)
+    for axes in [*grid.flat][max(0, len(others) - PANELS) : len(others)]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("length percentile", fontsize=8)
+    figure.supylabel(metric, fontsize=9)
+    known = {label: line for line, label in zip(*grid.flat[0].get_legend_handles_labels(), strict=True)}
+    own = names[first.encoder]
+    shown = {f"{own}: {100 * first.scores[metric].value:.1f} %": known[own], GUESS: known[GUESS]}
+    figure.legend([*shown.values()], [*shown], loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _line(axes: Any, model: Evaluation, metric: str, label: str, aside: float, color: str, marker: str) -> None:
+    scores = [row.scores[metric] for row in model.by_length]
+    bars = [[max(0.0, s.value - s.low) for s in scores], [max(0.0, s.high - s.value) for s in scores]]
+    places, values = [place + aside for place in range(len(scores))], [s.value for s in scores]
+    axes.errorbar(places, values, bars, color=color, marker=marker, markersize=5, capsize=3, label=label)
+
+
+def _frame(axes: Any, first: Evaluation, ticks: Sequence[str]) -> None:
+    axes.axhline(first.guessing[first.headline], color="grey", linestyle="--", label=GUESS)
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set_xlim(-ROOM, len(ticks) - 1 + ROOM)
+    axes.set_ylim(-0.02, 1.02)
+    axes.grid(alpha=0.3)
+
+
+# --- Several seeds ---
 
 
 def _together(runs: Sequence[Evaluation]) -> Evaluation:
@@ -134,3 +198,13 @@ def _cell(score: Score) -> str:
     if score.value != score.value:  # undefined: an area, where a bin has one class alone
         return "-"
     return f"{100 * score.value:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})"
+
+
+def _short(count: int) -> str:
+    """
+    >>> _short(583), _short(9_999), _short(131_072), _short(1_500_000)
+    ('583', '9999', '131k', '1.5M')
+    """
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count // 1000}k"
