@@ -111,6 +111,14 @@ def test_seconds_of_several_starts_add_up(tmp_path: Path, monkeypatch: pytest.Mo
     assert Journal.open(tmp_path, "a", True).seconds("run") == (15.0, False)
 
 
+def test_two_that_train_into_one_folder_keep_each_others_times(tmp_path: Path) -> None:
+    one, other = (Journal.open(tmp_path, "a", resume=True) for _ in range(2))
+    with one.timing("x"), other.timing("y"):
+        pass
+    both = Journal.open(tmp_path, "a", resume=True)
+    assert {*both.runs} == {"x", "y"} and not both.seconds("x")[1] and not both.seconds("y")[1]
+
+
 def test_a_start_that_was_killed_is_known(tmp_path: Path) -> None:
     runs: dict[str, Any] = {"run": {"seconds": 3.0, "starts": 2, "ends": 1}}
     files.write_json(tmp_path / running.STATE, {"format": 1, "name": "a", "runs": runs})

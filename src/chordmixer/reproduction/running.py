@@ -109,7 +109,10 @@ def finished(folder: Path, experiment: Experiment) -> Evaluation | None:
 
 
 class Journal:
-    """The file that says what a folder of runs is, and how long each took."""
+    """The file that says what a folder of runs is, and how long each took.
+
+    Several processes may train into one folder, each other models: what others wrote stays.
+    """
 
     def __init__(self, path: Path, name: str, runs: dict[str, dict[str, float]]) -> None:
         self.path, self.name, self.runs = path, name, runs
@@ -133,22 +136,23 @@ class Journal:
         own = self.runs.setdefault(run, {"seconds": 0.0, "starts": 0, "ends": 0})
         own["starts"] += 1
         began = time.monotonic()
-        self._save()
+        self._save(run)
         try:
             yield
         finally:
             own["seconds"] += time.monotonic() - began
             own["ends"] += 1
-            self._save()
+            self._save(run)
 
     def seconds(self, run: str) -> tuple[float, bool]:
         """All that are known, and whether some are not."""
         own = self.runs.get(run, {"seconds": 0.0, "starts": 1, "ends": 0})
         return own["seconds"], own["starts"] > own["ends"]
 
-    def _save(self) -> None:
+    def _save(self, run: str) -> None:
         if first_rank():
-            files.write_json(self.path, {"format": 1, "name": self.name, "runs": self.runs})
+            known = files.read_json(self.path)["runs"] if self.path.exists() else {}
+            files.write_json(self.path, {"format": 1, "name": self.name, "runs": {**known, run: self.runs[run]}})
 
 
 def first_rank() -> bool:
