@@ -166,9 +166,11 @@ class ChordMixer(nn.Module):
         if self._joinable(values):
             return self._joined(x, exits)
         for block, (tokens, sequences) in zip(self.blocks, exits, strict=False):
-            left.append(values[tokens:])
-            values = block(values[:tokens], x.offsets[: sequences + 1])
-        return torch.cat([values, *reversed(left)])
+            if tokens < len(values):  # a slice of all would cost a copy of the gradient
+                left.append(values[tokens:])
+                values = values[:tokens]
+            values = block(values, x.offsets[: sequences + 1])
+        return torch.cat([values, *reversed(left)]) if left else values
 
     def _joinable(self, values: Float[Tensor, "T C"]) -> bool:
         """Whether kernels can take all blocks at once: only norms that they know, and nobody who watches a block."""

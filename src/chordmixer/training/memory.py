@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
@@ -178,6 +179,11 @@ class Size:
         """Tokens, once for each block that they pass."""
         return sum(self.reach)
 
+    @property
+    def left(self) -> int:
+        """Tokens behind blocks that some leave: they wait there for the others, and all of a block with them."""
+        return sum(before for before, now in pairwise(self.reach) if now < before)
+
 
 # --- Plain torch ---
 
@@ -197,10 +203,11 @@ def _plain(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
         "inputs of the norms": size.passes * (of_norm(net.prenorm, C) + of_norm(net.norm, C)),
         "dropout": size.passes * (full if net.order == "paper" else a * C) if net.dropout else 0,
     }
-    # The encoder holds every block's input until all blocks are done, for the sequences that leave early.
-    held = 0 if as_it_is or net.prenorm in ("layer", "batch") else size.passes * full
-    adding = last * (full + a * C + (full if place.half else 0) + (full if net.prenorm else 0))
-    together = (T + last) * full
+    kept_anyway = as_it_is or net.prenorm in ("layer", "batch")  # a block's input, by what reads it first
+    held = 0 if kept_anyway else (T + size.left) * full
+    own = 0 if kept_anyway or size.reach[-2:-1] != [last] else full  # of the last block, which is not held
+    adding = last * (own + full + a * C + (full if place.half else 0) + (full if net.prenorm else 0))
+    together = (T + last if last < T else T) * full
     forward = {**kept, "inputs of the blocks": held, "outputs": max(adding, together)}
     if model.final_norm:
         backward = {**kept, "last norm": T * of_norm("layer", C), "gradients": 2 * T * full}

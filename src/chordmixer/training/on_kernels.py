@@ -30,7 +30,7 @@ def _stored(size: Size, place: Place, model: ModelConfig) -> list[Terms]:
     behind = a * C if net.norm == "batch" else of_norm(net.norm, C)
     beside = behind + (0 if normed or folded else of_norm(net.prenorm, C))
     kept = {
-        "inputs of the blocks": size.passes * a * C * (2 if net.prenorm == "group" else 1),
+        "inputs of the blocks": (size.passes + (T + size.left if net.prenorm == "group" else 0)) * a * C,
         "inputs of the norms": size.passes * (beside + (8 if normed else 0)),
         "weights for the kernels": size.of_blocks * (a + (2 if normed else 0)),
     }
