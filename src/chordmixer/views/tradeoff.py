@@ -70,7 +70,8 @@ def plot(points: Sequence[Point], path: Path) -> Path:
 
     if not points:
         raise ValueError("no model was measured: a picture needs at least one; give a Point")
-    figure, axes = drawing.pyplot().subplots(figsize=(9, 5), layout="constrained")
+    height = max(5.0, 0.6 + 0.29 * len(points))  # the legend has a line for each
+    figure, axes = drawing.pyplot().subplots(figsize=(9, height), layout="constrained")
     most, speeds = max(point.memory for point in points), [point.speed for point in points]
     for number, point in enumerate(points):
         again, colour = divmod(number, len(COLOURS))
@@ -85,6 +86,10 @@ def plot(points: Sequence[Point], path: Path) -> Path:
             zorder=3 - point.memory / most,  # small ones over large ones
             label=f"{point.name}, {size(point.memory)}",
         )
+        if len(points) > len(COLOURS):  # colours come again
+            axes.annotate(
+                point.name, (point.speed, 100 * point.score), fontsize=7, ha="center", va="center", zorder=4
+            )
     if max(speeds) > FAR * min(speeds):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
