@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,28 @@ def test_a_torn_line_is_left_out() -> None:
 def test_the_last_word_counts() -> None:
     said = b'{"stage": "inference"}\n{"stage": "training"}\n'
     assert apart._merged(said)["stage"] == "training"
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        ({"done": True}, {"stage": "training"}),
+        (
+            {"failed": "refused", "message": "too long"},
+            {"stage": "training", "failed": "refused", "message": "too long"},
+        ),
+        ({}, {"stage": "training", "failed": "time limit", "message": "stopped after 120 s"}),
+    ],
+    ids=["done", "failed", "unfinished"],
+)
+def test_an_end_in_the_last_moment_is_an_end(
+    troubled: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], found: dict[str, Any]
+) -> None:
+    """Said before the time was over, by a process that had not left yet."""
+    said = "".join(json.dumps(event) + "\n" for event in ({"stage": "training"}, last))
+
+    def late(*_: Any, timeout: float, **__: Any) -> None:
+        raise subprocess.TimeoutExpired("python", timeout, said.encode())
+
+    monkeypatch.setattr(apart.subprocess, "run", late)
+    assert apart.run(troubled("Harmless", 120.0)) == found

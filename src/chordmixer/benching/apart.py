@@ -29,13 +29,12 @@ def run(case: Case) -> dict[str, Any]:
             timeout=limit,
             env=environment,
         )
+        said, broken = ended.stdout, _crash(ended.returncode, ended.stderr.decode(errors="replace"))
     except subprocess.TimeoutExpired as late:
-        known = _merged(late.stdout or b"")
-        return known | {"failed": "time limit", "message": f"stopped after {limit:g} s"}
-    known = _merged(ended.stdout)
-    if known.pop("done", False) or "failed" in known:
-        return known
-    return known | _crash(ended.returncode, ended.stderr.decode(errors="replace"))
+        said, broken = late.stdout or b"", {"failed": "time limit", "message": f"stopped after {limit:g} s"}
+    known = _merged(said)
+    over = known.pop("done", False) or "failed" in known  # it may have come to its end in the last moment
+    return known if over else known | broken
 
 
 def _merged(said: bytes) -> dict[str, Any]:
