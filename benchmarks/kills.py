@@ -1,6 +1,7 @@
 """kill -9 at random moments and inside writes, then --resume: are the final weights the same bytes?
 
 python benchmarks/kills.py --random 20 --aimed 5
+python benchmarks/kills.py --random 20 --aimed 5 --pretrain genomes.fa
 """
 
 from __future__ import annotations
@@ -13,26 +14,39 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-SETTINGS = (
-    "data.base_length=32",
-    "data.max_length=64",
-    "data.training=96",
-    "data.validation=24",
-    "data.test=24",
+TINY = (
     "model.network.track_size=2",
     "model.network.hidden=4",
     "model.network.dropout=0.1",
-    "training.epochs=20",
     "training.batch_sequences=8",
     "training.accumulate=2",
     "training.evaluate_every=7",
     "training.checkpoint_every=3",
     "training.device=cpu",
 )
+SETTINGS = (
+    "data.base_length=32",
+    "data.max_length=64",
+    "data.training=96",
+    "data.validation=24",
+    "data.test=24",
+    "training.epochs=20",
+    *TINY,
+)
 """A run of 120 steps and some 40 checkpoints, over within seconds."""
+MASKED = (
+    "data.shortest=8",
+    "data.longest=32",
+    "data.segments=96",
+    "training.epochs=15",
+    "training.average=0.1",
+    *TINY,
+)
+"""The same of segments whose letters are masked, with averaged weights."""
 
 COUNTED = """
 import os, signal, sys
@@ -67,11 +81,22 @@ class Outcome(NamedTuple):
     strays: int
 
 
-def start(run: Path, *settings: str, dies_at_write: int = 0) -> subprocess.Popen[str]:
+def words(settings: Sequence[str], *command: str) -> list[str]:
+    """A command with these settings."""
+    return [*command, *(word for setting in settings for word in ("--set", setting))]
+
+
+TRAIN = words(SETTINGS, "train", "adding")
+
+
+def pretrain(file: Path | str) -> list[str]:
+    """The command that learns from a file without labels."""
+    return words(MASKED, "pretrain", str(file), "--no-baselines")
+
+
+def start(run: Path, *settings: str, command: Sequence[str] = TRAIN, dies_at_write: int = 0) -> subprocess.Popen[str]:
     """The command that trains into `run`, or goes on with it."""
-    arguments = ["train", "adding", "--resume", "--out", str(run)]
-    for setting in (*SETTINGS, *settings):
-        arguments += ["--set", setting]
+    arguments = [*words(settings, *command), "--resume", "--out", str(run)]
     return subprocess.Popen(
         [sys.executable, "-c", COUNTED, str(dies_at_write), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -81,10 +106,11 @@ def start(run: Path, *settings: str, dies_at_write: int = 0) -> subprocess.Popen
     )
 
 
-def send(number: int, child: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
-    """A signal so long after the child's first line, which it says once it trains: its exit code and its errors."""
+def send(number: int, child: subprocess.Popen[str], seconds: float, after: str = "") -> tuple[int, str]:
+    """A signal so long after the child's first line with these words: its exit code and its errors."""
     assert child.stdout
-    child.stdout.readline()
+    while (line := child.stdout.readline()) and after not in line:
+        pass
     time.sleep(seconds)
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
@@ -107,22 +133,25 @@ def main() -> None:
         "--aimed", type=int, default=5, help="kills in place of a flush or rename, spread over a run"
     )
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--pretrain", metavar="FASTA", help="pre-train on this file, in place of an Adding problem")
     given = options.parse_args()
+    command = pretrain(given.pretrain) if given.pretrain else TRAIN
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(0 if _all_equal(Path(folder), given.random, given.aimed, random.Random(given.seed)) else 1)
+        equal = _all_equal(Path(folder), command, given.random, given.aimed, random.Random(given.seed))
+    sys.exit(0 if equal else 1)
 
 
-def _all_equal(folder: Path, at_random: int, aimed: int, chance: random.Random) -> bool:
+def _all_equal(folder: Path, command: Sequence[str], at_random: int, aimed: int, chance: random.Random) -> bool:
     """Run it all and print a row a kind of kill."""
-    seconds, writes = _finish(folder / "whole")
+    seconds, writes = _finish(folder / "whole", command)
     whole = weights(folder / "whole")
     print(f"unkilled: {seconds:.1f} s after the first line, {writes} flushes and renames")
     moments = [chance.uniform(0, seconds) for _ in range(at_random)]
     spread = [1 + chance.randrange(i * writes // aimed, (i + 1) * writes // aimed) for i in range(1, aimed)]
     places = [2, *spread][:aimed]  # the first rename of all, when the folder is new
     rows = {
-        "random": [_killed_at(folder / f"random-{i}", moment, whole) for i, moment in enumerate(moments)],
-        "aimed": [_killed_inside(folder / f"aimed-{i}", place, whole) for i, place in enumerate(places)],
+        "random": [_killed_at(folder / f"random-{i}", command, moment, whole) for i, moment in enumerate(moments)],
+        "aimed": [_killed_inside(folder / f"aimed-{i}", command, place, whole) for i, place in enumerate(places)],
     }
     print(f"{'kills':<8}{'number':>8}{'resumes':>9}{'strays':>8}  byte-equal")
     for kind, outcomes in rows.items():
@@ -132,27 +161,27 @@ def _all_equal(folder: Path, at_random: int, aimed: int, chance: random.Random) 
     return all(o.equal and not o.strays for outcomes in rows.values() for o in outcomes)
 
 
-def _killed_at(run: Path, seconds: float, whole: bytes) -> Outcome:
+def _killed_at(run: Path, command: Sequence[str], seconds: float, whole: bytes) -> Outcome:
     """Killed so long after the first line; where the run was over before, killed while it finds nothing to do."""
     starts, code = 0, 0
     while code != -signal.SIGKILL:
         starts += 1
-        code, _ = send(signal.SIGKILL, start(run), seconds / starts)
-    return _resumed(run, whole, starts, f"after {seconds / starts:.2f} s")
+        code, _ = send(signal.SIGKILL, start(run, command=command), seconds / starts)
+    return _resumed(run, command, whole, starts, f"after {seconds / starts:.2f} s")
 
 
-def _killed_inside(run: Path, place: int, whole: bytes) -> Outcome:
-    child = start(run, dies_at_write=place)
+def _killed_inside(run: Path, command: Sequence[str], place: int, whole: bytes) -> Outcome:
+    child = start(run, command=command, dies_at_write=place)
     child.communicate(timeout=600)
     assert child.returncode == -signal.SIGKILL, child.returncode
-    return _resumed(run, whole, 1, f"at flush or rename {place}")
+    return _resumed(run, command, whole, 1, f"at flush or rename {place}")
 
 
-def _resumed(run: Path, whole: bytes, resumes: int, how: str) -> Outcome:
+def _resumed(run: Path, command: Sequence[str], whole: bytes, resumes: int, how: str) -> Outcome:
     """Resume until done, and look."""
     left, result = len(strays(run)), "equal"
     try:
-        _finish(run)
+        _finish(run, command)
         result = "equal" if weights(run) == whole else "DIFFERENT"
     except RuntimeError as error:
         result = f"NOT RESUMED: {error}"
@@ -160,9 +189,9 @@ def _resumed(run: Path, whole: bytes, resumes: int, how: str) -> Outcome:
     return Outcome(resumes, result == "equal", len(strays(run)))
 
 
-def _finish(run: Path) -> tuple[float, int]:
+def _finish(run: Path, command: Sequence[str]) -> tuple[float, int]:
     """Run to the end: seconds since the first line, and how many flushes and renames there were."""
-    child = start(run)
+    child = start(run, command=command)
     assert child.stdout
     child.stdout.readline()
     began = time.monotonic()

@@ -63,6 +63,22 @@ def test_killed_three_times_at_random(kills: ModuleType, unkilled: bytes, tmp_pa
     assert resumed(tmp_path) == unkilled
 
 
+def test_pre_training_killed_three_times(kills: ModuleType, tmp_path: Path) -> None:
+    """Masks too are what they would have been."""
+    chance, run = random.Random(3), tmp_path / "run"
+    genome = "".join(chance.choice("ACGT") for _ in range(4_000))
+    (tmp_path / "genome.fa").write_text(f">a\n{genome}\n")
+    command = kills.pretrain(tmp_path / "genome.fa")
+    _, errors = kills.start(tmp_path / "whole", command=command).communicate(timeout=120)
+    assert errors == ""
+    for _ in range(3):
+        child = kills.start(run, command=command)
+        code, _ = kills.send(signal.SIGKILL, child, chance.uniform(0.2, 0.5), after="training sequences")
+        assert code == -signal.SIGKILL
+    assert checkpoints.found(run) and not (run / MODEL).exists()
+    assert resumed(run) == kills.weights(tmp_path / "whole")
+
+
 def test_killed_inside_a_save(kills: ModuleType, unkilled: bytes, tmp_path: Path) -> None:
     """In place of the third checkpoint's rename: 3 calls for config.json, 8 for each, the 7th its rename."""
     child = kills.start(tmp_path, dies_at_write=3 + 2 * 8 + 7)
