@@ -103,7 +103,7 @@ def test_of_many_models_a_row_each(several: list[Evaluation]) -> None:
     assert isinstance(console.file, StringIO)
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert rows[1] == ["percentile", "all", *(str(b.percentile) for b in bins)]
-    assert rows[2][:3] == ["longest", "1.0M", "2.0M"] and rows[3] == ["chordmixer", "90.0", "(85-95)", *["12"] * 12]
+    assert rows[2][:3] == ["longest", "1M", "2M"] and rows[3] == ["chordmixer", "90.0", "(85-95)", *["12"] * 12]
     assert rows[4][0] == "nystromformer" and rows[4][3:] == ["-"] * 12
     assert rows[-1] == ["one", "answer", "for", "all", "12.5"]
 

@@ -56,9 +56,16 @@ def test_a_picture(tmp_path: Path) -> None:
     assert all(picture.startswith(b"\x89PNG") for picture in pictures) and len(set(pictures)) == 3
 
 
-def test_more_models_than_colours(tmp_path: Path) -> None:
-    many = [replace(POINT, name=str(i), speed=10.0 + i) for i in range(8)]
-    assert plot(many, tmp_path / "p.png").stat().st_size > 10_000
+def test_all_of_many_models_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a legend that the picture has room for, and at their circles, since colours come again."""
+    drawn, save = [], tradeoff.drawing.save
+    monkeypatch.setattr(tradeoff.drawing, "save", lambda figure, path: (drawn.append(figure), save(figure, path))[1])
+    many = [replace(POINT, name=f"model {i}", speed=10.0 + i) for i in range(20)]
+    plot(many, tmp_path / "p.png")
+    (figure,) = drawn
+    box = figure.legends[0].get_window_extent()
+    assert box.y0 >= 0 and len(figure.legends[0].get_texts()) == 20
+    assert [text.get_text() for text in figure.axes[0].texts] == [point.name for point in many]
 
 
 def test_no_figure_stays_open(tmp_path: Path) -> None:

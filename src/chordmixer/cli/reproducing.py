@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say
+
+if TYPE_CHECKING:
+    from chordmixer.training import Evaluation
 
 
 def reproduce(
@@ -79,14 +82,18 @@ def reproduce(
         say("the same command with --resume goes on with all of it")
         raise
     if first_rank():
-        if scores:
-            from rich.console import Console
+        _show(pages, scores)
 
-            from chordmixer.views import lengths
 
-            Console().print(lengths.table(scores))
-        for path in pages:
-            print(f"page: {path}")
+def _show(pages: list[Path], scores: list[Evaluation]) -> None:
+    if scores:
+        from rich.console import Console
+
+        from chordmixer.views import lengths
+
+        Console().print(lengths.table(scores))
+    for path in pages:
+        print(f"page: {path}")
 
 
 def _list(time: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a token looks like before the encoder: a learned vector an id, or a linear map of real channels; a mark."""
+"""What tokens look like before the encoder: a learned vector an id or a linear map, and a mark on the first."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def listops(data: ListOpsConfig) -> Experiment:
 def pathfinder(data: PathfinderConfig) -> Experiment:
     """H = 320, S = 24, batches of 150 at rate 0.005, with batch norms on both sides of each block; 10 epochs.
 
-    For Path-X 128, 10, 120, 0.001 and 30 epochs. The norms are the released code's, and decide: with a layer norm
-    before each block it stayed at chance for nine epochs, with these it was at 93 % after four.
+    For Path-X 128, 10, 120, 0.001 and 30 epochs, not run yet. The norms are the released code's, and decide: with a
+    layer norm before each block it stayed at chance for nine epochs; with these, 98.3 % of the test were right.
 
     >>> pathfinder(PathfinderConfig(size=128)).model.network.track_size
     10

@@ -13,14 +13,15 @@ from rich.table import Table
 from chordmixer.training import Evaluation
 from chordmixer.training.evaluation import Score
 from chordmixer.views import drawing
-from chordmixer.views.drawing import COLOURS, MARKERS
+from chordmixer.views.axes import compact
+from chordmixer.views.drawing import COLOURS
 
 ROOM = 0.5
 """Of the way to the next length bin, over which models stand side by side: their bars do not hide each other."""
 WIDE = 3
 """Models above which a table has a row for each, not a column: a terminal has room for three."""
 MANY = len(COLOURS)
-"""Models above which a picture has a panel for each."""
+"""Models above which a picture has a panel for each: there are no more colours."""
 GUESS = "one answer for all"
 PANELS = 4
 """Side by side."""
@@ -73,7 +74,7 @@ def _row_a_model(models: Sequence[Evaluation], title: str) -> Table:
     grid.add_column("percentile")
     for name in ("all", *(str(row.percentile) for row in first.by_length)):
         grid.add_column(name, justify="right")
-    grid.add_row("longest", "", *(_short(row.longest) for row in first.by_length))
+    grid.add_row("longest", "", *(compact(float(f"{row.longest:.3g}")) for row in first.by_length))
     for model in models:
         values = [row.scores[metric].value for row in model.by_length]
         bins = ["-" if value != value else f"{100 * value:.0f}" for value in values]
@@ -104,9 +105,8 @@ def _together_in_one(models: Sequence[Evaluation], names: Mapping[str, str]) -> 
     figure, axes = drawing.pyplot().subplots(figsize=(8, 5), layout="constrained")
     metric = models[0].headline
     for number, model in enumerate(models):
-        again, colour = divmod(number, len(COLOURS))
         aside = ROOM * (number - (len(models) - 1) / 2) / max(len(models), 4)
-        _line(axes, model, metric, names[model.encoder], aside, COLOURS[colour], MARKERS[again % len(MARKERS)])
+        _line(axes, model, metric, names[model.encoder], aside, COLOURS[number], "o")
     _frame(axes, models[0], [f"{row.percentile}\n{row.longest:,}" for row in models[0].by_length])
     axes.set_xlabel("length percentile, and the longest sequence below it")
     axes.set_ylabel(metric)
@@ -125,7 +125,7 @@ def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
     )
     for axes, other in zip(grid.flat, others, strict=False):
         _line(axes, first, metric, names[first.encoder], -ROOM / 6, COLOURS[0], "")
-        _line(axes, other, metric, names[other.encoder], ROOM / 6, COLOURS[1], MARKERS[0])
+        _line(axes, other, metric, names[other.encoder], ROOM / 6, COLOURS[1], "o")
         _frame(axes, first, [str(row.percentile) for row in first.by_length])
         axes.set_title(f"{names[other.encoder]}: {100 * other.scores[metric].value:.1f} %", fontsize=9)
         axes.tick_params(labelsize=7)
@@ -198,13 +198,3 @@ def _cell(score: Score) -> str:
     if score.value != score.value:  # undefined: an area, where a bin has one class alone
         return "-"
     return f"{100 * score.value:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})"
-
-
-def _short(count: int) -> str:
-    """
-    >>> _short(583), _short(9_999), _short(131_072), _short(1_500_000)
-    ('583', '9999', '131k', '1.5M')
-    """
-    if count < 10_000:
-        return str(count)
-    return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count // 1000}k"
