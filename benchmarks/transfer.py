@@ -109,15 +109,20 @@ def options(way: str, pre: Path) -> list[str]:
 
 
 def chordmixer(words: list[str], out: Path) -> float | None:
-    """Its seconds, not known of a run that was there before; what it prints goes beside its folder."""
+    """Its seconds, not known of a run that was broken off; what it prints goes beside its folder."""
+    took = out.with_suffix(".seconds")
     if (out / SCORES).exists() and ("--no-baselines" in words or (out / PLAIN).exists()):
-        return None
+        return float(took.read_text()) if took.exists() else None
     again = ["--resume"] if out.exists() else []
     start = time.monotonic()
     with out.with_suffix(".log").open("a") as log:
         command = [sys.executable, "-m", "chordmixer", *words, "--out", str(out), *again]
         subprocess.run(command, check=True, stdout=log, stderr=log)
-    return None if again else time.monotonic() - start
+    if again:
+        return None
+    seconds = time.monotonic() - start
+    took.write_text(f"{seconds:.1f}\n")
+    return seconds
 
 
 def pretrain(data: Path, work: Path, extra: list[str]) -> dict[str, Any]:

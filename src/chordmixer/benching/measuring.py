@@ -18,7 +18,7 @@ from chordmixer.models.baselines import layers
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.packed import Packed
 
-ROUNDS, LEAST, SECONDS = 7, 0.5, 10.0
+ROUNDS, LEAST, SECONDS = 7, 0.5, 4.0
 """Rounds of which the median is taken: more where they take less than `LEAST` seconds together, fewer where they take
 more than `SECONDS`."""
 CHECKED, TOLERANCE = 2_000, 1e-4
