@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--fragments", type=int, default=4_000, help="labelled ones to train on")
+    parser.add_argument("--tasks", default="fragments,mpra")
     parser.add_argument("--at-once", type=int, default=1, help="runs that share the device, after the pre-training")
     parser.add_argument("--set-pre", action="append", default=[], help="a setting of the pre-training")
     parser.add_argument("--set", action="append", default=[], help="a setting of all other runs")
@@ -233,6 +234,7 @@ def main() -> None:
         (name, own, way, seed)
         for seed in range(arguments.seeds)
         for name, own in tasks(arguments.data, arguments.work).items()
+        if name in arguments.tasks.split(",")
         for way in WAYS
     ]
     with ThreadPoolExecutor(arguments.at_once) as pool:

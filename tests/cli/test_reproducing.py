@@ -48,7 +48,7 @@ def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
     assert (code, errors) == (0, "")
     assert "This is a run of 0.5 of the epochs (1 epoch in place of 2): not the paper's number." in said
     words_said = " ".join(said.split())
-    assert "pointwise-seed1, 4 of 4" in said and "(lowest to highest of 2 runs, 95 % interval of a" in words_said
+    assert "pointwise-flat-seed1, 4 of 4" in said and "(lowest to highest of 2 runs, 95 % interval of a" in words_said
     assert said.count("plain baselines on the same records, on the CPU") == 1 and "plain: " in words_said
     for folder in ("run", "results"):
         (md,), (document,) = ([*(tmp_path / folder).glob(f"*-adding-200-cpu.{end}")] for end in ("md", "json"))
@@ -58,7 +58,7 @@ def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
         assert first[4].startswith("**Settings were changed with --set: data.base_length=20, ")
         known = json.loads(document.read_text())
         assert [(run["encoder"], run["seed"]) for run in known["runs"]] == [
-            *(("chordmixer", 0), ("chordmixer", 1), ("pointwise", 0), ("pointwise", 1))
+            *(("chordmixer", 0), ("chordmixer", 1), ("pointwise-flat", 0), ("pointwise-flat", 1))
         ]
         assert known["command"].startswith("chordmixer reproduce adding-200 --out ")
     before = page(tmp_path / "results")

@@ -61,7 +61,7 @@ def test_flat_is_padded_then_linear(random_batch: Make) -> None:
     torch.nn.init.normal_(head.linear.bias)
     x.values.requires_grad_()
     rows = torch.nn.functional.pad(x.to_padded(), (0, 0, 0, 40 - max(x.lengths))).flatten(1)
-    found, expected = head(x), head.linear(rows)
+    found, expected = head(x), head.linear(rows * head.scale)
     torch.testing.assert_close(found, expected)
     against = torch.randn_like(found)
     learnt = [x.values, head.linear.weight, head.linear.bias]
@@ -71,8 +71,27 @@ def test_flat_is_padded_then_linear(random_batch: Make) -> None:
 
 def test_flat_sums_half_precision_exactly_enough(random_batch: Make) -> None:
     head, x = FlatHead(8, 2, longest=3_000), random_batch([3_000], 8, torch.bfloat16)
-    expected = head.linear.double()(x.values.double().flatten()[None])
+    expected = head.linear.double()(x.values.double().flatten()[None] * head.scale)
     torch.testing.assert_close(head.float()(x).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_steps_of_flat_grow_as_the_root_of_the_length(random_batch: Make) -> None:
+    """A step of Adam moves each weight by the whole rate, all in the direction that helps."""
+    moved = []
+    for longest in (100, 10_000):
+        torch.manual_seed(0)
+        head, x = FlatHead(8, 1, longest), random_batch([longest], 8)
+        assert head(x).abs() < 5
+        before = head(x).item()
+        step(head, x)
+        moved.append(abs(head(x).item() - before))
+    assert 8 < moved[1] / moved[0] < 12  # with a plain map 100
+
+
+def step(head: FlatHead, x: Packed) -> None:
+    adam = torch.optim.Adam(head.parameters(), lr=1e-3)
+    head(x).sum().backward()
+    adam.step()
 
 
 def test_flat_makes_no_padding(random_batch: Make, peak_bytes: Callable[[Callable[[], Any]], int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from chordmixer.models import ModelConfig
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.recipes import ablation
-from chordmixer.recipes.ablation import PADDING, POOLING, Study, with_room
+from chordmixer.recipes.ablation import PADDING, POOLING, READING, Study, with_room
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.fragments import FragmentsConfig
 from chordmixer.training import Experiment, TrainingConfig
@@ -53,11 +53,19 @@ def test_rivals_that_take_pieces(encoder: str) -> None:
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-@pytest.mark.parametrize("study", [POOLING, PADDING], ids=["pooling", "padding"])
+@pytest.mark.parametrize("study", [POOLING, PADDING, READING], ids=["pooling", "padding", "reading"])
 def test_any_encoder_in_any_version(study: Study, encoder: str) -> None:
     assert settings(study, encoder)
-    for version in study.versions:
+    for version in filter(None, study.versions):
         assert [*settings(study, encoder, version)] == [f"{encoder}-{version}"]
+
+
+def test_who_reads_the_adding_problem_how() -> None:
+    assert settings(READING, "chordmixer") == {"chordmixer": ("chordmixer", "average", "packed")}
+    assert settings(READING, "cosformer") == {"cosformer-flat": ("cosformer", "flat", "packed")}
+    assert settings(READING, "cosformer", "average") == {"cosformer-average": ("cosformer", "average", "packed")}
+    with pytest.raises(ValueError, match=r"cosformer- with one of average, flat behind it$"):
+        READING.experiments(around("cosformer"), "last")
 
 
 def test_padding_of_the_appendix() -> None:

@@ -16,7 +16,8 @@ from chordmixer.training import Evaluation, Experiment
 
 Evaluated = Callable[[str, float], Evaluation]
 SMALL = {"training": {"epochs": 1, "device": "cpu"}}
-VERSIONS = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, Entry) and entry.versions}
+NAMES = ("ablation", "ablation-mitogenomes", "padding")
+VERSIONS = {name: entry for name, entry in ENTRIES.items() if name in NAMES and isinstance(entry, Entry)}
 
 
 def quiet(_: str) -> None:
@@ -39,8 +40,7 @@ def test_every_number_is_of_a_version(tiny: Experiment) -> None:
 
 
 def test_data_are_those_of_other_entries() -> None:
-    assert [*VERSIONS] == ["ablation", "ablation-mitogenomes", "padding"]
-    for name, of in zip(VERSIONS, ("carassius-labeo", "mitogenomes", "documents"), strict=True):
+    for name, of in zip(NAMES, ("carassius-labeo", "mitogenomes", "documents"), strict=True):
         own, other = VERSIONS[name], ENTRIES[of]
         assert isinstance(other, Entry) and callable(load(own.versions).experiments)
         assert (own.data, own.config, own.classes) == (other.data, other.config, other.classes)

@@ -19,8 +19,11 @@ ALONE = ["adding-200", "adding-1000", "adding-16k", "adding-128k", "listops", "i
 
 
 def test_every_run_of_the_paper_has_the_released_settings() -> None:
-    assert {name for name, entry in RUNS.items() if entry.released and not entry.versions} == set(whose.RELEASED)
-    assert set(whose.RELEASED) == {name for name, entry in RUNS.items() if entry.hyper and not entry.versions}
+    trained = {
+        name: entry for name, entry in RUNS.items() if name not in ("ablation", "ablation-mitogenomes", "padding")
+    }
+    assert {name for name, entry in trained.items() if entry.released} == set(whose.RELEASED)
+    assert set(whose.RELEASED) == {name for name, entry in trained.items() if entry.hyper}
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -62,6 +62,23 @@ def test_parts_share_no_record(genomes: str) -> None:
         assert all(i ^ 1 in grouped.stretches[part].records for i in grouped.stretches[part].records)
 
 
+@pytest.mark.parametrize(("balance", "share"), [(1.0, 1 / 11), (0.5, 1 / (1 + 10**0.5)), (0.0, 1 / 2)])
+def test_files_count_by_size_or_alike(tmp_path: Path, balance: float, share: float) -> None:
+    for name, alphabet, records in (("large", "AC", 100), ("small", "GT", 10)):
+        made = (f">{name}{i}\n{letters(500, i, alphabet)}\n" for i in range(records))
+        (tmp_path / f"{name}.fa").write_text("".join(made))
+    files = (str(tmp_path / "large.fa"), str(tmp_path / "small.fa"))
+    task = Masking(MaskingConfig(files, shortest=10, longest=20, segments=2_000, balance=balance))
+
+    def found(part: str) -> float:
+        records = task.records(part)
+        return sum(int(records[i].values[0]) >= 2 for i in range(len(records))) / len(records)
+
+    assert found("training") == pytest.approx(share, abs=0.06)
+    assert found("test") == pytest.approx(1 / 11, abs=0.06)
+    assert task.documents()["data.json"]["split"]["sizes"]["training"] == 77
+
+
 def test_a_single_genome_is_cut_in_three(tmp_path: Path) -> None:
     path = fasta(tmp_path / "one.fa", [5000])
     task = Masking(MaskingConfig((path,), shortest=16, longest=200))
@@ -142,6 +159,11 @@ def test_the_config_is_json_and_knows_its_store(genomes: str) -> None:
         ),
         ({"shortest": 1}, "shortest=1 and longest=16384 are not in this order, or below 2: correct them"),
         ({"shortest": 200, "longest": 100}, "shortest=200 and longest=100 are not in this order"),
+        (
+            {"balance": 2.0},
+            "balance=2 is not between 0, where all files count alike, and 1, where they count by size",
+        ),
+        ({"balance": 0.5}, "balance=0.5 is of segments, and here whole records are read, each once: set data.pieces"),
         ({"segments": -1}, "segments=-1 is not a number of segments: give 1 or more, or 0"),
         ({"tokenizer": TokenizerConfig("kmers")}, "kmers overlap, so that a masked word can be read off its neighbo"),
         (

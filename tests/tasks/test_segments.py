@@ -64,6 +64,30 @@ def test_every_place_has_the_same_chance(store: Store, own: Stretches) -> None:
     assert abs(counts - 30_000 / 294).max() < 5 * np.sqrt(30_000 / 294)
 
 
+@pytest.mark.parametrize(("balance", "shares"), [(0.0, (1, 1)), (0.5, (271**0.5, 23**0.5)), (1.0, (271, 23))])
+def test_kinds_count_by_a_power_of_their_places(
+    store: Store, own: Stretches, balance: float, shares: tuple[float, float]
+) -> None:
+    """One kind has the record with 271 places, the other those with 21 and 2, and one in which nothing fits."""
+    kinds = np.array([1, 0, 0, 1])
+    records = SegmentRecords(store, own, 0, "validation", 30_000, 30, 30, kinds, balance)
+    named = Counter(records.name(i).split(":")[0] for i in range(30_000))
+    expected = 30_000 * np.array([shares[0], shares[1] * 21 / 23, shares[1] * 2 / 23]) / sum(shares)
+    counts = np.array([named["r1"], named["r0"], named["r4"]])
+    assert counts.sum() == 30_000
+    assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, own: Stretches) -> None:
+    kinds = np.array([0, 1, 2, 0])
+    records = SegmentRecords(store, own, 0, "test", 500, 2, 300, kinds, 0.0)
+    for i, n in enumerate(records.lengths):
+        name, _, span = records.name(i).partition(":")
+        first, last = map(int, span.split("-")) if span else (1, n)
+        assert np.array_equal(records[i].values.numpy(), store.tokens(int(name[1:]))[first - 1 : last])
+        assert name == "r1" or n <= 50
+
+
 @pytest.mark.parametrize("segments", [False, True])
 def test_index_and_epoch_alone_make_a_record(store: Store, own: Stretches, segments: bool) -> None:
     def build(seed: int = 3, part: str = "training") -> WholeRecords:

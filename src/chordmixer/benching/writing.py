@@ -9,6 +9,7 @@ from pathlib import Path
 from chordmixer import files
 from chordmixer.benching import cells
 from chordmixer.benching.cases import BenchConfig, Setting
+from chordmixer.benching.measuring import ROUNDS, SECONDS
 from chordmixer.benching.paper import PAPER, SOURCE, compares
 from chordmixer.benching.results import Reach, Result, ours, ratio
 from chordmixer.config import from_dict
@@ -162,8 +163,9 @@ def _notes(report: Report) -> list[str]:
         "Each encoder has its default settings, the Adding problem's embedding and head, and a process of its own.",
         "First its outputs are checked on sequences of up to 2,000 tokens: finite, and the same alone and in a batch "
         "to 1e-4 in float32. Then it is timed.",
-        f"Time is of batches, divided by their sequences, by {clock}: the median of 7 rounds over all or more, of "
-        "fewer where these take over 10 s, after one that is not counted. Training is forward, backward and AdamW.",
+        f"Time is of batches, divided by their sequences, by {clock}: the median of {ROUNDS} rounds or more, of "
+        f"fewer where these take over {SECONDS:g} s, after one that is not counted. Training is forward, backward "
+        "and AdamW.",
         f"Memory is {memory}; where a longest length is named, it includes that of such a sequence alone.",
         "Tokens a second are useful ones, in training where that was possible. Padding is that of rows padded "
         "together; zeros within Fourier transforms are not counted.",

@@ -114,6 +114,10 @@ class FlatHead(TokensHead):
     Every position has weights of its own. Behind a sequence's end it is as if zeros stood there, so that the answer
     is that of a padded and flattened sequence, however long the padding; but no padding is made.
 
+    The map is of tokens over the root of `longest`, with weights that start as large as those for a single token:
+    the same start as that of a plain map, and steps that are smaller by that root. A step of Adam moves each weight
+    by the whole rate, and with 10,000 tokens at rate 1e-3 a plain map's answers went to 100 and more at once.
+
     >>> FlatHead(width=8, outputs=3, longest=5)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
     torch.Size([2, 3])
     """
@@ -126,7 +130,9 @@ class FlatHead(TokensHead):
                 "more than 2^31 are too many; set a smaller network.max_length, strategy=truncate, or head=average"
             )
         super().__init__(longest * width, outputs)
-        self.longest = longest
+        self.longest, self.scale = longest, longest**-0.5
+        with torch.no_grad():
+            self.linear.weight /= self.scale
 
     @classmethod
     def sized(cls, width: int, outputs: int, longest: int) -> Self:
@@ -143,7 +149,7 @@ class FlatHead(TokensHead):
         # One output at a time: what is gathered is as large as the tokens, not as all that they are multiplied with.
         each = [(own.index_select(0, place) * x.values).sum(1) for own in of_outputs]
         sums = ops.segment_mean(torch.stack(each, dim=1), x.offsets) * x.offsets.diff()[:, None]
-        return sums + self.linear.bias
+        return sums * self.scale + self.linear.bias
 
 
 class PairHead(TokensHead):

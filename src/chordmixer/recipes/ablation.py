@@ -28,7 +28,7 @@ class Study:
     """Versions of encoders, trained on the same data."""
 
     versions: Mapping[str, Mapping[str, Any]]
-    """Settings of the model, by name."""
+    """Settings of the model, by name; the one without a name is as the recipe has it."""
     tried: Mapping[str, tuple[str, ...]]
     """The versions of an encoder that the paper has."""
     others: tuple[str, ...]
@@ -42,12 +42,12 @@ class Study:
         if version and version not in self.versions:
             raise ValueError(
                 f"--models {encoder}-{version} is no version of {encoder}: choose {encoder} for what the paper has, "
-                f"or {encoder}- with one of {', '.join(self.versions)} behind it"
+                f"or {encoder}- with one of {', '.join(filter(None, self.versions))} behind it"
             )
         names = (version,) if version else self.tried.get(encoder, self.others)
         network = replace(experiment.model.network, **self.sizes.get(encoder, {}))
         sized = replace(experiment, model=replace(experiment.model, network=network))
-        return {f"{encoder}-{name}": _version(sized, self.versions[name]) for name in names}
+        return {f"{encoder}-{name}" if name else encoder: _version(sized, self.versions[name]) for name in names}
 
 
 READOUTS = ("average", "class_token", "flat")
@@ -86,6 +86,13 @@ PADDING = Study(
 )
 """The paper's table 3, read by FLAT, with the sizes of its table 1, which has none for Longformer. ChordMixer, which
 pads nothing, stands beside them."""
+
+READING = Study(
+    versions={"": {}, "average": {"head": "average"}, "flat": {"head": "flat"}},
+    tried={"chordmixer": ("",)},
+    others=("flat",),
+)
+"""The Adding problem, in which the paper's table 1 has FLAT for all rivals, and ChordMixer the average."""
 
 
 def ablation(data: FilesConfig, say: Say = print) -> Experiment:

@@ -45,6 +45,7 @@ def _adding(base: int, claim: str, **training: int) -> Entry:
         recipe="chordmixer.recipes.adding:adding",
         config="chordmixer.tasks.adding:AddingConfig",
         settings={"base_length": base},
+        versions="chordmixer.recipes.ablation:READING",
         training=training,
         claim=claim,
         hyper=SMALL,
@@ -54,6 +55,8 @@ def _adding(base: int, claim: str, **training: int) -> Entry:
             "Sequences are made by the paper's rule, from seeds of our own, and none is longer than its longest.",
             f"The paper has {'12,000' if base == 128_000 else '60,000'} sequences in all, and does not say how it "
             "shares them out.",
+            "Rivals are read by flat, as in the paper's table 1: each position has weights of its own, and what they "
+            "say is summed, as the answer is a sum. A model with -average is read as ChordMixer is.",
         ),
     )
 

@@ -19,6 +19,7 @@ from numpy import ndarray
 from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account
 from chordmixer.data.gathering import TokenizerConfig, default_cache, gather
+from chordmixer.data.labels import FILES
 from chordmixer.data.reading import Reading
 from chordmixer.data.splits import PARTS, SplitConfig, split
 from chordmixer.data.store import Store
@@ -58,6 +59,9 @@ class MaskingConfig:
     segments: int = 0
     """Of an epoch; 0: as many as have the tokens of the training part. Validation and test have as many as have the
     tokens of their own, and up to 2,000."""
+    balance: float = 1.0
+    """How much the size of a file counts: where a segment fits at n places of it, it is drawn from there in
+    proportion to n ** balance; 0: as often from each file. Validation and test go by size."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """Which records are trained on. Fewer than three are themselves cut in three, in the order of the parts."""
     seed: int = 0
@@ -80,6 +84,11 @@ class MaskingConfig:
                 f"shortest={self.shortest} and longest={self.longest} are not in this order, or below {LEAST}: "
                 "correct them"
             )
+        if not 0 <= self.balance <= 1:
+            raise ValueError(
+                f"balance={self.balance:g} is not between 0, where all files count alike, and 1, where they count by "
+                "size: give such a number"
+            )
         if self.segments < 0:
             raise ValueError(f"segments={self.segments} is not a number of segments: give 1 or more, or 0")
 
@@ -96,13 +105,19 @@ class Masking:
         if not config.files:
             raise ValueError("no files were given: name at least one, or - for standard input")
         cache = Path(config.cache).expanduser() if config.cache else default_cache()
-        self.store, key = gather(config.files, config.reading, config.tokenizer, cache, say, config.key)
+        reading = config.reading if config.balance == 1 else replace(config.reading, labels=FILES)
+        self.store, key = gather(config.files, reading, config.tokenizer, cache, say, config.key)
         self.config = replace(config, key=key)
         _check_tokenizer(self.store.tokenizer)
         self.stretches, self.method = _share_out(self.store, config.split)
         lengths = np.concatenate([own.lengths for own in self.stretches.values()])
         mostly_long = 2 * lengths[lengths > config.longest].sum() > lengths.sum()
         self.segmented = config.pieces == "segments" or (config.pieces == "auto" and bool(mostly_long))
+        if config.balance != 1 and not self.segmented:
+            raise ValueError(
+                f"balance={config.balance:g} is of segments, and here whole records are read, each once: set "
+                "data.pieces=segments, or leave it out"
+            )
         self._records = {part: self._pieces(part) for part in PARTS}
         self.max_length = max(max(own.lengths) for own in self._records.values())
         self.inputs = self.store.tokenizer.size + 1
@@ -183,7 +198,11 @@ class Masking:
             )
         count = round(int(own.lengths.sum()) / mean_length(config.shortest, longest)) or 1
         count = (config.segments or count) if part == "training" else min(count, HELD_OUT)
-        return SegmentRecords(self.store, own, config.seed, part, count, config.shortest, longest)
+        bounds = (count, config.shortest, longest)
+        if part != "training" or config.balance == 1:
+            return SegmentRecords(self.store, own, config.seed, part, *bounds)
+        kinds = np.unique(self.store.column("label")[own.records], return_inverse=True)[1]
+        return SegmentRecords(self.store, own, config.seed, part, *bounds, kinds, config.balance)
 
 
 def _share_out(store: Store, config: SplitConfig) -> tuple[dict[str, Stretches], str]:

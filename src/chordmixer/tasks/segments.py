@@ -86,36 +86,57 @@ class WholeRecords:
 
 
 class SegmentRecords(WholeRecords):
-    """Segments of the stretches. An index has a length; its place is drawn for each epoch.
+    """Segments of the stretches. An index has a length, and a kind; its place is drawn for each epoch.
 
-    Of all places where a segment of this length fits into a stretch, each has the same chance.
+    Of all places where a segment of this length fits into a stretch of its kind, each has the same chance. A kind
+    with n such places is chosen in proportion to n ** balance: with 1, all places of all kinds have the same chance.
     """
 
     def __init__(
-        self, store: Store, own: Stretches, seed: int, part: str, count: int, shortest: int, longest: int
-    ) -> None:
-        order = np.argsort(-own.lengths, kind="stable")
+        self, store: Store, own: Stretches, seed: int, part: str, count: int, shortest: int, longest: int,
+        kinds: ndarray | None = None, balance: float = 1.0,
+    ) -> None:  # fmt: skip
+        kinds = np.zeros(len(own.lengths), np.int64) if kinds is None or balance == 1 else kinds
+        order = np.lexsort((-own.lengths, kinds))
         super().__init__(store, Stretches(*(column[order] for column in own)), seed, part)
         lengths = log_uniform(draws.key(self.key, "lengths"), count, shortest, longest)
-        self.ends = torch.from_numpy(self.own.lengths).cumsum(0)
-        """Tokens of the longest stretch, of the two longest, and so on."""
-        self.fitting = torch.from_numpy(np.searchsorted(-self.own.lengths, -lengths.numpy(), side="right"))
-        """Of each segment, how many stretches are long enough: the first ones."""
-        self._hold(lengths.tolist(), self.ends[self.fitting - 1] - (lengths - 1) * self.fitting)
+        self.ends = torch.from_numpy(np.concatenate([[0], np.cumsum(self.own.lengths)]))
+        """Tokens before each stretch."""
+        starts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
+        """The longest stretch of each kind."""
+        firsts = torch.from_numpy(starts)[:, None]
+        fitting = torch.stack([_fitting(of_kind, lengths) for of_kind in np.split(self.own.lengths, starts[1:])])
+        places = self.ends[firsts + fitting] - self.ends[firsts] - (lengths - 1) * fitting
+        kind = self._kinds(places, balance)[None]
+        self.firsts, self.fitting = firsts[kind[0], 0], fitting.gather(0, kind)[0]
+        """Of each segment, the first stretch of its kind, and how many from there on are long enough."""
+        self._hold(lengths.tolist(), places.gather(0, kind)[0])
 
     def name(self, index: int) -> str:
         """One of training is another in each epoch."""
         return f"{self.part}-{index}" if self.part == "training" else super().name(index)
 
+    def _kinds(self, places: Int[Tensor, "kinds n"], balance: float) -> Int[Tensor, "n"]:
+        """Drawn for each segment, once for all epochs; a kind in which it does not fit has no chance."""
+        shares = torch.where(places > 0, places.double() ** balance, 0.0).cumsum(0)
+        drawn = draws.uniform(draws.key(self.key, "kinds"), torch.arange(places.shape[1])).double().add_(1).div_(2)
+        return (shares <= drawn * shares[-1]).sum(0)
+
     def _where(self, index: int, drawn: Drawn) -> tuple[int, int]:
-        place, lost = int(drawn.places[index]), self.lengths[index] - 1
+        place, lost, first = int(drawn.places[index]), self.lengths[index] - 1, int(self.firsts[index])
 
         def before(stretch: int) -> int:
-            """Places in the stretches before this one; in each the last few tokens are none."""
-            return int(self.ends[stretch - 1]) - lost * stretch if stretch else 0
+            """Places in the stretches of its kind before this one; in each the last few tokens are none."""
+            return int(self.ends[stretch] - self.ends[first]) - lost * (stretch - first)
 
-        stretch = bisect_right(range(int(self.fitting[index])), place, key=before) - 1
+        fitting = range(first, first + int(self.fitting[index]))
+        stretch = fitting[bisect_right(fitting, place, key=before) - 1]
         return stretch, int(self.own.starts[stretch]) + place - before(stretch)
+
+
+def _fitting(lengths: ndarray, segments: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """How many of these lengths, the longest first, are as long as each segment."""
+    return torch.from_numpy(np.searchsorted(-lengths, -segments.numpy(), side="right"))
 
 
 def log_uniform(key: int, count: int, shortest: int, longest: int) -> Int[Tensor, "n"]:

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from chordmixer.models.baselines.layers import check_fits, check_settings
 from chordmixer.packed import Packed
+
+STEPS = 65_535
+"""That cuDNN takes at once. Longer sequences are read in stretches, each from the state that the last one left."""
 
 
 @dataclass(frozen=True)
@@ -67,5 +71,20 @@ class Lstm(nn.Module):
 
     def forward(self, x: Packed) -> Packed:
         check_fits(x, self.config)
-        states, _ = self.lstm(pack_sequence(x.to_list(), enforce_sorted=False))
-        return x.with_values(torch.cat(unpack_sequence(states)).to(x.values.dtype))
+        if max(x.lengths) > STEPS and self.lstm.bidirectional and x.values.is_cuda:
+            raise ValueError(
+                f"a sequence of {max(x.lengths):,} tokens is above the {STEPS:,} that cuDNN reads from both ends: "
+                "use direction='forward', or a CPU"
+            )
+        steps = pack_sequence(x.to_list(), enforce_sorted=False)
+        states = self.lstm(steps)[0].data if self.lstm.bidirectional else self._in_stretches(steps)
+        return x.with_values(torch.cat(unpack_sequence(steps._replace(data=states))).to(x.values.dtype))
+
+    def _in_stretches(self, steps: PackedSequence) -> Float[Tensor, "T C"]:
+        sizes, states, last = steps.batch_sizes.split(STEPS), [], None
+        for own, tokens in zip(sizes, steps.data.split([int(n.sum()) for n in sizes]), strict=True):
+            if last is not None:  # the shorter sequences, which stand behind the longer ones, have ended
+                last = tuple(state[:, : own[0]].contiguous() for state in last)
+            found, last = self.lstm(PackedSequence(tokens, own), last)
+            states.append(found.data)
+        return torch.cat(states)
