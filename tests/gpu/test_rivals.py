@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from chordmixer import Packed
+from chordmixer.models.baselines.lstm import Lstm, LstmConfig
 from chordmixer.models.encoders import ENCODERS, build, encoder_class
 
 pytestmark = pytest.mark.gpu
@@ -37,3 +38,17 @@ def test_gradients_are_finite_in_bfloat16(name: str) -> None:
     loss.backward()
     gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
     assert torch.isfinite(loss) and gradients and all(bool(torch.isfinite(g).all()) for g in gradients)
+
+
+def test_an_lstm_reads_on_where_cudnn_ends() -> None:
+    torch.manual_seed(0)
+    encoder = Lstm(LstmConfig(max_length=140_000, width=8, layers=1))
+    x = Packed.from_lengths(torch.randn(140_100, 8), [100, 140_000])
+    with torch.inference_mode():
+        expected = encoder(x).values
+        torch.testing.assert_close(encoder.cuda()(x.to("cuda")).values.cpu(), expected, rtol=1e-4, atol=1e-4)
+    both = Lstm(LstmConfig(max_length=140_000, width=8, layers=1, direction="both")).cuda()
+    with pytest.raises(
+        ValueError, match=r"^a sequence of 140,000 tokens is above the 65,535 that cuDNN reads from both"
+    ):
+        both(x.to("cuda"))
