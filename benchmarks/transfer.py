@@ -90,7 +90,7 @@ def tasks(data: Path, work: Path) -> dict[str, Task]:
     return {
         "fragments": Task(["train", str(work / "fragments.csv"), "--split", "given"], ["training.seed"]),
         "mpra": Task(
-            ["variants", str(mpra / "variants.tsv.gz"), "--reference", str(mpra / "elements.fa"), "--window", "1202",
+            ["variants", str(mpra / "variants.tsv.gz"), "--reference", str(mpra / "elements.fa"), "--window", "101",
              *columns],
             ["training.seed", "data.split.seed"],
         ),

@@ -81,4 +81,4 @@ def test_saturation_mutagenesis(tmp_path: Path) -> None:
     (tmp_path / "variants.tsv.gz").write_text("".join(lines))
     task = mpra(tmp_path, silent).build_task()
     assert task.account.rejected == {"without a label": 29} and task.target.labels == ["no", "yes"]  # type: ignore[attr-defined]
-    assert task.max_length == 300, "all of an element"
+    assert task.max_length == 101
