@@ -40,6 +40,7 @@ from own_files import entries, fragment, write_fasta
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 """Of the genomes, by the names of the parts in the table."""
+TASKS = ("fragments", "mpra")
 WAYS = ("scratch", "fine-tuned", "probe")
 METRIC, SCORES, PLAIN = "roc_auc", "evaluation-test.json", "baselines.json"
 
@@ -110,9 +111,9 @@ def options(way: str, pre: Path) -> list[str]:
 
 def chordmixer(words: list[str], out: Path) -> float | None:
     """Its seconds, not known of a run that was broken off; what it prints goes beside its folder."""
-    took = out.with_suffix(".seconds")
+    clock = out.with_suffix(".seconds")
     if (out / SCORES).exists() and ("--no-baselines" in words or (out / PLAIN).exists()):
-        return float(took.read_text()) if took.exists() else None
+        return float(clock.read_text()) if clock.exists() else None
     again = ["--resume"] if out.exists() else []
     start = time.monotonic()
     with out.with_suffix(".log").open("a") as log:
@@ -121,7 +122,7 @@ def chordmixer(words: list[str], out: Path) -> float | None:
     if again:
         return None
     seconds = time.monotonic() - start
-    took.write_text(f"{seconds:.1f}\n")
+    clock.write_text(f"{seconds:.1f}\n")
     return seconds
 
 
@@ -221,7 +222,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--fragments", type=int, default=4_000, help="labelled ones to train on")
-    parser.add_argument("--tasks", default="fragments,mpra")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="those to learn")
     parser.add_argument("--at-once", type=int, default=1, help="runs that share the device, after the pre-training")
     parser.add_argument("--set-pre", action="append", default=[], help="a setting of the pre-training")
     parser.add_argument("--set", action="append", default=[], help="a setting of all other runs")
@@ -234,7 +235,7 @@ def main() -> None:
         (name, own, way, seed)
         for seed in range(arguments.seeds)
         for name, own in tasks(arguments.data, arguments.work).items()
-        if name in arguments.tasks.split(",")
+        if name in arguments.tasks
         for way in WAYS
     ]
     with ThreadPoolExecutor(arguments.at_once) as pool:

@@ -32,7 +32,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 1,
     models: Annotated[
-        str, typer.Option(help="Encoders, with commas between them; in an ablation also encoder-version.")
+        str, typer.Option(help="Encoders, with commas between them; in ablations and adding also encoder-version.")
     ] = "chordmixer",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,

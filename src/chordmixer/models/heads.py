@@ -116,7 +116,7 @@ class FlatHead(TokensHead):
 
     The map is of tokens over the root of `longest`, with weights that start as large as those for a single token:
     the same start as that of a plain map, and steps that are smaller by that root. A step of Adam moves each weight
-    by the whole rate, and with 10,000 tokens at rate 1e-3 a plain map's answers went to 100 and more at once.
+    by the whole rate: a plain map of 10,000 tokens at rate 1e-3 was at losses of 95 and 289 after 26 steps.
 
     >>> FlatHead(width=8, outputs=3, longest=5)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
     torch.Size([2, 3])
