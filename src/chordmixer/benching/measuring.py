@@ -148,10 +148,10 @@ class Padding:
     def __enter__(self) -> Self:
         pad = layers.padded
 
-        def counted(x: Packed) -> tuple[Tensor, Tensor]:
-            values, mask = pad(x)
-            self.places, self.tokens = self.places + mask.numel(), self.tokens + x.tokens
-            return values, mask
+        def counted(x: Packed, groups: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+            rows, place = pad(x, groups)
+            self.places, self.tokens = self.places + len(rows), self.tokens + x.tokens
+            return rows, place
 
         self.pad, layers.padded = pad, counted
         return self

@@ -1,4 +1,4 @@
-"""Padded tokens in double precision, for comparing a rival with its formula written out."""
+"""Padded tokens in double precision, for comparing a rival with its formula written out, and noise in padding."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from torch import Tensor
+
+from chordmixer import Packed
+from chordmixer.models.baselines import layers
 
 LENGTHS = (1, 2, 3, 7, 12)
 
@@ -20,3 +23,19 @@ def rows() -> Callable[..., tuple[Tensor, Tensor, Sequence[int]]]:
         return torch.randn(*mask.shape, width, dtype=torch.float64), mask, LENGTHS
 
     return make
+
+
+@pytest.fixture
+def noise_in_padding(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on padding is anything but zero, and rows share a bucket whatever their lengths."""
+    pad = layers.padded
+
+    def noisy(x: Packed, groups: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        rows, place = pad(x, groups)
+        return (5 * torch.randn_like(rows)).index_copy(0, place, x.values), place
+
+    def start() -> None:
+        monkeypatch.setattr(layers, "padded", noisy)
+        monkeypatch.setattr(layers, "FULL", 0.0)
+
+    return start

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from chordmixer import Packed
-from chordmixer.models.baselines import layers
 from chordmixer.models.baselines.cosformer import Cosformer
 from chordmixer.models.baselines.linformer import Linformer
 from chordmixer.models.baselines.longformer import Longformer
@@ -43,24 +42,10 @@ def small(rival: Any, **settings: Any) -> Any:
     return rival(rival.Config(**(sizes | SMALL[rival] | settings)))
 
 
-def noise_in_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Padding that is anything but zero, and rows that share a bucket whatever their lengths."""
-
-    def noisy(x: Packed, fill: float = 0) -> torch.Tensor:
-        rows = torch.randn(len(x), max(x.lengths), x.values.shape[1], dtype=x.values.dtype) * 5
-        for row, tokens in zip(rows, x.to_list(), strict=True):
-            row[: len(tokens)] = tokens
-        return rows
-
-    whole = layers.in_buckets
-    monkeypatch.setattr(Packed, "to_padded", noisy)
-    monkeypatch.setattr(layers, "in_buckets", lambda x, run, full=0.0: whole(x, run, full))
-
-
 @each_rival
 class TestPromise:
     def test_alone_in_any_batch_in_any_order(
-        self, rival: Any, scrambled: Make, random_batch: Make, monkeypatch: pytest.MonkeyPatch
+        self, rival: Any, scrambled: Make, random_batch: Make, noise_in_padding: Callable[[], None]
     ) -> None:
         encoder = scrambled(small(rival))
         x = random_batch(LENGTHS, encoder.width)
@@ -70,7 +55,7 @@ class TestPromise:
             alone = [encoder(Packed.from_list([s])).values for s in x.to_list()]
             torch.testing.assert_close(encoder(x).to_list(), alone, **same)
             torch.testing.assert_close(encoder(x.select(shuffled)).to_list(), [alone[i] for i in shuffled], **same)
-            noise_in_padding(monkeypatch)
+            noise_in_padding()
             torch.testing.assert_close(encoder(x).to_list(), alone, **same)
 
     @pytest.mark.parametrize("length", [1, 2, 3, 60])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chordmixer import Packed
-from chordmixer.models.baselines import layers, transformer
+from chordmixer.models.baselines import layers
 from chordmixer.models.baselines.transformer import SoftmaxAttention, Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(40, width=6, heads=2)
@@ -35,12 +35,12 @@ def test_padded_with_a_mask_as_without(random_batch: Callable[..., Packed]) -> N
 
 def test_pads_nothing_on_a_cpu(random_batch: Callable[..., Packed], monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    attention = transformer.F.scaled_dot_product_attention
+    attention = layers.F.scaled_dot_product_attention
 
     def watched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attn_mask: torch.Tensor | None) -> torch.Tensor:
         seen.append((tuple(q.shape[::2]), attn_mask))
         return attention(q, k, v)
 
-    monkeypatch.setattr(transformer.F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
     Transformer(TransformerConfig(40, width=6, heads=2, layers=1))(random_batch([7, 8, 7], 6))
     assert seen == [((1, 8), None), ((2, 7), None)]

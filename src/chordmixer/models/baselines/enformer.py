@@ -16,11 +16,17 @@ from dataclasses import dataclass
 from math import log2
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chordmixer.models.baselines.layers import Attention, Residual, check_fits, check_settings, in_buckets
+from chordmixer.models.baselines.layers import (
+    Attention,
+    Residual,
+    check_fits,
+    check_settings,
+    in_buckets,
+    softmax_attention,
+)
 from chordmixer.models.baselines.packed_layers import Convolution
 from chordmixer.models.baselines.tree_lstm import pairs
 from chordmixer.packed import Packed
@@ -103,7 +109,7 @@ class RelativeAttention(Attention):
         keys = self.distance(features(away, self.bins)).unflatten(1, (self.heads, size)).permute(1, 2, 0)
         bias = by_place((q + self.distance_bias) @ keys) / size**0.5
         bias = bias.masked_fill(~mask[:, None, None], float("-inf"))
-        return F.scaled_dot_product_attention(q + self.content_bias, k, v, attn_mask=bias.to(q.dtype))
+        return softmax_attention(q + self.content_bias, k, v, mask=bias.to(q.dtype))
 
 
 def features(away: Float[Tensor, "D"], bins: int) -> Float[Tensor, "D F"]:

@@ -6,19 +6,24 @@ padding is for its mixer to hide, and no answer may depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from math import log
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from chordmixer.packed import Packed
 
 FULL = 0.75
 """Sequences are padded together if each fills at least this share of its row."""
+SPARE = 1 << 15
+"""On a GPU also while no more places of their rows than this are empty: it takes longer to launch the kernels of one
+more bucket than to compute these."""
 
 # --- Checks ---------------------------------------------------------------------------------------------
 
@@ -56,55 +61,67 @@ def check_fits(x: Packed, config: Any) -> None:
 # --- Padding --------------------------------------------------------------------------------------------
 
 
-def padded(x: Packed) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
-    """Rows as long as the longest sequence, and which of their places hold tokens.
-
-    >>> values, mask = padded(Packed.from_list([torch.ones(1, 8), torch.ones(3, 8)]))
-    >>> values.shape, mask.int().tolist()
-    (torch.Size([2, 3, 8]), [[1, 0, 0], [1, 1, 1]])
-    """
-    place = torch.arange(max(x.lengths), device=x.device)
-    return x.to_padded(), place < x.offsets.diff()[:, None]
-
-
-def unpadded(values: Float[Tensor, "B N C"], lengths: Iterable[int]) -> Float[Tensor, "T C"]:
-    """The tokens of padded rows, end to end; the lengths are on the host, so nothing waits for a device."""
-    return torch.cat([row[:length] for row, length in zip(values, lengths, strict=True)])
-
-
-def buckets(lengths: Sequence[int], full: float = FULL) -> list[list[int]]:
-    """Which sequences are padded together, longest first: none leaves more than 1 - `full` of its row empty.
+def buckets(lengths: Sequence[int], full: float = FULL, spare: int = 0) -> list[list[int]]:
+    """Which sequences are padded together, longest first: each fills `full` of its row, or `spare` places stay empty.
 
     >>> buckets([100, 9, 80, 10])
     [[0, 2], [3, 1]]
+    >>> buckets([100, 9, 80, 10], spare=110)
+    [[0, 2, 3], [1]]
     """
     groups: list[list[int]] = []
+    empty = 0
     for sequence in sorted(range(len(lengths)), key=lambda b: -lengths[b]):
-        if not groups or lengths[sequence] < full * lengths[groups[-1][0]]:
+        longest = lengths[groups[-1][0]] if groups else 0
+        empty += longest - lengths[sequence]
+        if not groups or (lengths[sequence] < full * longest and empty > spare):
             groups.append([])
+            empty = 0
         groups[-1].append(sequence)
     return groups
+
+
+def padded(x: Packed, groups: Sequence[Sequence[int]]) -> tuple[Float[Tensor, "P C"], Int[Tensor, "T"]]:
+    """The rows of all buckets end to end, zeros where no token is, and the place of each token in them.
+
+    >>> rows, place = padded(Packed.from_list([torch.ones(1, 1), torch.ones(3, 1)]), [[1, 0]])
+    >>> rows.flatten().tolist(), place.tolist()
+    ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], [3, 0, 1, 2])
+    """
+    starts, end = [0] * len(x), 0
+    for group in groups:
+        for sequence in group:
+            starts[sequence] = end
+            end += x.lengths[group[0]]
+    shift = torch.tensor(starts).to(x.device, non_blocking=True) - x.offsets[:-1]
+    place = torch.arange(x.tokens, device=x.device) + shift.index_select(0, x.owners())
+    return x.values.new_zeros(end, x.values.shape[1]).index_copy(0, place, x.values), place
 
 
 def in_buckets(
     x: Packed,
     run: Callable[[Float[Tensor, "b n C"], Bool[Tensor, "b n"]], Float[Tensor, "b n C"]],
-    full: float = FULL,
+    mixed: bool = True,
 ) -> Packed:
     """`run(values, mask)` on padded sequences of similar length, a bucket at a time; the caller's order comes back.
+
+    Without `mixed` of equal length only, so that nothing is padded.
 
     >>> x = Packed.from_list([torch.ones(2, 4), torch.ones(90, 4)])
     >>> in_buckets(x, lambda values, mask: 2 * values).values.unique()
     tensor([2.])
     """
-    groups = buckets(x.lengths, full)
-    order = [sequence for group in groups for sequence in group]
-    done = []
-    for group in groups:
-        some = x.select(group)
-        done.append(unpadded(run(*padded(some)), some.lengths))
-    ordered = Packed.from_lengths(torch.cat(done), [x.lengths[b] for b in order])
-    return ordered.select(sorted(range(len(order)), key=order.__getitem__))
+    spare = SPARE if x.values.is_cuda else 0
+    groups = buckets(x.lengths, FULL, spare) if mixed else buckets(x.lengths, full=1.0)
+    rows, place = padded(x, groups)
+    held = torch.zeros(len(rows), dtype=torch.bool, device=x.device).index_fill(0, place, True)
+    shapes = [(len(group), x.lengths[group[0]]) for group in groups]
+    sizes = [count * length for count, length in shapes]
+    done = [
+        run(values.unflatten(0, shape), mask.unflatten(0, shape)).flatten(0, 1)
+        for values, mask, shape in zip(rows.split(sizes), held.split(sizes), shapes, strict=True)
+    ]
+    return x.with_values(torch.cat(done).index_select(0, place))
 
 
 # --- Positions ------------------------------------------------------------------------------------------
@@ -181,6 +198,22 @@ class Attention(nn.Module):
         q, k, v = (by_head(part, self.heads) for part in self.qkv(values).chunk(3, dim=2))
         out: Tensor = self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))
         return out
+
+
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Of torch's attention, all but cuDNN's: that one is planned anew for every shape, which takes longer than to compute
+it, and with lengths that differ hardly a shape comes twice."""
+
+
+def softmax_attention(
+    q: Float[Tensor, "B h N d"],
+    k: Float[Tensor, "B h K d"],
+    v: Float[Tensor, "B h K d"],
+    mask: Shaped[Tensor, "#B #h #N K"] | None = None,
+) -> Float[Tensor, "B h N d"]:
+    """softmax(q k^T / sqrt(d)) v by torch's fused kernels; the mask says what is seen, or is added to the scores."""
+    with sdpa_kernel(KERNELS):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def by_head(values: Float[Tensor, "B N C"], heads: int) -> Float[Tensor, "B h N d"]:

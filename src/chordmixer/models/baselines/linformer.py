@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import sqrt
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chordmixer.models.baselines import layers
@@ -50,9 +49,7 @@ class LinformerAttention(layers.Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         along_keys, along_values = self.projections[:, : q.shape[2]].transpose(1, 2)
-        return F.scaled_dot_product_attention(
-            q, along_keys @ layers.hide(k, mask), along_values @ layers.hide(v, mask)
-        )
+        return layers.softmax_attention(q, along_keys @ layers.hide(k, mask), along_values @ layers.hide(v, mask))
 
 
 class Linformer(layers.Stack):

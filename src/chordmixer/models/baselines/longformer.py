@@ -50,7 +50,7 @@ class WindowAttention(layers.Attention):
     def forward(self, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N C"]:
         q, k, v = (layers.by_head(part, self.heads) for part in self.qkv(values).chunk(3, dim=2))
         first_q, all_k, all_v = (layers.by_head(part, self.heads) for part in self.global_qkv(values).chunk(3, dim=2))
-        first = F.scaled_dot_product_attention(first_q[:, :, :1], all_k, all_v, attn_mask=mask[:, None, None])
+        first = layers.softmax_attention(first_q[:, :, :1], all_k, all_v, mask=mask[:, None, None])
         out = torch.cat([first, self.attend(q, k, v, mask)[:, :, 1:]], dim=2)
         joined: Tensor = self.out(out.transpose(1, 2).flatten(2))
         return joined
@@ -73,7 +73,7 @@ class WindowAttention(layers.Attention):
         seen = F.pad(seen & (query <= key) & (key <= query + 2 * w), (1, 0), value=True)
         q = F.pad(q, (0, 0, 0, spare)).unflatten(2, (chunks, w))
         q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # every chunk is a sequence to the kernel
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen.flatten(0, 1)[:, None])
+        out = layers.softmax_attention(q, k, v, mask=seen.flatten(0, 1)[:, None])
         return out.unflatten(0, (batch, chunks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -59,7 +58,7 @@ class LunaBlock(nn.Module):
 
     def attend(self, q: Tensor, kv: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (layers.by_head(part, self.heads) for part in (q, *kv.chunk(2, dim=2)))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        return layers.softmax_attention(q, k, v, mask=mask).transpose(1, 2).flatten(2)
 
     def forward(
         self, x: Float[Tensor, "B N C"], rows: Float[Tensor, "B p C"], mask: Bool[Tensor, "B N"]

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from chordmixer.models.baselines.layers import check_fits
 from chordmixer.packed import Packed
 
+SMALL = 1 << 14
+"""Up to this size a Fourier transform of a sequence takes a GPU less time than its launch."""
+
 
 class PackedStack(nn.Module):
     """An encoder but for its blocks: each takes the tokens, and a `Packed` that says where their sequences start."""
@@ -117,11 +120,14 @@ def long_convolution(x: Packed, kernel: Float[Tensor, "N C"]) -> Float[Tensor, "
 
 
 def _transform_size(least: int) -> int:
-    """A size that transforms quickly: 8 to 15 times a power of two, at most an eighth above the least.
+    """A size that transforms quickly: 8 to 15 times a power of two, at most an eighth above the least; up to
+    `SMALL` a power of two, so that many sequences share it.
 
     It follows from the sequence alone, so that rounding does not differ from batch to batch.
     """
-    step = 1 << max(0, least.bit_length() - 4)
+    if least <= SMALL:
+        return 1 << (least - 1).bit_length()
+    step = 1 << (least.bit_length() - 4)
     return -(-least // step) * step
 
 

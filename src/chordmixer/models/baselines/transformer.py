@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from chordmixer.models.baselines import layers
@@ -44,7 +43,7 @@ class SoftmaxAttention(layers.Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         keys = None if mask is None else mask[:, None, None]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
+        return layers.softmax_attention(q, k, v, mask=keys)
 
 
 class Transformer(layers.Stack):
@@ -65,5 +64,5 @@ class Transformer(layers.Stack):
         layers.check_fits(x, self.config)
         x = layers.with_positions(x)
         if x.device.type == "cpu" or x.tokens >= LONG * len(x):  # equal lengths only, so that no mask is needed
-            return layers.in_buckets(x, lambda values, mask: self.through(values, None), full=1.0)
+            return layers.in_buckets(x, lambda values, mask: self.through(values, None), mixed=False)
         return layers.in_buckets(x, self.through)
