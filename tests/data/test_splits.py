@@ -105,6 +105,15 @@ def test_a_rare_label_reaches_every_part() -> None:
         assert all(any(labels[i] == "rare" for i in part) for part in parts)
 
 
+def test_few_groups_of_different_sizes_change_with_the_seed() -> None:
+    groups = [group for group in range(20) for _ in range(600 + 37 * group)]
+    held = {
+        tuple(sorted({groups[i] for i in grouped(groups, ["a"] * len(groups), FRACTIONS, seed)[2]}))
+        for seed in range(5)
+    }
+    assert len(held) == 5
+
+
 def test_groups_are_a_function_of_the_seed() -> None:
     groups = [i // 3 for i in range(300)]
     one, same, other = (grouped(groups, ["a"] * 300, FRACTIONS, seed) for seed in (1, 1, 2))

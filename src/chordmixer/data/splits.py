@@ -187,7 +187,8 @@ def _share_out(groups: ndarray, targets: Targets, fractions: Sequence[float], se
     keys, counts = np.unique(groups[records] * (labels.max() + 1) + labels, return_counts=True)
     holder, label = np.divmod(keys, labels.max() + 1)
     chance = draws.permutation(draws.key(seed, "groups"), int(groups.max()) + 1).numpy()
-    order = np.lexsort((chance, np.bincount(groups)))[::-1]
+    size_class = np.frexp(np.bincount(groups))[1]  # those of like size in random order, or few groups never change
+    order = np.lexsort((chance, size_class))[::-1]
     part_of = _greedy(order, holder, label, counts, fractions, {})
     if any(len(np.unique(part_of[holder[label == k]])) < len(fractions) for k in range(len(names))):
         start = _one_of_each(order, holder, label, names, fractions, noun)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from chordmixer.models.baselines.layers import check_fits, check_settings
+from chordmixer.models.baselines.packed_layers import as_products
 from chordmixer.packed import Packed
 
 STEPS = 65_535
@@ -77,7 +78,8 @@ class Lstm(nn.Module):
                 "use direction='forward', or a CPU"
             )
         steps = pack_sequence(x.to_list(), enforce_sorted=False)
-        states = self.lstm(steps)[0].data if self.lstm.bidirectional else self._in_stretches(steps)
+        with as_products():
+            states = self.lstm(steps)[0].data if self.lstm.bidirectional else self._in_stretches(steps)
         return x.with_values(torch.cat(unpack_sequence(steps._replace(data=states))).to(x.values.dtype))
 
     def _in_stretches(self, steps: PackedSequence) -> Float[Tensor, "T C"]:

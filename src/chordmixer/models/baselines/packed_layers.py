@@ -73,14 +73,14 @@ class Convolution(nn.Conv1d):
         gap = max(left, right) * dilation
         row, place = spaced(values, x, gap)
         row = F.pad(row, (left * dilation, right * dilation))
-        with _as_products():
+        with as_products():
             mixed = F.conv1d(row, weight, self.bias, dilation=dilation, groups=self.groups)
         return mixed[0].T.index_select(0, place)
 
 
 @contextmanager
-def _as_products() -> Iterator[None]:
-    """Convolutions as exact as matrix products: torch has cuDNN round float32 to TF32 unless told otherwise, and the
+def as_products() -> Iterator[None]:
+    """cuDNN's layers as exact as matrix products: torch has it round float32 to TF32 unless told otherwise, and the
     same sequence then differs in the fourth digit between one batch and another."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
