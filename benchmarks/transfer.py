@@ -32,17 +32,25 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import torch
+from numpy import ndarray
 
 from chordmixer.data.entries import Entry
 from chordmixer.reproduction.page import commit
+from chordmixer.tasks.scores import areas, log_odds, mean_of_known
+from chordmixer.training import Experiment
+from chordmixer.training.plain_variants import baselines
 from own_files import entries, fragment, write_fasta
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 """Of the genomes, by the names of the parts in the table."""
 TASKS = ("fragments", "mpra")
 WAYS = ("scratch", "fine-tuned", "probe")
-METRIC, SCORES, PLAIN = "roc_auc", "evaluation-test.json", "baselines.json"
+METRIC, SCORES, PLAIN, PREDICTIONS = "roc_auc", "evaluation-test.json", "baselines.json", "predictions.parquet"
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Of two values on, the 97.5th percentile of Student's t."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +148,36 @@ def learn(task: str, own: Task, way: str, seed: int, work: Path, extra: list[str
     seeded = [word for setting in own.seeded for word in ("--set", f"{setting}={seed}")]
     seconds = chordmixer([*own.words, *options(way, work / "pre"), *seeded, *extra], out)
     row = {"task": task, "way": way, "seed": seed, "seconds": seconds, METRIC: read(out, SCORES)["scores"][METRIC]}
+    if task == "mpra":
+        row["within"] = within(*answers(out))
     if way == "scratch":
         plain = {b["name"]: b["evaluation"]["scores"][METRIC] for b in read(out, PLAIN)["baselines"]}
         name = max(plain, key=lambda own: plain[own]["value"])
         row["best_baseline"] = {"name": name, **plain[name]}
+        if task == "mpra":
+            names, targets, _ = answers(out)
+            again = next(b for b in baselines(Experiment.load(out).build_task()) if b.name == name)
+            row["best_baseline"]["within"] = within(names, targets, again.outputs)
     return row
+
+
+def answers(out: Path) -> tuple[list[str], ndarray, ndarray]:
+    """Of the test records: names, classes and outputs."""
+    table = pq.read_table(out / PREDICTIONS)
+    outputs = np.stack([table[f"output_{k}"].to_numpy() for k in range(2)], axis=1)
+    return table["id"].to_pylist(), table["target"].to_numpy(), outputs
+
+
+def within(names: list[str], targets: ndarray, outputs: ndarray) -> float:
+    """ROC-AUC in each element by itself, the mean of those that have both classes.
+
+    Over all of them at once an answer is also judged by the element it is for: of some, every other change is
+    significant, of others none in twenty.
+    """
+    elements = np.array([name.split(":")[0] for name in names])
+    scores, positive = log_odds(outputs)[:, 1], targets == 1
+    own = [elements == element for element in sorted(set(elements))]
+    return mean_of_known(np.array([areas(scores[None, these], positive[None, these])[0][0] for these in own]))
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -164,9 +197,14 @@ def over_seeds(values: list[float]) -> str:
     mean = statistics.mean(values)
     if len(values) < 2:
         return f"{mean:.3f}"
-    student = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}.get(len(values), 2.0)
+    student = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
     half = student * statistics.stdev(values) / math.sqrt(len(values))
     return f"{mean:.3f} ({mean - half:.3f} to {mean + half:.3f})"
+
+
+def inside(rows: list[dict[str, Any]]) -> str:
+    found = [row["within"] for row in rows if "within" in row]
+    return over_seeds(found) if found else ""
 
 
 def took(seconds: list[float | None]) -> str:
@@ -196,8 +234,10 @@ def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], about: dict[str, s
         "",
         "Test ROC-AUC, means over seeds with 95 % intervals of Student's t; differences are paired by seed.",
         "",
-        "| task | way | ROC-AUC | more than from scratch | seconds a run |",
-        "|---|---|---|---|---|",
+        "Within: in each regulatory element by itself, the mean of these.",
+        "",
+        "| task | way | ROC-AUC | more than from scratch | within | seconds a run |",
+        "|---|---|---|---|---|---|",
     ]
     for task in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == task]
@@ -208,11 +248,14 @@ def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], about: dict[str, s
             lines.append(
                 f"| {task} | {way} | {over_seeds([row[METRIC]['value'] for row in runs])} "
                 f"| {over_seeds(more) if way != 'scratch' else ''} "
+                f"| {inside(runs)} "
                 f"| {took([row['seconds'] for row in runs])} |"
             )
         plain = [row["best_baseline"] for row in of_task if row["way"] == "scratch"]
         names = " or ".join(dict.fromkeys(own["name"] for own in plain))
-        lines.append(f"| {task} | plain: {names} | {over_seeds([own['value'] for own in plain])} | | |")
+        lines.append(
+            f"| {task} | plain: {names} | {over_seeds([own['value'] for own in plain])} | | {inside(plain)} | |"
+        )
     return "\n".join([*lines, ""])
 
 

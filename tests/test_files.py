@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +40,15 @@ def test_writes_make_folders_and_leave_no_temporary(tmp_path: Path) -> None:
     files.write_text(path, "grün")
     assert path.read_text(encoding="utf-8") == "grün"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_processes_may_write_the_same_file_at_once(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from chordmixer.files import write_text\n"
+    code += "for _ in range(150): write_text(Path(sys.argv[1]), sys.argv[2] * 5_000)"
+    path = tmp_path / "x.txt"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert path.read_text() in ("a" * 5_000, "b" * 5_000) and list(tmp_path.iterdir()) == [path]
 
 
 def test_json_round_trip(tmp_path: Path) -> None:

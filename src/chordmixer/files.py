@@ -25,8 +25,8 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and onto the disk before returning."""
-    temporary = path.with_name(TEMPORARY + path.name)
+    """Write a file whole or not at all, and onto the disk before returning, whoever else writes it at the time."""
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     with _whole(path, len(data), temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_through(temporary, data)
