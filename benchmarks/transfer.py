@@ -38,6 +38,7 @@ import torch
 from numpy import ndarray
 
 from chordmixer.data.entries import Entry
+from chordmixer.recipes.variants import MPRA_WINDOW
 from chordmixer.reproduction.page import commit
 from chordmixer.tasks.scores import areas, log_odds, mean_of_known
 from chordmixer.training import Experiment
@@ -99,8 +100,8 @@ def tasks(data: Path, work: Path) -> dict[str, Task]:
     return {
         "fragments": Task(["train", str(work / "fragments.csv"), "--split", "given"], ["training.seed"]),
         "mpra": Task(
-            ["variants", str(mpra / "variants.tsv.gz"), "--reference", str(mpra / "elements.fa"), "--window", "101",
-             *columns],
+            ["variants", str(mpra / "variants.tsv.gz"), "--reference", str(mpra / "elements.fa"),
+             "--window", str(MPRA_WINDOW), *columns],
             ["training.seed", "data.split.seed"],
         ),
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -26,11 +27,12 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and onto the disk before returning, whoever else writes it at the time."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = path.with_name(TEMPORARY + path.name)
     with _whole(path, len(data), temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_through(temporary, data)
-        temporary.replace(path)
+        with _in_turn(path.parent):
+            _write_through(temporary, data)
+            temporary.replace(path)
         flush(path.parent)
 
 
@@ -139,6 +141,18 @@ def flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _in_turn(folder: Path) -> Iterator[None]:
+    """Processes that write into a folder wait for each other here; one that is killed holds nobody up."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every file system can lock
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(handle)
 

@@ -7,7 +7,7 @@ from tests.tasks.variant_files import rows, write_genome, write_vcf
 
 from chordmixer.data.variants import VariantColumns
 from chordmixer.recipes import RECIPES, gtex, mpra
-from chordmixer.recipes.variants import GTEX_WINDOW, is_gtex, variants
+from chordmixer.recipes.variants import GTEX_WINDOW, MPRA_WINDOW, is_gtex, variants
 from chordmixer.tasks.variants import VariantsConfig
 
 
@@ -81,4 +81,4 @@ def test_saturation_mutagenesis(tmp_path: Path) -> None:
     (tmp_path / "variants.tsv.gz").write_text("".join(lines))
     task = mpra(tmp_path, silent).build_task()
     assert task.account.rejected == {"without a label": 29} and task.target.labels == ["no", "yes"]  # type: ignore[attr-defined]
-    assert task.max_length == 101
+    assert task.max_length == MPRA_WINDOW
