@@ -39,6 +39,14 @@ def test_chordmixer_as_in_section_4() -> None:
     }
 
 
+def test_a_class_token_looks_around_from_the_start() -> None:
+    experiment = around("chordmixer")
+    network = replace(experiment.model.network, init="identity")
+    made = POOLING.experiments(replace(experiment, model=replace(experiment.model, network=network)), "")
+    starts = {name: own.model.network.init for name, own in made.items()}
+    assert starts == {"chordmixer-average": "identity", "chordmixer-class_token": "xavier"}
+
+
 @pytest.mark.parametrize("encoder", ["poolformer", "cosformer", "nystromformer"])
 def test_rivals_that_take_any_length(encoder: str) -> None:
     assert [*settings(POOLING, encoder)] == [f"{encoder}-{head}" for head in ("average", "class_token", "flat")]

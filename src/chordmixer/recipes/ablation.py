@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from chordmixer.models import ChordMixerConfig
 from chordmixer.models.strategies import STRATEGIES
 from chordmixer.recipes.documents import documents
 from chordmixer.recipes.files import BATCH_TOKENS
@@ -121,6 +122,9 @@ def _longest(experiment: Experiment) -> Experiment:
 def _version(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """With these settings of the model, and batches that hold their padding."""
     model = replace(experiment.model, **settings)
+    if model.head == "class_token" and isinstance(model.network, ChordMixerConfig):
+        # A class token behind blocks that start as identities has seen nothing, and begins to look around slowly.
+        model = replace(model, network=replace(model.network, init="xavier"))
     if model.strategy == "packed":
         return replace(experiment, model=model)
     length = STRATEGIES[model.strategy](model.network.max_length, model.piece_length).longest

@@ -18,6 +18,7 @@ BATCHES = "Of padded sequences a batch holds fewer, and a step as many."
 POOLING = (
     "average, class_token and flat read packed sequences, in which nothing is padded. The paper pads those of all "
     "models but ChordMixer with zeros to the longest; a model with -padded is that, read by flat.",
+    "chordmixer-class_token starts at random, as in the paper, chordmixer-average with blocks that do nothing yet.",
     BATCHES,
     "The paper does not say by what segments were read: here by flat, as truncated sequences are. It does not say "
     "either which versions of each model its figure 9 has.",
