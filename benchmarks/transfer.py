@@ -150,13 +150,13 @@ def learn(task: str, own: Task, way: str, seed: int, work: Path, extra: list[str
     seconds = chordmixer([*own.words, *options(way, work / "pre"), *seeded, *extra], out)
     row = {"task": task, "way": way, "seed": seed, "seconds": seconds, METRIC: read(out, SCORES)["scores"][METRIC]}
     if task == "mpra":
-        row["within"] = within(*answers(out))
+        names, targets, outputs = answers(out)
+        row["within"] = within(names, targets, outputs)
     if way == "scratch":
         plain = {b["name"]: b["evaluation"]["scores"][METRIC] for b in read(out, PLAIN)["baselines"]}
         name = max(plain, key=lambda own: plain[own]["value"])
         row["best_baseline"] = {"name": name, **plain[name]}
         if task == "mpra":
-            names, targets, _ = answers(out)
             again = next(b for b in baselines(Experiment.load(out).build_task()) if b.name == name)
             row["best_baseline"]["within"] = within(names, targets, again.outputs)
     return row

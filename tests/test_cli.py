@@ -83,13 +83,6 @@ def test_help_names_every_option(command: list[str], options: list[str]) -> None
     assert [option for option in options if option not in shown.output] == []
 
 
-def test_the_same_from_python_m() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "chordmixer", "--version"], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout) == (0, f"chordmixer {__version__}\n")
-
-
 def test_train_resume_and_evaluate(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     code, said, errors = chordmixer("train", "adding", "--config", toml, "--out", run)

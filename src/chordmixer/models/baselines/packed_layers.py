@@ -21,7 +21,7 @@ from chordmixer.models.baselines.layers import check_fits
 from chordmixer.packed import Packed
 
 SMALL = 1 << 14
-"""Up to this size a Fourier transform of a sequence takes a GPU less time than its launch."""
+"""Up to this size of transforms there are few sizes: cuFFT makes a plan for each, which takes longer than they do."""
 
 
 class PackedStack(nn.Module):

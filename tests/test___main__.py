@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from chordmixer.version import __version__
+
+
+def test_the_same_from_python_m() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "chordmixer", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"chordmixer {__version__}\n")

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from chordmixer.version import __version__
+
+
+def test_its_changes_are_told() -> None:
+    changes = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    assert f"\n## {__version__}" in changes
