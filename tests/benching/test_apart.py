@@ -68,7 +68,7 @@ def test_the_last_word_counts() -> None:
             {"failed": "refused", "message": "too long"},
             {"stage": "training", "failed": "refused", "message": "too long"},
         ),
-        ({}, {"stage": "training", "failed": "time limit", "message": "stopped after 120 s"}),
+        ({}, {"stage": "training", "failed": "time limit", "message": "stopped after 120 s", "limit": 120.0}),
     ],
     ids=["done", "failed", "unfinished"],
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chordmixer.benching import BenchConfig, apart, bench, fixed
+from chordmixer.benching import BenchConfig, Report, apart, bench, fixed
 from chordmixer.benching.cases import Case
 from chordmixer.benching.writing import load
 
@@ -24,8 +25,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(f"{case.encoder} {case.setting.name if case.setting else case.phase}")
         if case.encoder == "lstm":
             raise KeyboardInterrupt
+        late = {"failed": "time limit", "stage": "x", "message": "y", "limit": case.config.time_limit}
         if case.setting is None:
-            return {"length": 1024, "seconds": 1.0, "peak": 5, "failed": "time limit", "stage": "x", "message": "y"}
+            return {"length": 1024, "seconds": 1.0, "peak": 5} | late
+        if case.encoder == "transformer" and case.config.time_limit < 60:
+            return late
         return {"stage": "training", "parameters": 3, "inference": PHASE, "training": PHASE}
 
     monkeypatch.setattr(apart, "run", run)
@@ -55,6 +59,24 @@ def test_interrupted_and_resumed(asked: list[str], tmp_path: Path) -> None:
     del asked[:]
     assert len(bench(["luna"], at, out, CONFIG, resume=True, say=lambda line: None).settings) == 2
     assert asked == ["luna length 9"]
+
+
+def test_more_time_for_those_that_were_stopped(asked: list[str], tmp_path: Path) -> None:
+    def go(models: str, limit: float) -> Report:
+        del asked[:]
+        config = replace(CONFIG, time_limit=limit)
+        return bench(models.split(), [fixed(9, 2)], out, config, longest=True, resume=True, say=lambda line: None)
+
+    out = tmp_path / "r.json"
+    assert go("cnn transformer", 20).results[1].failed == "time limit"
+    for limit in (20, 10):
+        assert len(go("cnn transformer", limit).results) == 2 and not asked, "no more time: not tried again"
+    report = go("cnn", 100)
+    assert asked == ["cnn inference", "cnn training"] and len(report.results) == 2, "what is not asked for stays"
+    report = go("cnn transformer", 100)
+    assert asked == ["transformer length 9", "transformer inference", "transformer training"]
+    assert [(r.encoder, r.failed) for r in report.results] == [("cnn", ""), ("transformer", "")]
+    assert len(report.reaches) == 4
 
 
 def test_refusals(asked: list[str], tmp_path: Path) -> None:

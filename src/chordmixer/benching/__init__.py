@@ -52,7 +52,8 @@ def bench(
 
     Each encoder at each setting is verified, then timed, in a process of its own: one that crashes, or runs out of
     memory or time, has that as its result. With `longest` the longest sequence that each can take is searched for.
-    What is there is written after every encoder; with `resume` it is not measured again.
+    What is there is written after every encoder; with `resume` it is not measured again, but where it was stopped
+    sooner than it would be now.
     """
     for model in models:
         encoder_class(model)
@@ -72,11 +73,11 @@ def bench(
         case = Case(model, ENCODERS[model], known, threads=report.threads)
         if isinstance(what, Setting):
             result = _timed(replace(case, setting=what))
-            report = replace(report, results=(*report.results, result))
+            report = report.plus(result)
             say(f"    {_short(result)}")
         else:
             reached = _reached(replace(case, phase=what))
-            report = replace(report, reaches=(*report.reaches, reached))
+            report = report.plus(reached)
             say(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
         write(report, path)
     write(report, path, draw=True)
@@ -95,7 +96,7 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
     now = {**vars(report.place), **vars(report.config), "threads": report.threads}
     then = {**vars(before.place), **vars(before.config), "threads": before.threads}
     for key in now:
-        if key != "date" and now[key] != then[key]:
+        if key not in ("date", "time_limit") and now[key] != then[key]:
             raise ValueError(f"{path} was measured with {key}={then[key]}, not {now[key]}: give another --out")
     for setting in report.settings:
         if any(old.name == setting.name and old != setting for old in before.settings):

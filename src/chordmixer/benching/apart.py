@@ -31,7 +31,8 @@ def run(case: Case) -> dict[str, Any]:
         )
         said, broken = ended.stdout, _crash(ended.returncode, ended.stderr.decode(errors="replace"))
     except subprocess.TimeoutExpired as late:
-        said, broken = late.stdout or b"", {"failed": "time limit", "message": f"stopped after {limit:g} s"}
+        said = late.stdout or b""
+        broken = {"failed": "time limit", "message": f"stopped after {limit:g} s", "limit": limit}
     known = _merged(said)
     over = known.pop("done", False) or "failed" in known  # it may have come to its end in the last moment
     return known if over else known | broken
@@ -51,7 +52,7 @@ def _events(said: bytes) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _crash(code: int, errors: str) -> dict[str, str]:
+def _crash(code: int, errors: str) -> dict[str, Any]:
     """Of a process that could say nothing any more.
 
     >>> _crash(-11, "")

@@ -50,6 +50,8 @@ class Result:
     """The last that was begun."""
     message: str = ""
     """What was said at the end."""
+    limit: float | None = None
+    """Seconds after which it was stopped; None: it was not."""
     seconds: float = 0.0
     """That all of it took."""
 
@@ -88,6 +90,8 @@ class Reach:
     """What ended the search; empty: nothing did, and no longer one was tried."""
     stage: str = ""
     message: str = ""
+    limit: float | None = None
+    """Seconds after which it was stopped; None: it was not."""
 
 
 def ratio(value: float | None, ours: float | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from chordmixer import files
@@ -33,10 +33,22 @@ class Report:
     reaches: tuple[Reach, ...] = ()
 
     def has(self, model: str, what: Setting | str) -> bool:
-        """Whether a model was measured at a setting, or its longest sequence was searched for in a phase."""
+        """Whether a model was measured at a setting, or its longest sequence was searched for in a phase; not if it
+        was stopped sooner than it would be now."""
+        own: list[Result] | list[Reach]
         if isinstance(what, Setting):
-            return any((r.encoder, r.setting) == (model, what.name) for r in self.results)
-        return any((r.encoder, r.phase) == (model, what) for r in self.reaches)
+            own = [r for r in self.results if (r.encoder, r.setting) == (model, what.name)]
+        else:
+            own = [r for r in self.reaches if (r.encoder, r.phase) == (model, what)]
+        return any(r.limit is None or r.limit >= self.config.time_limit for r in own)
+
+    def plus(self, new: Result | Reach) -> Report:
+        """With one more, in place of what was there of the same."""
+        if isinstance(new, Result):
+            others = (r for r in self.results if (r.encoder, r.setting) != (new.encoder, new.setting))
+            return replace(self, results=(*others, new))
+        rest = (r for r in self.reaches if (r.encoder, r.phase) != (new.encoder, new.phase))
+        return replace(self, reaches=(*rest, new))
 
     def at(self, setting: Setting) -> list[Result]:
         """The results at a setting, the fastest in training first, then those that failed."""
@@ -169,7 +181,7 @@ def _notes(report: Report) -> list[str]:
         f"Memory is {memory}; where a longest length is named, it includes that of such a sequence alone.",
         "Tokens a second are useful ones, in training where that was possible. Padding is that of rows padded "
         "together; zeros within Fourier transforms are not counted.",
-        f"More than {report.config.time_limit:g} s, a crash, memory that ran out: each is a result.",
+        "A crash, memory that ran out, more time than there was for it: each is a result.",
     ]
     if any(setting.base_length for setting in report.settings):
         notes.append("Lengths of a base length are quantiles of the Adding problem's, short and long in every batch.")
