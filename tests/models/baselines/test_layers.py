@@ -117,6 +117,25 @@ def test_attention_is_cudnn_s_only_where_its_plan_pays(long: bool, monkeypatch: 
     assert found == [long] and torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(2, 40), (40, 2), (1, 50), (3, 40), (2, 39)])
+def test_attention_of_few_and_many_is_by_products(queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (torch.randn(2, 3, n, 4) for n in (queries, keys, keys))
+    mask = torch.rand(2, 1, 1, keys) > 0.3
+    attend, found = layers.F.scaled_dot_product_attention, []
+
+    def watched(*inputs: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
+        found.append(torch.backends.cuda.flash_sdp_enabled())
+        return attend(*inputs, **others)
+
+    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
+    fused = layers.softmax_attention(q, k, v, mask)
+    monkeypatch.setattr(layers, "FEW", 2)
+    monkeypatch.setattr(layers, "MANY", 40)
+    torch.testing.assert_close(layers.softmax_attention(q, k, v, mask), fused)
+    few, many = sorted((queries, keys))
+    assert found == [True, not (few <= 2 and many >= 40)]
+
+
 class TestPositions:
     @pytest.mark.parametrize("width", [1, 2, 5, 8])
     def test_formula(self, width: int) -> None:

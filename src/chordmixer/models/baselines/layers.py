@@ -205,6 +205,10 @@ MANY_PAIRS = 1 << 36
 """Of a query and a key: from so many on cuDNN's attention comes first. It is planned anew for every shape, and of
 mixed lengths hardly a shape comes twice; an H200 takes 100 ms for it, less than it saves from 262,144 tokens on."""
 
+FEW, MANY = 64, 1 << 14
+"""So few queries meet so many keys, or the other way round, by products of matrices. In a fused kernel one or two of
+a GPU's multiprocessors would walk along all tokens of a sequence, forward or backward."""
+
 
 def softmax_attention(
     q: Float[Tensor, "B h N d"],
@@ -212,9 +216,12 @@ def softmax_attention(
     v: Float[Tensor, "B h K d"],
     mask: Shaped[Tensor, "#B #h #N K"] | None = None,
 ) -> Float[Tensor, "B h N d"]:
-    """softmax(q k^T / sqrt(d)) v by torch's fused kernels; the mask says what is seen, or is added to the scores."""
-    long = q.shape[2] * k.shape[2] >= MANY_PAIRS
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *KERNELS] if long else KERNELS, set_priority=True):
+    """softmax(q k^T / sqrt(d)) v by torch's kernels; the mask says what is seen, or is added to the scores."""
+    few, many = sorted((q.shape[2], k.shape[2]))
+    kernels = [SDPBackend.CUDNN_ATTENTION, *KERNELS] if few * many >= MANY_PAIRS else KERNELS
+    if few <= FEW and many >= MANY:
+        kernels = [SDPBackend.MATH]
+    with sdpa_kernel(kernels, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
