@@ -65,7 +65,7 @@ def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
 
 def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluated) -> None:
     made = PADDING.experiments(building.with_encoder(tiny, "poolformer"))
-    trained = [Trained(own, evaluated(name, 0.5), 1.0, False) for name, own in made.items()]
+    trained = [Trained(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
     seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
     body = compare("padding", VERSIONS["padding"], trained, seen, [], given=True).body
     assert body[2].startswith("| poolformer-overall_max | 50.00 (45.00-55.00) | 67.00 | -17.00 | 1 |")

@@ -32,7 +32,14 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
         assert isinstance(entry, Entry)
         scored = [Scored(k, f"what {k} is", evaluated(k, value)) for k, value in (plain or {}).items()]
         trained = [
-            Trained(with_seed(with_encoder(tiny, encoder), seed), evaluated(encoder, value), 120.0, killed, scored)
+            Trained(
+                with_seed(with_encoder(tiny, encoder), seed),
+                evaluated(encoder, value),
+                120.0,
+                killed,
+                1500 + seed,
+                scored,
+            )
             for encoder, seed, value in runs
         ]
         seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
@@ -44,11 +51,11 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
 def test_numbers_beside_the_papers(compared: Callable[..., Result]) -> None:
     result = compared("listops", [("chordmixer", 0, 0.55), ("pointwise", 0, 0.2)])
     assert result.body[:5] == [
-        "| model | accuracy here, % | the paper, % | here less the paper | runs | time a run |",
-        "|---|---|---|---|---|---|",
-        "| chordmixer | 55.00 (50.00-60.00) | 60.12 | -5.12 | 1 | 2 min |",
-        "| pointwise | 20.00 (15.00-25.00) |  |  | 1 | 2 min |",
-        "| one answer for all | 12.50 |  |  |  |  |",
+        "| model | accuracy here, % | the paper, % | here less the paper | runs | steps a run | time a run |",
+        "|---|---|---|---|---|---|---|",
+        "| chordmixer | 55.00 (50.00-60.00) | 60.12 | -5.12 | 1 | 1,500 | 2 min |",
+        "| pointwise | 20.00 (15.00-25.00) |  |  | 1 | 1,500 | 2 min |",
+        "| one answer for all | 12.50 |  |  |  |  |  |",
     ]
     text = "\n".join(result.body)
     assert (
@@ -66,9 +73,9 @@ def test_plain_baselines_beside(compared: Callable[..., Result]) -> None:
     result = compared("listops", models, plain={"length alone": 0.18, "2-grams": 0.37})
     text = "\n".join(result.body)
     assert result.body[6:9] == [
-        "| plain: length alone | 18.00 (13.00-23.00) |  |  |  |  |",
-        "| plain: 2-grams | 37.00 (32.00-42.00) |  |  |  |  |",
-        "| one answer for all | 12.50 |  |  |  |  |",
+        "| plain: length alone | 18.00 (13.00-23.00) |  |  |  |  |  |",
+        "| plain: 2-grams | 37.00 (32.00-42.00) |  |  |  |  |  |",
+        "| one answer for all | 12.50 |  |  |  |  |  |",
     ]
     assert (
         "The best plain baseline, 2-grams, reaches 37.00 %: it is beaten by chordmixer; it wins over lstm; it is not "
@@ -109,13 +116,13 @@ def test_rivals_have_their_own_sizes(compared: Callable[..., Result]) -> None:
 
 def test_without_a_number_in_the_paper(compared: Callable[..., Result]) -> None:
     result = compared("adding-200", [("chordmixer", 0, 0.99)])
-    assert result.body[0] == "| model | accuracy here, % | runs | time a run |"
-    assert result.body[3] == "| one answer for all | 12.50 |  |  |"
+    assert result.body[0] == "| model | accuracy here, % | runs | steps a run | time a run |"
+    assert result.body[3] == "| one answer for all | 12.50 |  |  |  |"
 
 
 def test_several_seeds(compared: Callable[..., Result]) -> None:
     result = compared("adding-200", [("chordmixer", seed, 0.9 + 0.02 * seed) for seed in range(3)])
-    assert "| chordmixer | 92.00 (90.00-94.00) | 3 | 2 min |" in result.body
+    assert "| chordmixer | 92.00 (90.00-94.00) | 3 | 1,501 | 2 min |" in result.body
     assert result.numbers["interval"] == "lowest to highest of 3 runs"
     assert not any("mean of 3 runs" in line for line in result.differences)
     single = compared("adding-200", [("chordmixer", 0, 0.9)])
@@ -143,7 +150,7 @@ def test_time_that_is_not_all_known(compared: Callable[..., Result]) -> None:
 
 
 def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -> None:
-    trained = Trained(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False)
+    trained = Trained(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False, 9)
     assert evaluations(ENTRIES["listops"], [trained])[0].headline == "accuracy"  # type: ignore[arg-type]
     scored = [Scored(name, "", replace(evaluated(name, v), headline="mse")) for name, v in (("a", 0.4), ("b", 0.6))]
     _, best = evaluations(ENTRIES["listops"], [replace(trained, baselines=scored)])  # type: ignore[arg-type]

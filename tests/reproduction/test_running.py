@@ -42,6 +42,7 @@ def test_what_is_finished_is_not_trained_again(
     assert said[2:] == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2"]
     assert (both[0].evaluation, both[0].seconds) == (first[0].evaluation, first[0].seconds)
     assert both[1].seconds > 0 and not both[1].killed
+    assert [run.steps for run in both] == [2, 2], "64 records, a batch an epoch"
     for run, folder in zip(both, ("chordmixer-seed0", "pointwise-seed0"), strict=True):
         assert [b.name for b in run.baselines] == ["mean", "length alone"] and run.baselines == first[0].baselines
         files.verify(tmp_path / "r" / folder, ["baselines.json"])

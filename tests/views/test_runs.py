@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chordmixer.tasks.targets import Regression
-from chordmixer.views.runs import Run
+from chordmixer.views.runs import Run, steps
 
 Make = Callable[..., Path]
 
@@ -29,7 +29,7 @@ def test_all_parts_are_there(make_run: Make) -> None:
 def test_a_torn_last_line_is_left_out(make_run: Make) -> None:
     folder = make_run("two")
     assert (folder / "metrics.jsonl").read_text().endswith('"spl')
-    assert Run.load(folder).journal[-1]["step"] == 2000
+    assert Run.load(folder).journal[-1]["step"] == steps(folder) == 2000
 
 
 def test_several_targets_are_a_matrix(make_run: Make) -> None:
@@ -51,6 +51,7 @@ def test_only_the_config_is_needed(make_run: Make) -> None:
             path.unlink()
     run = Run.load(folder)
     assert (run.test, run.predictions, run.target, run.journal) == (None, None, None, [])
+    assert steps(run.folder) == 0
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from chordmixer.config import to_dict
@@ -75,11 +76,12 @@ def _scores(
         own = [run for run in trained if run.evaluation.encoder == model.encoder]
         score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
         beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
-        rows.append([model.encoder, cell(score, 2), *(beside if known else []), str(len(own)), _time(own)])
+        numbers = [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
+        rows.append([model.encoder, cell(score, 2), *(beside if known else []), *numbers])
     others = [[f"plain: {own.name}", cell(own.evaluation.scores[entry.metric], 2)] for own in plain]
     others.append(["one answer for all", f"{100 * models[0].guessing[entry.metric]:.2f}"])
-    blank = [""] * len(header)
-    return table([*header, "runs", "time a run"], [*rows, *([*other, *blank] for other in others)])
+    blank = [""] * (len(header) + 1)
+    return table([*header, "runs", "steps a run", "time a run"], [*rows, *([*other, *blank] for other in others)])
 
 
 def _plain(models: Sequence[Evaluation], plain: Sequence[Scored], metric: str) -> str:
@@ -190,8 +192,8 @@ def cell(score: Score, digits: int) -> str:
 
 
 def _time(runs: Sequence[Trained]) -> str:
-    mean = duration(sum(run.seconds for run in runs) / len(runs))
-    return f"over {mean}" if any(run.killed for run in runs) else mean
+    taken = duration(mean(run.seconds for run in runs))
+    return f"over {taken}" if any(run.killed for run in runs) else taken
 
 
 # --- For programs, and the picture ---
@@ -207,6 +209,7 @@ def _runs(trained: Sequence[Trained]) -> list[dict[str, Any]]:
             "seed": run.experiment.training.seed,
             "seconds": round(run.seconds, 1),
             "some_seconds_unknown": run.killed,
+            "steps": run.steps,
             "settings": {
                 "model": to_dict(run.experiment.model),
                 "training": to_dict(run.experiment.training),

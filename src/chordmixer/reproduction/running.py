@@ -17,7 +17,7 @@ from chordmixer.training import Evaluation, Experiment, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.outcome import BASELINES
 from chordmixer.training.plain_tasks import compare
-from chordmixer.views.runs import Run, Scored, evaluation_from
+from chordmixer.views.runs import Run, Scored, evaluation_from, steps
 
 STATE = "reproduction.json"
 """Beside the run folders: which entry it is, and the seconds of each run."""
@@ -36,6 +36,8 @@ class Trained:
     """Of all its starts together."""
     killed: bool
     """Whether a start ended without a word, so that its seconds are not known."""
+    steps: int
+    """That it made; where a time was given they tell how much of it each model got."""
     baselines: list[Scored] = field(default_factory=list)
     """Plain ones, on the same records."""
 
@@ -67,7 +69,8 @@ def run_all(
         else:
             say(f"{folder}, {number} of {len(experiments)}: finished before")
         name = folder.rpartition("-seed")[0] or evaluation.encoder  # of a version, where an encoder has several
-        trained.append(Trained(experiment, replace(evaluation, encoder=name), *journal.seconds(folder)))
+        scored = replace(evaluation, encoder=name)
+        trained.append(Trained(experiment, scored, *journal.seconds(folder), steps(out / folder)))
     if not baselines or not first_rank():
         return trained
     beside = plain([out / folder for folder in experiments], say)

@@ -136,6 +136,11 @@ def _journal(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def steps(folder: Path) -> int:
+    """That a run has made; 0 where its journal is gone."""
+    return max((int(row["step"]) for row in _journal(folder / "metrics.jsonl") if "step" in row), default=0)
+
+
 def _predictions(path: Path) -> Predictions | None:
     if not path.exists():
         return None
