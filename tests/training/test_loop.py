@@ -284,6 +284,17 @@ def test_a_loss_that_is_no_number_stops_before_the_step(
     assert max(weights_before) == 5
 
 
+@pytest.mark.parametrize(
+    ("precision", "cure"), [("fp32", "at their targets"), ("bf16", "try training.precision=fp32")]
+)
+def test_at_the_first_step_no_rate_is_to_blame(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, cure: str
+) -> None:
+    monkeypatch.setattr(Regression, "losses", lambda self, outputs, targets: outputs.sum(dim=1) * math.nan)
+    with pytest.raises(ValueError, match=f"at step 1, .* after step 0; look at these records or {cure}$"):
+        train(override(tiny, {"training": {"precision": precision}}), tmp_path / "run")
+
+
 def test_many_records_of_a_bad_step_are_counted(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chordmixer.ops.reference import Norm
+from chordmixer.ops.triton_plan import cdiv
 
 
 @triton.jit(do_not_specialize=["rows", "share"])
@@ -53,8 +54,8 @@ def _column_sums(values: Tensor, centre: Tensor, other: Tensor | None = None) ->
     rows, channels = values.shape
     shares = max(1, min(1024, rows // 256))
     sums = torch.empty(shares, 2, channels, device=values.device)
-    _column_sums_kernel[(shares, triton.cdiv(channels, 64))](
-        values, values if other is None else other, centre, sums, rows, triton.cdiv(rows, shares),
+    _column_sums_kernel[(shares, cdiv(channels, 64))](
+        values, values if other is None else other, centre, sums, rows, cdiv(rows, shares),
         C=channels, PAIRED=other is not None, BT=32, BC=64,
     )  # fmt: skip
     return sums.sum(0)
@@ -89,7 +90,7 @@ def _affine(
     out = torch.empty_like(values) if out is None else out
     block = triton.next_power_of_2(channels)
     tile = max(1, 4096 // block)
-    _affine_kernel[(triton.cdiv(rows, tile),)](
+    _affine_kernel[(cdiv(rows, tile),)](
         values, other, scale.float(), slope.float(), shift.float(), out, rows,
         C=channels, PAIRED=plus is not None, BT=tile, BC=block,
     )  # fmt: skip

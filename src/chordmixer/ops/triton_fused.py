@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from chordmixer.ops.triton_kernels import backward_kernel, forward_kernel, weights_kernel
 from chordmixer.ops.triton_norms import layer_norm_backward
-from chordmixer.ops.triton_plan import Chance, Plan, Weights, processors, programs_for, switches_of
+from chordmixer.ops.triton_plan import Chance, Plan, Weights, cdiv, processors, programs_for, switches_of
 from chordmixer.ops.triton_rows import bisected
 
 
@@ -49,7 +48,7 @@ def scratch_for(x: Tensor, plan: Plan, sequences: int) -> Scratch:
     """Of all blocks that read these tokens, or fewer of them."""
     hidden, dhidden = x.new_empty(2, x.shape[0], plan.hidden)
     places = torch.empty(x.shape[0], 2, dtype=torch.int32, device=x.device)
-    most = triton.cdiv(x.shape[0], switches_of("backward", plan)["BT"]) + sequences
+    most = cdiv(x.shape[0], switches_of("backward", plan)["BT"]) + sequences
     return Scratch(hidden, dhidden, places, torch.empty(most, plan.hidden, device=x.device))
 
 
@@ -84,10 +83,10 @@ def _weight_gradients(
 ) -> None:
     """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
     switches, size = switches_of("weights", plan), plan.hidden * plan.channels
-    blocks = triton.cdiv(plan.channels, switches["BC"]), triton.cdiv(plan.hidden, switches["BH"])
+    blocks = cdiv(plan.channels, switches["BC"]), cdiv(plan.hidden, switches["BH"])
     shares = max(1, min(4 * processors(x.device) // (blocks[0] * blocks[1]), x.shape[0] // (4 * switches["BT"])))
-    share = triton.cdiv(triton.cdiv(x.shape[0], shares), switches["BT"]) * switches["BT"]
-    parts = torch.empty(triton.cdiv(x.shape[0], share), len(sums), device=x.device)
+    share = cdiv(cdiv(x.shape[0], shares), switches["BT"]) * switches["BT"]
+    parts = torch.empty(cdiv(x.shape[0], share), len(sums), device=x.device)
     dw1, dw2, db2 = parts[0].split((size, size, plan.channels))
     weights_kernel[(*blocks, len(parts))](
         x, gradient, *scratch[:3], dw1, dw2, db2, x.shape[0], share, len(sums), *chance, **switches

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chordmixer.ops.triton_plan import cdiv
+
 
 @triton.jit(do_not_specialize=["rows"])
 def _row_statistics_kernel(p_x, p_mean, p_rstd, rows, eps, C: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr):
@@ -31,7 +33,7 @@ def row_statistics(values: Tensor, eps: float, out: tuple[Tensor, ...] = ()) -> 
     mean, rstd = out or torch.empty(2, rows, device=values.device)
     block = triton.next_power_of_2(channels)
     tile = max(1, 8192 // block)
-    _row_statistics_kernel[(triton.cdiv(rows, tile),)](values, mean, rstd, rows, eps, C=channels, BT=tile, BC=block)
+    _row_statistics_kernel[(cdiv(rows, tile),)](values, mean, rstd, rows, eps, C=channels, BT=tile, BC=block)
     return mean, rstd
 
 
@@ -69,7 +71,7 @@ def layer_norm_backward(
     rows, channels = values.shape
     block = triton.next_power_of_2(channels)
     tile = max(1, 4096 // block)
-    _layer_norm_backward_kernel[(triton.cdiv(rows, tile),)](
+    _layer_norm_backward_kernel[(cdiv(rows, tile),)](
         values, mean, rstd, gradient, gradient if residual is None else residual, gradient,
         gradient if normal is None else normal, rows,
         C=channels, RESIDUAL=residual is not None, NORMAL=normal is not None, BT=tile, BC=block,

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chordmixer.ops.triton_plan import cdiv
+
 
 @triton.jit
 def locate(p_offsets, o_token, sequences, bisections):
@@ -120,7 +122,7 @@ def turn(
         channels = out.shape[1]
     block = triton.next_power_of_2(track_size)
     tile = max(1, 512 // block)  # of 16 to 128 tokens on an H200 the fewest are the fastest, by up to a third
-    _turn_kernel[(triton.cdiv(tokens, tile),)](
+    _turn_kernel[(cdiv(tokens, tile),)](
         values, values if residual is None else residual, out, *(statistics or (values, values)), offsets,
         tokens, *bisected(offsets), *chance,
         C=channels, S=track_size, FROM=values.shape[1], TO=out.shape[1], REVERSE=reverse,
@@ -173,7 +175,7 @@ def _sum_rows_kernel(p_x, p_begin, p_end, p_out, C: tl.constexpr, BT: tl.constex
 def _sum_rows(values: Tensor, begin: Tensor, end: Tensor) -> Tensor:
     """One row for each range of rows."""
     out = torch.empty(len(begin), values.shape[1], device=values.device)
-    _sum_rows_kernel[(len(begin), triton.cdiv(values.shape[1], 64))](
+    _sum_rows_kernel[(len(begin), cdiv(values.shape[1], 64))](
         values, begin, end, out, C=values.shape[1], BT=64, BC=64
     )
     return out

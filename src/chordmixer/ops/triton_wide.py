@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from chordmixer.ops.triton_norms import layer_norm_backward, row_statistics
-from chordmixer.ops.triton_plan import Chance, Plan, Weights, split_sums
+from chordmixer.ops.triton_plan import Chance, Plan, Weights, cdiv, split_sums
 from chordmixer.ops.triton_rows import turn
 from chordmixer.ops.triton_tiles import gaussian
 
@@ -137,7 +137,7 @@ def _gelu_kernel(
 def _gelu(plan: Plan, hidden: Tensor, gradient: Tensor | None = None) -> None:
     """GELU in place, the one behind it; and in place the gradient before it from that behind it."""
     block = 1024
-    _gelu_kernel[(triton.cdiv(hidden.numel(), block),)](
+    _gelu_kernel[(cdiv(hidden.numel(), block),)](
         hidden, hidden if gradient is None else gradient, hidden.numel(),
         H=plan.hidden, W=hidden.shape[1], BACK=gradient is not None, EXACT=plan.full, PTX=plan.ptx, B=block,
     )  # fmt: skip

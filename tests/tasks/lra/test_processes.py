@@ -35,8 +35,9 @@ process.start()
 process.join()
 """
 ENDLESS = """
-import time
+import signal, time
 from processes import Processes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
 pool = Processes(2)
 try:
     waiting = [pool.submit(time.sleep, 600) for _ in range(9)]
