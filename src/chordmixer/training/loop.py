@@ -198,10 +198,8 @@ class Run:
         self._save()
         names = [self.training.name(i) for i in taken.records]
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        before = "try training.precision=fp32" if self.config.precision == "bf16" else "at their targets"
-        cure = (
-            f"lower the rate of {taken.rate:.2g}" if taken.step else before
-        )  # at the first no rate has done anything
+        at_first = "try training.precision=fp32" if self.config.precision == "bf16" else "at their targets"
+        cure = f"lower the rate of {taken.rate:.2g}" if taken.step else at_first
         raise ValueError(
             f"loss {loss / len(names)} or its gradient is not finite at step {taken.step + 1}, records {shown}: "
             f"weights stay as after step {taken.step}; look at these records or {cure}"
