@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from chordmixer import reproduction
 from chordmixer.reproduction import ENTRIES, costs, running
-from chordmixer.training import Interrupted
+from chordmixer.training import Interrupted, stopwatch
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -74,6 +75,22 @@ def test_baselines_may_be_left_out(chordmixer: Command, tmp_path: Path) -> None:
     words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
     code, said, errors = chordmixer(*words)
     assert (code, errors) == (0, "") and "plain" not in said and "plain" not in page(tmp_path / "run").lower()
+
+
+def test_minutes_are_measured_first_and_trained_later(
+    chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopwatch, "WARM", 0.0)
+    monkeypatch.setattr(stopwatch, "TIMED", 0.0)
+    words = ["reproduce", "adding-200", "--minutes", "0.0001", "--out", tmp_path / "run", *sets(ADDING)]
+    code, said, errors = chordmixer(*words, "--plan")
+    assert (code, errors) == (0, "") and [path.name for path in (tmp_path / "run").iterdir()] == ["pace.json"]
+    assert re.fullmatch(r"chordmixer: \S+ ms a step alone, \d+ in 0.0001 min\n", said)
+    measured = (tmp_path / "run" / "pace.json").read_bytes()
+    code, again, errors = chordmixer(*words)
+    assert (code, errors) == (0, "") and said in again and "steps at most, 0 of them taken" in again
+    assert (tmp_path / "run" / "pace.json").read_bytes() == measured
+    assert page(tmp_path / "run").splitlines()[2].startswith("**Each model trained for the steps that it makes in")
 
 
 def test_a_signal_goes_through(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +265,7 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
         (["reach", "--data", "."], "reach makes its own data and was given .: leave --data out"),
         (
             ["reach", "--seeds", "2"],
-            "reach is drawn, not trained: leave out --set, --scale, --seeds, --models, --like and --from",
+            "reach is drawn, not trained: leave out --set, --scale, --minutes, --seeds, --models, --like and --from",
         ),
         (["reach", "--plan"], "reach is drawn, not trained, and takes seconds: leave --plan out"),
         (["adding-200", "--scale", "0"], "--scale 0 is not a share of a run"),

@@ -24,6 +24,13 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="The folder of runs and their page; else runs/NAME.")] = None,
     results: Annotated[Path | None, typer.Option(help="Also put the page, its numbers and picture there.")] = None,
     scale: Annotated[float, typer.Option(help="So many times the epochs, such as 0.1; the page says so.")] = 1.0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="The same time for every model: the steps that each makes in so many minutes alone on this device, "
+            "measured first. With --plan only that; the runs may then share the device."
+        ),
+    ] = None,
     like: Annotated[
         str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
     ] = "ours",
@@ -49,26 +56,34 @@ def reproduce(
     chordmixer reproduce image --data cifar10.parquet --like released
 
     chordmixer reproduce listops --models chordmixer,pointwise --seeds 3 --results docs/results
+
+    chordmixer reproduce adding-1000 --models chordmixer,tcn-average,mamba2-average --minutes 2
     """
     from chordmixer import reproduction
 
     if name is None:
         _list(time)
         return
-    changes = settings.table(None, set or [])
+    changes, named = settings.table(None, set or []), [model.strip() for model in models.split(",")]
+    folder = out or Path("runs") / name
+    if plan and minutes is not None:
+        reproduction.measure(
+            name, folder, data or [], models=named, minutes=minutes, like=like, start=start, changes=changes, say=say
+        )
+        return
     if plan:
         cost = reproduction.plan(name, data or [], scale, changes, like, start)
         say(f"a run of {name} takes about {reproduction.words(cost)}")
         return
-    folder = out or Path("runs") / name
     try:
         pages, scores = reproduction.reproduce(
             name,
             folder,
             data or [],
-            models=[model.strip() for model in models.split(",")],
+            models=named,
             seeds=seeds,
             scale=scale,
+            minutes=minutes,
             like=like,
             start=start,
             changes=changes,

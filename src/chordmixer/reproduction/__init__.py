@@ -13,11 +13,12 @@ from chordmixer.reproduction.catalogue import ENTRIES
 from chordmixer.reproduction.costs import Cost, all_costs, cost, sampled
 from chordmixer.reproduction.entries import Entry, Figure, find
 from chordmixer.reproduction.listing import listing, words
+from chordmixer.reproduction.pacing import paced
 from chordmixer.reproduction.running import Journal, first_rank, look, run_all
 from chordmixer.training import Evaluation
 from chordmixer.training.forecast import device_of
 
-__all__ = ["ENTRIES", "Entry", "Figure", "all_costs", "listing", "plan", "reproduce", "words"]
+__all__ = ["ENTRIES", "Entry", "Figure", "all_costs", "listing", "measure", "plan", "reproduce", "words"]
 
 
 def reproduce(
@@ -28,6 +29,7 @@ def reproduce(
     models: Sequence[str] = ("chordmixer",),
     seeds: int = 1,
     scale: float = 1.0,
+    minutes: float | None = None,
     like: str = "ours",
     start: Path | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -40,27 +42,35 @@ def reproduce(
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
     Trains `models` with `seeds` each, with the settings of our recipes or `like` the paper's or its released code's,
-    from random weights or those of the run `start`, for `scale` times their epochs, with `changes` in `data`, `model`
-    and `training`, and scores plain `baselines` on the same records. Gives the pages that were written, and the test
-    scores of each run, behind them those of the best plain baseline; a figure has none.
+    from random weights or those of the run `start`, for `scale` times their epochs or for the steps that each makes
+    alone in so many `minutes`, with `changes` in `data`, `model` and `training`, and scores plain `baselines` on the
+    same records. Gives the pages that were written, and the test scores of each run, behind them those of the best
+    plain baseline; a figure has none.
     """
     entry, folder = find(name, ENTRIES), Path(out)
     entry.data.check(name, data)
     if isinstance(entry, Figure):
-        if changes or scale != 1 or seeds != 1 or tuple(models) != ("chordmixer",) or like != "ours" or start:
+        given = (changes, scale != 1, minutes, seeds != 1, tuple(models) != ("chordmixer",), like != "ours", start)
+        if any(given):
             raise ValueError(
-                f"{name} is drawn, not trained: leave out --set, --scale, --seeds, --models, --like and --from"
+                f"{name} is drawn, not trained: leave out --set, --scale, --minutes, --seeds, --models, --like and "
+                "--from"
             )
         result, scores = figures.figure(name, entry, data, say), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
+        if minutes is not None and scale != 1:
+            raise ValueError(
+                f"--scale {scale:g} and --minutes {minutes:g} are both the length of a run: leave one of them out"
+            )
         full = building.build(entry, data, changes, say, like, start)
         short = building.scaled(full, scale, by_rule=entry.data.by_rule and not data)
         experiments, journal = building.each(short, models, seeds, entry.versions), Journal.open(folder, name, resume)
         seen = look(short)
-        warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes, like)
+        warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes)
         for warning in warnings:
             say(warning)
+        experiments = experiments if minutes is None else paced(experiments, minutes, folder, say)
         trained = run_all(experiments, journal, resume, say, baselines)
         result = comparison.compare(name, entry, trained, seen, warnings, given=bool(data))
         scores, device = comparison.evaluations(entry, trained), device_of(short.training)
@@ -89,6 +99,30 @@ def plan(
         return cost(experiment, sampled(experiment), records, timed=True)
     lengths = experiment.build_task().records("training").lengths
     return cost(experiment, lengths, len(lengths), timed=True)
+
+
+def measure(
+    name: str,
+    out: Path | str,
+    data: Sequence[str] = (),
+    *,
+    models: Sequence[str] = ("chordmixer",),
+    minutes: float = 1.0,
+    like: str = "ours",
+    start: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, int]:
+    """The steps that each model makes alone on this device in so many `minutes`.
+
+    They are left in `out` for `reproduce`, whose runs may then share the device.
+    """
+    entry = find(name, ENTRIES)
+    entry.data.check(name, data)
+    if isinstance(entry, Figure):
+        raise ValueError(f"{name} is drawn, not trained: leave --minutes out")
+    experiments = building.each(building.build(entry, data, changes, say, like, start), models, 1, entry.versions)
+    return {run: own.training.steps for run, own in paced(experiments, minutes, Path(out), say).items()}
 
 
 def _call(name: str) -> str:

@@ -126,7 +126,7 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
 
 def warnings(
     entry: Entry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any], classes: Sequence[str],
-    like: str = "ours",
+    like: str = "ours", minutes: float | None = None,
 ) -> list[str]:  # fmt: skip
     """What has to stand first on the page of a run that is not the paper's; `classes` are those of the data."""
     said = []
@@ -138,6 +138,11 @@ def warnings(
         if run.data != full.data:
             what += f", over {training_records(run.data):,} of {training_records(full.data):,} training records"
         said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
+    if minutes is not None:
+        said.append(
+            f"Each model trained for the steps that it makes in {minutes:g} min alone on this device, measured "
+            "before: the same time for all, and not the paper's number."
+        )
     if like != "ours":
         said.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
     if run.training.start:

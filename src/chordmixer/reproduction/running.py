@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chordmixer import files
+from chordmixer.reproduction import pacing
 from chordmixer.training import Evaluation, Experiment, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.outcome import BASELINES
@@ -124,7 +125,7 @@ class Journal:
     def open(out: Path, name: str, resume: bool) -> Journal:
         """Of a new folder, or of one that holds runs of the same entry."""
         path = out / STATE
-        if first_rank() and not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if first_rank() and not resume and out.exists() and not _free(out):
             raise ValueError(f"{out} is there already: give a new --out, or add --resume to go on with it")
         if not path.exists():
             return Journal(path, name, {})
@@ -156,6 +157,11 @@ class Journal:
         if first_rank():
             known = files.read_json(self.path)["runs"] if self.path.exists() else {}
             files.write_json(self.path, {"format": 1, "name": self.name, "runs": {**known, run: self.runs[run]}})
+
+
+def _free(out: Path) -> bool:
+    """Whether nothing is there, but for what was measured before."""
+    return out.is_dir() and all(path.name == pacing.FILE for path in out.iterdir())
 
 
 def first_rank() -> bool:

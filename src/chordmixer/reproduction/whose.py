@@ -100,7 +100,8 @@ def rows(experiment: Experiment, hyper: Hyper | None, released: Released | None)
 def _run(experiment: Experiment) -> dict[str, str]:
     network, training = experiment.model.network, experiment.training
     several = f", {training.accumulate} to a step" if training.accumulate > 1 else ""
-    limit = f", or {training.minutes:g} minutes of training" if training.minutes else ""
+    limit = f", or {training.steps:,} steps" if training.steps else ""
+    limit = f", or {training.minutes:g} minutes of training" if training.minutes else limit
     own = {}
     if isinstance(network, ChordMixerConfig):
         norms = _norms(network.prenorm, network.norm)

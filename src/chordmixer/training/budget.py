@@ -1,4 +1,4 @@
-"""A limit on the minutes that a run trains for: the same for a fast and a slow encoder, to compare them fairly."""
+"""A limit on the steps of a run, or on the minutes that it trains for, beside the number of its epochs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chordmixer.training.checkpoints import State
+from chordmixer.training.experiment import TrainingConfig
 
 
 class Budget:
     """What is spent of it. Validation, checkpoints and the test set are free, and time before a kill counts."""
 
-    def __init__(self, minutes: float, state: State, ranks: int) -> None:
-        """No limit with 0 minutes."""
-        if minutes and ranks > 1:
+    def __init__(self, config: TrainingConfig, state: State, ranks: int) -> None:
+        """No limit where the config has neither `steps` nor `minutes`."""
+        if config.minutes and ranks > 1:
             raise ValueError(
-                f"minutes={minutes:g} on {ranks} processes is not possible, since their clocks differ: set "
+                f"minutes={config.minutes:g} on {ranks} processes is not possible, since their clocks differ: set "
                 "training.minutes=0, or use one process"
             )
-        self.seconds, self.state = 60 * minutes, state
+        self.steps, self.seconds, self.state = config.steps, 60 * config.minutes, state
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -32,9 +33,13 @@ class Budget:
     @property
     def spent(self) -> float:
         """The share of the budget, 1 at most."""
+        if self.steps:
+            return min(self.state.step / self.steps, 1.0)
         return min(self.state.seconds / self.seconds, 1.0) if self.seconds else 0.0
 
     def said(self) -> Iterator[str]:
         """What a user should know at the start."""
+        if self.steps:
+            yield f"it trains for {self.steps:,} steps at most, {self.state.step:,} of them taken"
         if self.seconds:
             yield f"it trains for {self.seconds / 60:g} min at most, {self.state.seconds / 60:.1f} of them spent"

@@ -23,6 +23,8 @@ class TrainingConfig:
 
     epochs: int = 10
     """Passes over the training set."""
+    steps: int = 0
+    """Or fewer passes: the run ends after so many steps, and its rate falls to zero by then. 0: no limit."""
     minutes: float = 0.0
     """Or fewer passes: the run ends after so many minutes of training, validation not counted, and its rate falls to
     zero by then. No two such runs are the same. 0: no limit."""
@@ -80,6 +82,12 @@ class TrainingConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} is not a share: give more than 0, and 1 or less")
+        if self.steps < 0:
+            raise ValueError(f"steps={self.steps} is not a number of steps: give 1 or more, or 0 for no limit")
+        if self.steps and self.minutes:
+            raise ValueError(
+                f"steps={self.steps:,} and minutes={self.minutes:g} are both the end of a run: set one of them to 0"
+            )
         if not self.minutes >= 0:
             raise ValueError(f"minutes={self.minutes} is not a time: give more than 0, or 0 for no limit")
         if self.minutes and self.average:

@@ -88,18 +88,20 @@ def forecast(
     config, place = experiment.training, memory.Place.of(device, experiment.training.precision)
     sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
     free, batches = free_bytes(device), len(sampler)
+    an_epoch = -(-batches // config.accumulate)
+    epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
     room = longest_that_fits(experiment.model, place, free, config.freeze)
     over = sorted((i for i, n in enumerate(lengths) if n > room), key=lambda i: -lengths[i])
     seconds = pace.seconds(experiment, sampler, device, place, free) if timed else None
-    records = largest(sampler, config.epochs)
+    records = largest(sampler, epochs)
     of_batch = tuple(int(lengths[i]) for i in records)
     return Forecast(
         device=device.type,
         weights=memory.weights(experiment.model),
         learning=memory.weights(experiment.model, config.freeze),
-        epochs=config.epochs,
+        epochs=epochs,
         batches=batches,
-        steps=-(-batches // config.accumulate) * config.epochs,
+        steps=min(an_epoch * epochs, config.steps or an_epoch * epochs),
         budget=sampler.tokens,
         records=tuple(records),
         lengths=of_batch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -88,9 +89,9 @@ class Run:
         self.unread: list[Taken] = []
         self.journal = Journal(out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
-        self.budget = Budget(self.config.minutes, self.state, self.accelerator.num_processes)
+        self.budget = Budget(self.config, self.state, self.accelerator.num_processes)
         steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
-        horizon = self.config.average * steps
+        horizon = self.config.average * min(steps, self.config.steps or steps)
         self.average = Average(self.model, horizon, self.state.average) if self.config.average else None
 
     def train(self) -> Evaluation:
@@ -119,17 +120,15 @@ class Run:
         whole = len(sampler.steps)
         self.wrapped.train()
         while state.batch < whole and self.budget.spent < 1:
-            group = sampler.steps[state.batch : state.batch + self.config.accumulate]
-            share = (state.batch + len(group) / 2) / whole
             with self.budget.counting():
-                self._step([next(batches) for _ in group], sum(len(b) for step in group for b in step), share)
+                self.advance(batches)
             if self.config.evaluate_every and state.step % self.config.evaluate_every == 0:
-                self._settle()
+                self.settle()
                 self._validate(state.loss_sum / state.sequences)
             self._save_if_due()
             if self._out_of_patience():
                 return
-        self._settle()
+        self.settle()
         mean = state.loss_sum / state.sequences
         state.epoch, state.batch, state.loss_sum, state.sequences = state.epoch + 1, 0, 0.0, 0
         last = state.epoch == self.config.epochs or self.budget.spent == 1
@@ -137,10 +136,17 @@ class Run:
             self.display.say(f"epoch {state.epoch} of {self.config.epochs}: training loss {mean:.5f}")
             self._validate(mean)
 
+    def advance(self, batches: Iterator[Batch]) -> None:
+        """The next step of the epoch that these are the batches of."""
+        first, steps = self.state.batch, self.loader.sampler.steps
+        group = steps[first : first + self.config.accumulate]
+        sequences = sum(len(batch) for step in group for batch in step)
+        self._step([next(batches) for _ in group], sequences, (first + len(group) / 2) / len(steps))
+
     def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
         """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks.
 
-        Nothing here waits for the device: `_settle` finds out which step was the first that was not finite.
+        Nothing here waits for the device: `settle` finds out which step was the first that was not finite.
         """
         state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
         rate = self.optimiser.rate(done)
@@ -157,7 +163,7 @@ class Run:
         self.unread.append(Taken(state.step, state.batch, done, rate, own, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
         if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
-            self._settle()
+            self.settle()
 
     def _backward(self, batch: Batch, sequences: int, last: bool) -> Tensor:
         """Add a batch's gradients; ranks are averaged, so each scales its sum to a mean over all sequences."""
@@ -178,7 +184,7 @@ class Run:
         if self.accelerator.device.type == "cuda":
             torch.cuda.manual_seed(key)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Read what the last steps gave: the one place where the loop waits for the device."""
         state, unread, self.unread = self.state, self.unread, []
         if not unread:
@@ -255,7 +261,7 @@ class Run:
             raise Interrupted(caught)
 
     def _save(self) -> None:
-        self._settle()
+        self.settle()
         if self.journal:
             self.state.lines = self.journal.lines
             self.state.average = self.average.values if self.average else {}

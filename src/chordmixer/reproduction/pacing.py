@@ -1,0 +1,91 @@
+"""The same time for every model: each trains as many steps as it makes alone on this device in so many minutes.
+
+Steps are measured once, before anything trains, and kept beside the runs. So runs are the same to the byte after a
+kill, as others are, and several may share a device, which changes when they end and not how far they come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chordmixer import files
+from chordmixer.config import to_dict
+from chordmixer.reproduction.page import device_name
+from chordmixer.training import Experiment
+from chordmixer.training.forecast import device_of
+from chordmixer.training.stopwatch import Pace, pace
+
+FILE = "pace.json"
+"""Beside the run folders: the pace of each model, and a print of the settings and the device that it is of."""
+
+
+def paced(
+    experiments: Mapping[str, Experiment], minutes: float, out: Path, say: Callable[[str], None]
+) -> dict[str, Experiment]:
+    """Those of `building.each` with the steps that each makes in so many minutes, and epochs enough for them.
+
+    What the file in `out` has of the same settings and device is not measured again.
+    """
+    for experiment in experiments.values():
+        check(experiment, minutes)
+    paces = dict[str, Pace]()
+    for name, experiment in experiments.items():
+        model = _model(name)
+        if model not in paces:
+            paces[model] = _pace(model, experiment, out / FILE)
+            own = paces[model]
+            say(f"{model}: {own.milliseconds:.3g} ms a step alone, {own.steps(minutes):,} in {minutes:g} min")
+    return {name: _limited(own, paces[_model(name)], minutes) for name, own in experiments.items()}
+
+
+def check(experiment: Experiment, minutes: float) -> None:
+    """Refuse what no number of steps stands for."""
+    training = experiment.training
+    if not 0 < minutes < float("inf"):
+        raise ValueError(f"--minutes {minutes:g} is not a time to train for: give a number above 0, such as 1")
+    if training.steps or training.minutes:
+        name = "steps" if training.steps else "minutes"
+        raise ValueError(
+            f"--minutes {minutes:g} and training.{name}={getattr(training, name):g} are both the end of a run: leave "
+            "one of them out"
+        )
+    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(f"--minutes {minutes:g} on {ranks} processes is not possible: use one")
+
+
+def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
+    known, wanted = _read(path).get(model, {}), _print(experiment)
+    if known.get("of") == wanted:
+        return Pace(known["milliseconds"], known["an_epoch"])
+    measured = pace(experiment)
+    models = {**_read(path), model: {**measured._asdict(), "of": wanted}}  # others may have measured meanwhile
+    files.write_json(path, {"format": 1, "models": models})
+    return measured
+
+
+def _limited(experiment: Experiment, pace: Pace, minutes: float) -> Experiment:
+    training, steps = experiment.training, pace.steps(minutes)
+    epochs = max(training.epochs, -(-steps // pace.an_epoch) + 1)  # one more, since some have a few steps less
+    return replace(experiment, training=replace(training, steps=steps, epochs=epochs))
+
+
+def _model(name: str) -> str:
+    """Without its seed, which does not change its pace."""
+    return name.rpartition("-seed")[0]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = files.read_json(path)["models"] if path.exists() else {}
+    return found
+
+
+def _print(experiment: Experiment) -> str:
+    settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0)))
+    device = device_name(device_of(experiment.training))
+    return hashlib.sha256(json.dumps([settings, device], sort_keys=True).encode()).hexdigest()
