@@ -51,6 +51,22 @@ def test_processes_may_write_the_same_file_at_once(tmp_path: Path) -> None:
     assert path.read_text() in ("a" * 5_000, "b" * 5_000) and list(tmp_path.iterdir()) == [path]
 
 
+def test_processes_that_change_a_file_at_once_lose_nothing(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from chordmixer.files import update_json\n"
+    code += "for i in range(60): update_json(Path(sys.argv[1]), lambda known: known | {sys.argv[2] + str(i): i})"
+    path = tmp_path / "new" / "x.json"
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert files.read_json(path) == {f"{letter}{i}": i for letter in "abc" for i in range(60)}
+
+
+def test_a_damaged_file_is_not_changed(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x.json cannot be read as JSON"):
+        files.update_json(tmp_path / "x.json", lambda known: known)
+    assert (tmp_path / "x.json").read_text() == "{" and len([*tmp_path.iterdir()]) == 1
+
+
 def test_json_round_trip(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None], "b": {"c": "d"}}
     files.write_json(tmp_path / "x.json", value)

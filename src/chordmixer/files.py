@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,16 +22,24 @@ MANIFEST = "manifest.json"
 TEMPORARY = ".writing-"
 """Prefix of names that are not yet whole; `sweep` removes what a killed process left."""
 
+BLOCK = 4096
+"""Bytes that the smallest file takes on a disk."""
+
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and onto the disk before returning, whoever else writes it at the time."""
+    _write(path, lambda: data, len(data))
+
+
+def _write(path: Path, made: Callable[[], bytes], needed: int) -> None:
+    """What `made` gives while nobody else writes into the folder, of about `needed` bytes."""
     temporary = path.with_name(TEMPORARY + path.name)
-    with _whole(path, len(data), temporary):
+    with _whole(path, needed, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _in_turn(path.parent):
-            _write_through(temporary, data)
+            _write_through(temporary, made())
             temporary.replace(path)
         flush(path.parent)
 
@@ -47,7 +55,19 @@ def append_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    write_bytes(path, _json(value))
+
+
+def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Write what `change` makes of the object that is there, or of an empty one.
+
+    Processes that do so at the same time lose nothing of each other's.
+    """
+    _write(path, lambda: _json(change(read_json(path) if path.exists() else {})), BLOCK)
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -78,8 +98,8 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Record the SHA-256 of these files of a folder, beside what its manifest records already."""
-    before = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
-    write_json(folder / MANIFEST, before | {name: _sha256(folder / name) for name in names})
+    found = {name: _sha256(folder / name) for name in names}
+    update_json(folder / MANIFEST, lambda before: before | found)
 
 
 def verify(folder: Path, names: Iterable[str]) -> None:

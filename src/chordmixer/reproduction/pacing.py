@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from chordmixer import files
 from chordmixer.config import to_dict
@@ -60,12 +59,13 @@ def check(experiment: Experiment, minutes: float) -> None:
 
 
 def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
-    known, wanted = _read(path).get(model, {}), _print(experiment)
+    models, wanted = files.read_json(path)["models"] if path.exists() else {}, _print(experiment)
+    known = models.get(model, {})
     if known.get("of") == wanted:
         return Pace(known["milliseconds"], known["an_epoch"])
     measured = pace(experiment)
-    models = {**_read(path), model: {**measured._asdict(), "of": wanted}}  # others may have measured meanwhile
-    files.write_json(path, {"format": 1, "models": models})
+    own = {model: {**measured._asdict(), "of": wanted}}
+    files.update_json(path, lambda before: {"format": 1, "models": before.get("models", {}) | own})
     return measured
 
 
@@ -78,11 +78,6 @@ def _limited(experiment: Experiment, pace: Pace, minutes: float) -> Experiment:
 def _model(name: str) -> str:
     """Without its seed, which does not change its pace."""
     return name.rpartition("-seed")[0]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = files.read_json(path)["models"] if path.exists() else {}
-    return found
 
 
 def _print(experiment: Experiment) -> str:

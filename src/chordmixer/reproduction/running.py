@@ -155,8 +155,10 @@ class Journal:
 
     def _save(self, run: str) -> None:
         if first_rank():
-            known = files.read_json(self.path)["runs"] if self.path.exists() else {}
-            files.write_json(self.path, {"format": 1, "name": self.name, "runs": {**known, run: self.runs[run]}})
+            about = {"format": 1, "name": self.name}
+            files.update_json(
+                self.path, lambda known: about | {"runs": known.get("runs", {}) | {run: self.runs[run]}}
+            )
 
 
 def _free(out: Path) -> bool:
