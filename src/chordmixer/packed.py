@@ -21,6 +21,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from chordmixer.moving import Layout
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
@@ -138,11 +140,12 @@ class Packed:
             raise ValueError(_NO_SEQUENCE)
         if indices == list(range(len(self))):
             return self
-        lengths = [self.lengths[i] for i in indices]
-        starts = self.offsets[torch.tensor(indices, device=self.offsets.device)]
-        chosen = Packed.from_lengths(torch.arange(sum(lengths), device=self.values.device), lengths)
-        step = (starts - chosen.offsets[:-1]).repeat_interleave(chosen.offsets.diff(), output_size=len(chosen.values))
-        return chosen.with_values(self.values.index_select(0, chosen.values + step))
+        first = [0, *accumulate(self.lengths)]
+        lengths, starts = [self.lengths[i] for i in indices], [first[i] for i in indices]
+        layout = Layout(lengths, starts, self.tokens, self.device)
+        if len(set(indices)) < len(indices):  # a sequence that is there twice has two gradients
+            return Packed.from_lengths(self.values.index_select(0, layout.place), lengths)
+        return Packed.from_lengths(layout.take(self.values), lengths)
 
     def owners(self) -> Int[Tensor, "T"]:
         """Of each token, the number of its sequence.

@@ -40,6 +40,25 @@ def test_gradients_are_finite_in_bfloat16(name: str) -> None:
     assert torch.isfinite(loss) and gradients and all(bool(torch.isfinite(g).all()) for g in gradients)
 
 
+@pytest.mark.parametrize("name", sorted({*ENCODERS} - {"lstm"}))
+def test_long_sequences_are_as_on_a_cpu(name: str) -> None:
+    """Where sequences move one by one and few queries meet many keys, which short ones never do; in any order."""
+    torch.manual_seed(0)
+    lengths = (300, 40_000, 20_001)
+    encoder = build(name, encoder_class(name).Config(max_length=40_000)).eval()
+    x = Packed.from_lengths(torch.randn(sum(lengths), int(encoder.width)), lengths)  # type: ignore[arg-type]
+    turned = x.select([1, 2, 0]).to("cuda")
+    with torch.inference_mode():
+        expected = encoder(x.select([0])).values
+        encoder.cuda()
+        found, other = encoder(x.to("cuda")).to_list(), encoder(turned).to_list()
+        alone = encoder(x.select([2]).to("cuda")).values
+    torch.testing.assert_close(found[0].cpu(), expected, rtol=1e-3, atol=1e-3)
+    for mine, same in ((found[2], alone), (found[2], other[1]), (found[1], other[0])):
+        far = (mine - same).abs()
+        assert float((far > 1e-3).float().mean()) < (1e-3 if name == "reformer" else 1e-7), name
+
+
 def test_an_lstm_reads_on_where_cudnn_ends() -> None:
     torch.manual_seed(0)
     encoder = Lstm(LstmConfig(max_length=140_000, width=8, layers=1))

@@ -16,6 +16,7 @@ from chordmixer.benching.meters import Meter, seconds
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.baselines import layers
 from chordmixer.models.chordmixer import ChordMixerConfig
+from chordmixer.moving import Layout
 from chordmixer.packed import Packed
 
 ROUNDS, LEAST, SECONDS = 7, 0.5, 4.0
@@ -148,10 +149,10 @@ class Padding:
     def __enter__(self) -> Self:
         pad = layers.padded
 
-        def counted(x: Packed, groups: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-            rows, place = pad(x, groups)
+        def counted(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
+            rows, layout = pad(x, groups, lengths)
             self.places, self.tokens = self.places + len(rows), self.tokens + x.tokens
-            return rows, place
+            return rows, layout
 
         self.pad, layers.padded = pad, counted
         return self

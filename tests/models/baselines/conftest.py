@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chordmixer import Packed
 from chordmixer.models.baselines import layers
+from chordmixer.moving import Layout
 
 LENGTHS = (1, 2, 3, 7, 12)
 
@@ -30,9 +31,9 @@ def noise_in_padding(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From its call on padding is anything but zero, and rows share a bucket whatever their lengths."""
     pad = layers.padded
 
-    def noisy(x: Packed, groups: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        rows, place = pad(x, groups)
-        return (5 * torch.randn_like(rows)).index_copy(0, place, x.values), place
+    def noisy(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
+        rows, layout = pad(x, groups, lengths)
+        return (5 * torch.randn_like(rows)).index_copy(0, layout.place, x.values), layout
 
     def start() -> None:
         monkeypatch.setattr(layers, "padded", noisy)

@@ -77,7 +77,7 @@ class TestPadding:
 
         def negative(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             assert values.shape[:2] == mask.shape and not values[~mask].any() and values[mask].all()
-            assert mixed or mask.all()
+            assert (mixed and mask.shape[1] % 8 == 0) or mask.all()
             return -values
 
         y = layers.in_buckets(x, negative, mixed)
@@ -92,8 +92,10 @@ class TestPadding:
     def test_rows(self, lengths: list[int]) -> None:
         x = Packed.from_lengths(torch.randn(sum(lengths), 3), lengths)
         groups = layers.buckets(lengths, full=0.5)
-        rows, place = layers.padded(x, groups)
-        assert len(rows) == sum(len(group) * lengths[group[0]] for group in groups)
+        longest = [lengths[group[0]] for group in groups]
+        rows, layout = layers.padded(x, groups, longest)
+        place = layout.place
+        assert len(rows) == sum(len(group) * length for group, length in zip(groups, longest, strict=True))
         assert torch.equal(rows[place], x.values) and rows.any(1).sum() == x.tokens
         start = 0
         for sequence in (b for group in groups for b in group):
@@ -117,23 +119,43 @@ def test_attention_is_cudnn_s_only_where_its_plan_pays(long: bool, monkeypatch: 
     assert found == [long] and torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(2, 40), (40, 2), (1, 50), (3, 40), (2, 39)])
-def test_attention_of_few_and_many_is_by_products(queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = (torch.randn(2, 3, n, 4) for n in (queries, keys, keys))
-    mask = torch.rand(2, 1, 1, keys) > 0.3
-    attend, found = layers.F.scaled_dot_product_attention, []
+@pytest.mark.parametrize("added", [False, True], ids=["seen", "added"])
+@pytest.mark.parametrize("rows", ["all", "keys", "none"])
+@pytest.mark.parametrize(("queries", "keys"), [(2, 40), (40, 2), (1, 50), (3, 40), (2, 39), (48, 1)])
+def test_attention_of_few_and_many_is_by_products(
+    queries: int, keys: int, rows: str, added: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers and gradients are those of torch's own attention, which is asked only where neither side is few."""
+    q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64, requires_grad=True) for n in (queries, keys, keys))
+    mask = torch.rand(2, 1, queries if rows == "all" else 1, keys) > 0.3
+    mask[..., 0] = True
+    given = None if rows == "none" else torch.where(mask, 0.5, -torch.inf).double() if added else mask
+    attend, asked = layers.F.scaled_dot_product_attention, []
 
     def watched(*inputs: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
-        found.append(torch.backends.cuda.flash_sdp_enabled())
+        asked.append(True)
         return attend(*inputs, **others)
 
+    fused = layers.softmax_attention(q, k, v, given)
     monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
-    fused = layers.softmax_attention(q, k, v, mask)
-    monkeypatch.setattr(layers, "FEW", 2)
-    monkeypatch.setattr(layers, "MANY", 40)
-    torch.testing.assert_close(layers.softmax_attention(q, k, v, mask), fused)
+    for name, number in (("FEW", 2), ("MANY", 40), ("STRETCH", 16)):
+        monkeypatch.setattr(layers, name, number)
+    found = layers.softmax_attention(q, k, v, given)
     few, many = sorted((queries, keys))
-    assert found == [True, not (few <= 2 and many >= 40)]
+    assert bool(asked) == (few > 2 or many < 40)
+    torch.testing.assert_close(found, fused)
+    gradient = torch.randn_like(found)
+    for own, theirs in zip(*(torch.autograd.grad(y, (q, k, v), gradient) for y in (found, fused)), strict=True):
+        torch.testing.assert_close(own, theirs)
+
+
+def test_attention_by_products_keeps_its_inputs_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "MANY", 40)
+    for queries, keys in ((2, 50), (50, 2)):
+        q, k, v = (torch.randn(1, 1, n, 4) for n in (queries, keys, keys))
+        half = layers.softmax_attention(*(t.bfloat16() for t in (q, k, v)))
+        assert half.dtype == torch.bfloat16
+        torch.testing.assert_close(half.float(), layers.softmax_attention(q, k, v), rtol=0.05, atol=0.05)
 
 
 class TestPositions:

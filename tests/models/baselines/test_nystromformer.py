@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from chordmixer.models.baselines.nystromformer import NystromAttention, NystromformerConfig, averages, pseudo_inverse
+from chordmixer.models.baselines.nystromformer import (
+    NystromAttention,
+    NystromformerConfig,
+    Smoothing,
+    averages,
+    pseudo_inverse,
+)
 
 
 def literal(mixer: NystromAttention, x: torch.Tensor) -> torch.Tensor:
@@ -29,7 +36,7 @@ def literal(mixer: NystromAttention, x: torch.Tensor) -> torch.Tensor:
         for n in range(length):
             for tap in range(33):
                 if 0 <= n + tap - 16 < length:
-                    out[n, own] += mixer.conv.weight[head, 0, tap, 0] * vh[n + tap - 16]
+                    out[n, own] += mixer.conv.weight[head, tap] * vh[n + tap - 16]
     return mixer.out(out)
 
 
@@ -41,6 +48,22 @@ def test_is_the_paper_s_formula(landmarks: int, rows: Callable[..., Any]) -> Non
     found = mixer(values, mask)
     for row, y, length in zip(values, found, lengths, strict=True):
         torch.testing.assert_close(y[:length], literal(mixer, row[:length]), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("length", [1, 30, 64, 65, 200])
+def test_smoothing_is_a_convolution(length: int) -> None:
+    """Also in its gradients, of lengths below, at and above a stretch."""
+    smooth = Smoothing(heads=2).double()
+    plain = nn.Conv2d(2, 2, (33, 1), padding=(16, 0), groups=2, bias=False).double()
+    plain.weight.data.copy_(smooth.weight[:, None, :, None])
+    v = torch.randn(3, 2, length, 4, dtype=torch.float64, requires_grad=True)
+    expected, found = plain(v), smooth(v)
+    torch.testing.assert_close(found, expected)
+    gradient = torch.randn_like(found)
+    of_plain = torch.autograd.grad(expected, (v, plain.weight), gradient)
+    own = torch.autograd.grad(found, (v, smooth.weight), gradient)
+    torch.testing.assert_close(own[0], of_plain[0])
+    torch.testing.assert_close(own[1], of_plain[1][:, 0, :, 0])
 
 
 def test_inverse() -> None:

@@ -34,6 +34,24 @@ def test_convolution_is_that_of_each_sequence(lengths: list[int], taps: int, dil
     torch.testing.assert_close(convolution(x.values, x), expected)
 
 
+@given(lengths=LENGTHS, taps=st.sampled_from([1, 3, 4]), dilation=st.sampled_from([1, 2, 16]))
+def test_convolution_of_each_channel_alone(lengths: list[int], taps: int, dilation: int) -> None:
+    """The same as one whose weights between channels are zero, in its gradients too."""
+    alone = Convolution(3, 3, taps, dilation, groups=3, causal=True).double()
+    whole = Convolution(3, 3, taps, dilation, causal=True).double()
+    whole.weight.data.copy_(torch.eye(3)[:, :, None] * alone.weight)
+    whole.bias.data.copy_(alone.bias)
+    x = Packed.from_lengths(torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True), lengths)
+    found, expected = alone(x.values, x), whole(x.values, x)
+    torch.testing.assert_close(found, expected)
+    gradient = torch.randn_like(found)
+    own = torch.autograd.grad(found, (x.values, alone.weight, alone.bias), gradient)
+    theirs = torch.autograd.grad(expected, (x.values, whole.weight, whole.bias), gradient)
+    torch.testing.assert_close(own[0], theirs[0])
+    torch.testing.assert_close(own[1][:, 0], theirs[1].diagonal().T)
+    torch.testing.assert_close(own[2], theirs[2])
+
+
 def test_far_taps_cost_no_room(peak_bytes) -> None:  # type: ignore[no-untyped-def]
     """A dilation far above all lengths: without cutting its taps the gaps alone would hold 100 MB."""
     convolution = Convolution(4, 4, taps=3, dilation=2**20, causal=True)
@@ -77,17 +95,18 @@ def test_transforms_are_little_larger_than_they_must_be(least: int) -> None:
 
 def test_gaps_are_zero() -> None:
     x = Packed.from_lengths(torch.ones(6, 2), [1, 2, 3])
-    row, place = spaced(x.values, x, gap=4)
-    assert row.shape == (1, 2, 14) and row.sum() == 12 and bool(row[0, :, place].all())
+    row, layout = spaced(x.values, x, gap=4, before=3, after=2)
+    assert row.shape == (3 + 14 + 2, 2) and row.sum() == 12 and bool(row[3 + layout.place].all())
+    assert layout.size == 14 and layout.take(row[3:-2]).sum() == 12
 
 
 @pytest.mark.parametrize(("precision", "rounds"), [("highest", False), ("high", True)])
 def test_convolutions_are_as_exact_as_products(monkeypatch: pytest.MonkeyPatch, precision: str, rounds: bool) -> None:
     seen = []
-    convolve = packed_layers.F.conv1d
+    convolve = packed_layers.F.conv2d
     monkeypatch.setattr(
         packed_layers.F,
-        "conv1d",
+        "conv2d",
         lambda *given, **named: (seen.append(torch.backends.cudnn.allow_tf32), convolve(*given, **named))[1],
     )
     before, x = torch.backends.cudnn.allow_tf32, Packed.from_lengths(torch.ones(6, 1), [4, 2])

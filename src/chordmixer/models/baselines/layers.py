@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from chordmixer.moving import Layout
 from chordmixer.packed import Packed
 
 FULL = 0.75
@@ -24,6 +25,8 @@ FULL = 0.75
 SPARE = 1 << 17
 """On a GPU also while no more places of their rows than this are empty: it takes longer to launch the kernels of one
 more bucket than to compute these."""
+ALIGNED = 8
+"""Rows are padded to a multiple of this length: of others a GPU's matrix units cannot load 16 bytes at once."""
 
 # --- Checks ---------------------------------------------------------------------------------------------
 
@@ -81,21 +84,20 @@ def buckets(lengths: Sequence[int], full: float = FULL, spare: int = 0) -> list[
     return groups
 
 
-def padded(x: Packed, groups: Sequence[Sequence[int]]) -> tuple[Float[Tensor, "P C"], Int[Tensor, "T"]]:
-    """The rows of all buckets end to end, zeros where no token is, and the place of each token in them.
+def padded(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Float[Tensor, "P C"], Layout]:
+    """The rows of all buckets, of these lengths, end to end, zeros where no token is, and where sequences start.
 
-    >>> rows, place = padded(Packed.from_list([torch.ones(1, 1), torch.ones(3, 1)]), [[1, 0]])
-    >>> rows.flatten().tolist(), place.tolist()
-    ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], [3, 0, 1, 2])
+    >>> rows, layout = padded(Packed.from_list([torch.ones(1, 1), torch.ones(3, 1)]), [[1, 0]], [3])
+    >>> rows.flatten().tolist(), layout.starts
+    ([1.0, 1.0, 1.0, 1.0, 0.0, 0.0], [3, 0])
     """
     starts, end = [0] * len(x), 0
-    for group in groups:
+    for group, length in zip(groups, lengths, strict=True):
         for sequence in group:
             starts[sequence] = end
-            end += x.lengths[group[0]]
-    shift = torch.tensor(starts).to(x.device, non_blocking=True) - x.offsets[:-1]
-    place = torch.arange(x.tokens, device=x.device) + shift.index_select(0, x.owners())
-    return x.values.new_zeros(end, x.values.shape[1]).index_copy(0, place, x.values), place
+            end += length
+    layout = Layout(x.lengths, starts, end, x.device)
+    return layout.put(x.values), layout
 
 
 def in_buckets(
@@ -113,15 +115,17 @@ def in_buckets(
     """
     spare = SPARE if x.values.is_cuda else 0
     groups = buckets(x.lengths, FULL, spare) if mixed else buckets(x.lengths, full=1.0)
-    rows, place = padded(x, groups)
-    held = torch.zeros(len(rows), dtype=torch.bool, device=x.device).index_fill(0, place, True)
-    shapes = [(len(group), x.lengths[group[0]]) for group in groups]
+    step = ALIGNED if mixed else 1
+    lengths = [-(-x.lengths[group[0]] // step) * step for group in groups]
+    rows, layout = padded(x, groups, lengths)
+    held = layout.put(torch.ones(x.tokens, dtype=torch.bool, device=x.device))
+    shapes = [(len(group), length) for group, length in zip(groups, lengths, strict=True)]
     sizes = [count * length for count, length in shapes]
     done = [
         run(values.unflatten(0, shape), mask.unflatten(0, shape)).flatten(0, 1)
         for values, mask, shape in zip(rows.split(sizes), held.split(sizes), shapes, strict=True)
     ]
-    return x.with_values(torch.cat(done).index_select(0, place))
+    return x.with_values(layout.take(torch.cat(done)))
 
 
 # --- Positions ------------------------------------------------------------------------------------------
@@ -205,9 +209,9 @@ MANY_PAIRS = 1 << 36
 """Of a query and a key: from so many on cuDNN's attention comes first. It is planned anew for every shape, and of
 mixed lengths hardly a shape comes twice; an H200 takes 100 ms for it, less than it saves from 262,144 tokens on."""
 
-FEW, MANY = 64, 1 << 14
-"""So few queries meet so many keys, or the other way round, by products of matrices. In a fused kernel one or two of
-a GPU's multiprocessors would walk along all tokens of a sequence, forward or backward."""
+FEW, MANY, STRETCH = 64, 1 << 14, 1 << 12
+"""So few queries meet so many keys, or the other way round, by products of matrices, a stretch of tokens in each. A
+fused kernel, or a product over all of them, has one or two of a GPU's multiprocessors walk along a whole sequence."""
 
 
 def softmax_attention(
@@ -218,11 +222,49 @@ def softmax_attention(
 ) -> Float[Tensor, "B h N d"]:
     """softmax(q k^T / sqrt(d)) v by torch's kernels; the mask says what is seen, or is added to the scores."""
     few, many = sorted((q.shape[2], k.shape[2]))
-    kernels = [SDPBackend.CUDNN_ATTENTION, *KERNELS] if few * many >= MANY_PAIRS else KERNELS
     if few <= FEW and many >= MANY:
-        kernels = [SDPBackend.MATH]
+        return _few_queries(q, k, v, mask) if q.shape[2] == few else _few_keys(q, k, v, mask)
+    kernels = [SDPBackend.CUDNN_ATTENTION, *KERNELS] if few * many >= MANY_PAIRS else KERNELS
     with sdpa_kernel(kernels, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Tensor, "B h N d"]:
+    """Each stretch of keys answers all queries; then the stretches' answers are added."""
+    seen = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device) if mask is None else mask
+    spare = -k.shape[2] % STRETCH
+    hidden = 0 if seen.dtype == torch.bool else -torch.inf
+    seen = F.pad(seen, (0, spare), value=hidden).unflatten(3, (-1, STRETCH)).transpose(2, 3)
+    k, v = (F.pad(t, (0, 0, 0, spare)).unflatten(2, (-1, STRETCH)) for t in (k, v))
+    scores = _masked(q[:, :, None] * q.shape[3] ** -0.5 @ k.mT, seen)
+    weights = torch.exp(scores - scores.amax((2, 4), keepdim=True))
+    answers = (weights.to(v.dtype) @ v).sum(2, dtype=weights.dtype)
+    return (answers / weights.sum((2, 4))[..., None]).to(q.dtype)
+
+
+def _few_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Tensor, "B h N d"]:
+    """Each stretch of queries asks the same keys."""
+    queries = q.shape[2]
+    spare = -queries % STRETCH
+
+    def stretched(t: Tensor) -> Tensor:
+        if t.shape[2] < queries:  # a mask that is the same for all of them
+            return t[:, :, None]
+        return F.pad(t, (0, 0, 0, spare), value=t.dtype == torch.bool).unflatten(
+            2, (-1, STRETCH)
+        )  # all see something
+
+    scores = stretched(q) * q.shape[3] ** -0.5 @ k[:, :, None].mT
+    weights = _masked(scores, None if mask is None else stretched(mask)).softmax(4)
+    return (weights.to(v.dtype) @ v[:, :, None]).flatten(2, 3)[:, :, :queries]
+
+
+def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """In float32 or better, minus infinity where nothing is seen."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
 
 
 def by_head(values: Float[Tensor, "B N C"], heads: int) -> Float[Tensor, "B h N d"]:

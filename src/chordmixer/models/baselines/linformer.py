@@ -48,8 +48,10 @@ class LinformerAttention(layers.Attention):
         self.projections = nn.Parameter(start)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        longest = self.projections.shape[1]  # behind it there may be padding, and no token
         along_keys, along_values = self.projections[:, : q.shape[2]].transpose(1, 2)
-        return layers.softmax_attention(q, along_keys @ layers.hide(k, mask), along_values @ layers.hide(v, mask))
+        k, v = (layers.hide(t, mask)[:, :, :longest] for t in (k, v))
+        return layers.softmax_attention(q, along_keys @ k, along_values @ v)
 
 
 class Linformer(layers.Stack):

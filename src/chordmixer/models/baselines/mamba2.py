@@ -15,16 +15,18 @@ Receptive field: the token and all before it, or the whole sequence. Cost: O(N) 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import log
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from chordmixer.models.baselines.layers import check_settings
 from chordmixer.models.baselines.packed_layers import Convolution, PackedStack
+from chordmixer.moving import Layout
 from chordmixer.packed import Packed
 
 GROUP = 16
@@ -70,8 +72,8 @@ def scan(
     chunk: int,
 ) -> Float[Tensor, "T h p"]:
     """y_t = h_t c_t with h_t = exp(decay_t) h_(t-1) + u_t b_t^T, from zero at the start of each sequence of `x`."""
-    chunks, place = _chunks(x, chunk)
-    u, decay, b, c = (_laid_out(values, place, chunks.tokens, chunk) for values in (u, decay, b, c))
+    chunks, layout = _chunks(x, chunk)
+    u, decay, b, c = (layout.put(values).unflatten(0, (-1, chunk)) for values in (u, decay, b, c))
     total = decay.cumsum(1).transpose(1, 2)  # (chunk, head, token): the decay from the chunk's start
     ends = total[:, :, -1]
     within = torch.einsum("khts,kshp->kthp", (c @ b.mT)[:, None] * _lower(total, total, diagonal=0), u)
@@ -79,35 +81,29 @@ def scan(
     left = torch.einsum("kshp,ksn->khpn", lasting * u, b)
     before = _carried(left.flatten(2), ends, chunks).view_as(left)
     across = torch.einsum("khpn,ktn->kthp", before, c) * total.exp().transpose(1, 2)[..., None]
-    return (within + across).flatten(0, 1).index_select(0, place)
+    return layout.take((within + across).flatten(0, 1))
 
 
 def _carried(left: Float[Tensor, "K h f"], decay: Float[Tensor, "K h"], x: Packed) -> Float[Tensor, "K h f"]:
     """The state before each chunk, from what each chunk leaves and how much each lets through."""
     if max(x.lengths) == 1:
         return torch.zeros_like(left)
-    groups, place = _chunks(x, GROUP)
-    left, decay = (_laid_out(values, place, groups.tokens, GROUP) for values in (left, decay))
+    groups, layout = _chunks(x, GROUP)
+    left, decay = (layout.put(values).unflatten(0, (-1, GROUP)) for values in (left, decay))
     total = decay.cumsum(1).transpose(1, 2)
     start, ends = total - decay.transpose(1, 2), total[:, :, -1]
     within = torch.einsum("khts,kshf->kthf", _lower(start, total, diagonal=-1), left)
     before = _carried(torch.einsum("khs,kshf->khf", torch.exp(ends[:, :, None] - total), left), ends, groups)
     across = torch.einsum("kht,khf->kthf", start.exp(), before)
-    return (within + across).flatten(0, 1).index_select(0, place)
+    return layout.take((within + across).flatten(0, 1))
 
 
-def _chunks(x: Packed, size: int) -> tuple[Packed, Int[Tensor, "T"]]:
-    """Each sequence cut into chunks, the last of them not full; and each token's place among those of all chunks."""
+def _chunks(x: Packed, size: int) -> tuple[Packed, Layout]:
+    """Each sequence cut into chunks, the last not full; what is empty writes nothing and lets everything through."""
     counts = [-(-n // size) for n in x.lengths]
     chunks = Packed.from_lengths(torch.arange(sum(counts), device=x.device), counts)
-    return chunks, size * chunks.offsets.index_select(0, x.owners()) + x.places()
-
-
-def _laid_out(values: Tensor, place: Int[Tensor, "T"], chunks: int, size: int) -> Tensor:
-    """(T, ...) as (chunks, size, ...); what is empty writes nothing and lets everything through."""
-    return (
-        values.new_zeros(chunks * size, *values.shape[1:]).index_copy(0, place, values).unflatten(0, (chunks, size))
-    )
+    starts = [size * start for start in accumulate(counts[:-1], initial=0)]
+    return chunks, Layout(x.lengths, starts, size * chunks.tokens, x.device)
 
 
 def _lower(to: Float[Tensor, "K h t"], since: Float[Tensor, "K h s"], diagonal: int) -> Float[Tensor, "K h t s"]:

@@ -60,8 +60,9 @@ def window_mean(values: Float[Tensor, "T C"], x: Packed, pool: int) -> Float[Ten
     [1.0, 3.0, 4.5, 9.0]
     """
     reach = pool // 2
-    row, place = spaced(values, x, reach)
-    mean = F.avg_pool1d(row, pool, stride=1, padding=reach)[0].T.index_select(0, place)
+    row, layout = spaced(values, x, reach, reach, reach)
+    image = row[None, None].permute(0, 3, 1, 2)
+    mean = layout.take(F.avg_pool2d(image, (1, pool), stride=1).permute(0, 2, 3, 1).flatten(0, 2))
     before = x.places()
     after = x.offsets.diff().index_select(0, x.owners()) - 1 - before
     real = before.clamp(max=reach) + after.clamp(max=reach) + 1
