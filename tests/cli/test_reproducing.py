@@ -265,7 +265,7 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
         (["reach", "--data", "."], "reach makes its own data and was given .: leave --data out"),
         (
             ["reach", "--seeds", "2"],
-            "reach is drawn, not trained: leave out --set, --scale, --minutes, --seeds, --models, --like and --from",
+            "reach is drawn, not trained: leave out --set, --scale, --minutes, --seeds, --models, --at-once, --like",
         ),
         (["reach", "--plan"], "reach is drawn, not trained, and takes seconds: leave --plan out"),
         (["adding-200", "--scale", "0"], "--scale 0 is not a share of a run"),

@@ -67,10 +67,12 @@ def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, m
     assert steps == {"chordmixer-seed0": 1, "pointwise-average-seed0": 1}
     alone = {**given, "models": ["pointwise-average"]}
     reproduction.reproduce("adding-200", tmp_path / "r", **alone, say=lambda _: None)
-    (page,), scores = reproduction.reproduce("adding-200", tmp_path / "r", **given, resume=True, say=lambda _: None)
+    together = {"resume": True, "at_once": 2, "say": lambda _: None}
+    (page,), scores = reproduction.reproduce("adding-200", tmp_path / "r", **given, **together)
     assert len(measured) == 2 and len(scores) == 3
     lines = page.read_text().splitlines()
     assert lines[2].startswith("**Each model trained for the steps that it makes in 0.0002 min alone on this device")
+    assert lines[6] == "**Up to 2 runs at once shared the device: each takes less time alone.**"
     rows = [line.split(" | ") for line in lines if line.startswith(("| chordmixer | ", "| pointwise-average | "))]
     assert [row[3] for row in rows[:2]] == ["1", "1"]
     assert any(line.startswith("| epochs | 2 at most, or 1 steps |") for line in lines)

@@ -42,6 +42,7 @@ def reproduce(
         str, typer.Option(help="Encoders, with commas between them; in ablations and adding also encoder-version.")
     ] = "chordmixer",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
+    at_once: Annotated[int, typer.Option(help="Runs that train at the same time, each in a process of its own.")] = 1,
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what a run would take.")] = False,
     time: Annotated[bool, typer.Option(help="In the list: measure a step, to tell how long runs take.")] = True,
@@ -57,7 +58,7 @@ def reproduce(
 
     chordmixer reproduce listops --models chordmixer,pointwise --seeds 3 --results docs/results
 
-    chordmixer reproduce adding-1000 --models chordmixer,tcn-average,mamba2-average --minutes 2
+    chordmixer reproduce adding-1000 --models chordmixer,tcn-average,mamba2-average --minutes 2 --at-once 3
     """
     from chordmixer import reproduction
 
@@ -88,6 +89,7 @@ def reproduce(
             start=start,
             changes=changes,
             resume=resume,
+            at_once=at_once,
             baselines=baselines,
             results=results,
             command=shlex.join(["chordmixer", *sys.argv[1:]]),

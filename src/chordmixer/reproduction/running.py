@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chordmixer import files
 from chordmixer.reproduction import pacing
+from chordmixer.reproduction.together import train_together
 from chordmixer.training import Evaluation, Experiment, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.outcome import BASELINES
@@ -56,18 +57,31 @@ class Seen:
 
 
 def run_all(
-    experiments: Mapping[str, Experiment], journal: Journal, resume: bool, say: Say, baselines: bool = True
+    experiments: Mapping[str, Experiment],
+    journal: Journal,
+    resume: bool,
+    say: Say,
+    baselines: bool = True,
+    at_once: int = 1,
 ) -> list[Trained]:
-    """Train into <model>-seed<k> beside the journal, or go on with what is there; then score plain baselines."""
+    """Train into <model>-seed<k> beside the journal, or go on with what is there; then score plain baselines.
+
+    One after the other in this process, or several `at_once` in processes of their own.
+    """
     out = journal.path.parent
+    scores = {name: finished(out / name, own) for name, own in experiments.items()}
+    missing = {name: own for name, own in experiments.items() if scores[name] is None}
+    if at_once > 1 and missing:
+        train_together(missing, journal, at_once, say)
+        scores |= {name: finished(out / name, own) for name, own in missing.items()}
     trained = []
     for number, (folder, experiment) in enumerate(experiments.items(), 1):
-        evaluation = finished(out / folder, experiment)
+        evaluation = scores[folder]
         if evaluation is None:
             say(f"{folder}, {number} of {len(experiments)}")
             with journal.timing(folder):
                 evaluation = train(experiment, out / folder, resume=resume)
-        else:
+        elif folder not in missing:
             say(f"{folder}, {number} of {len(experiments)}: finished before")
         name = folder.rpartition("-seed")[0] or evaluation.encoder  # of a version, where an encoder has several
         scored = replace(evaluation, encoder=name)

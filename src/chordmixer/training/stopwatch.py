@@ -6,12 +6,14 @@ counted while it is alone, and given to the run as a number of steps: then it ma
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from rich.console import Console
 
 from chordmixer.training.experiment import Experiment
@@ -47,7 +49,12 @@ def pace(experiment: Experiment) -> Pace:
         with run.display:
             _take(run, steps, 0.0, 1)
             _take(run, steps, WARM, LEAST)
-            return Pace(1e3 * _take(run, steps, TIMED, LEAST), an_epoch)
+            measured = Pace(1e3 * _take(run, steps, TIMED, LEAST), an_epoch)
+        del run, steps
+        gc.collect()  # its memory is not the next one's
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return measured
 
 
 def _steps(run: Run) -> Iterator[None]:
