@@ -73,13 +73,45 @@ def test_the_last_word_counts() -> None:
     ids=["done", "failed", "unfinished"],
 )
 def test_an_end_in_the_last_moment_is_an_end(
-    troubled: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], found: dict[str, Any]
+    troubled: Callable[..., Case], last: dict[str, Any], found: dict[str, Any]
 ) -> None:
     """Said before the time was over, by a process that had not left yet."""
     said = "".join(json.dumps(event) + "\n" for event in ({"stage": "training"}, last))
 
-    def late(*_: Any, timeout: float, **__: Any) -> None:
-        raise subprocess.TimeoutExpired("python", timeout, said.encode())
+    class Late:
+        returncode = -9
+        killed = False
 
-    monkeypatch.setattr(apart.subprocess, "run", late)
-    assert apart.run(troubled("Harmless", 120.0)) == found
+        def communicate(self, case: bytes = b"", timeout: float | None = None) -> tuple[bytes, bytes]:
+            if not self.killed:
+                raise subprocess.TimeoutExpired("python", timeout or 0.0)
+            return said.encode(), b""
+
+        def kill(self) -> None:
+            self.killed = True
+
+    assert apart.run(troubled("Harmless", 120.0), Late()) == found  # type: ignore[arg-type]
+
+
+def test_one_process_is_ahead(troubled: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(begin())
+        return started[-1]
+
+    begin = apart.start
+    monkeypatch.setattr(apart, "start", start)
+    with apart.Ahead(one=True) as ahead:
+        assert len(started) == 1
+        own = ahead.next()
+        assert own is started[0] and len(started) == 2
+        assert apart.run(troubled("Harmless"), own)["inference"]["milliseconds"] > 0
+    assert started[1].returncode is not None, "it is not left behind"
+    with apart.Ahead(one=False) as ahead:
+        assert ahead.next() is None and len(started) == 2
+
+
+def test_a_process_without_a_case_leaves() -> None:
+    process = apart.start()
+    assert process.communicate(b"") == (b"", b"") and process.returncode == 0

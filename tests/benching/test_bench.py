@@ -21,7 +21,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Cases that were asked for; none of them takes a process."""
     seen: list[str] = []
 
-    def run(case: Case) -> dict[str, Any]:
+    def run(case: Case, process: object) -> dict[str, Any]:
+        assert process is None, "on a CPU nothing runs beside what is measured"
         seen.append(f"{case.encoder} {case.setting.name if case.setting else case.phase}")
         if case.encoder == "lstm":
             raise KeyboardInterrupt

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 from typing import Literal
 
 import torch
@@ -66,20 +67,20 @@ def bench(
     ]
     work = [(model, what) for model, what in work if not report.has(model, what)]
     began = time.monotonic()
-    for number, (model, what) in enumerate(work):
-        say(
-            f"{number + 1} of {len(work)}: {_named(model, what)}; {_left(began, number, len(work), known.time_limit)}"
-        )
-        case = Case(model, ENCODERS[model], known, threads=report.threads)
-        if isinstance(what, Setting):
-            result = _timed(replace(case, setting=what))
-            report = report.plus(result)
-            say(f"    {_short(result)}")
-        else:
-            reached = _reached(replace(case, phase=what))
-            report = report.plus(reached)
-            say(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
-        write(report, path)
+    with apart.Ahead(one=known.device == "cuda" and len(work) > 1) as ahead:
+        for number, (model, what) in enumerate(work):
+            left = _left(began, number, len(work), known.time_limit)
+            say(f"{number + 1} of {len(work)}: {_named(model, what)}; {left}")
+            case = Case(model, ENCODERS[model], known, threads=report.threads)
+            if isinstance(what, Setting):
+                result = _timed(replace(case, setting=what), ahead.next())
+                report = report.plus(result)
+                say(f"    {_short(result)}")
+            else:
+                reached = _reached(replace(case, phase=what), ahead.next())
+                report = report.plus(reached)
+                say(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
+            write(report, path)
     write(report, path, draw=True)
     return report
 
@@ -105,16 +106,16 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
     return replace(report, settings=(*kept, *report.settings), results=before.results, reaches=before.reaches)
 
 
-def _timed(case: Case) -> Result:
+def _timed(case: Case, process: Popen[bytes] | None) -> Result:
     assert case.setting is not None
     began = time.monotonic()
-    said = apart.run(case)
+    said = apart.run(case, process)
     about = {"encoder": case.encoder, "setting": case.setting.name, "seconds": time.monotonic() - began}
     return from_dict(Result, said | about, "result")
 
 
-def _reached(case: Case) -> Reach:
-    return from_dict(Reach, apart.run(case) | {"encoder": case.encoder, "phase": case.phase}, "reach")
+def _reached(case: Case, process: Popen[bytes] | None) -> Reach:
+    return from_dict(Reach, apart.run(case, process) | {"encoder": case.encoder, "phase": case.phase}, "reach")
 
 
 # --- What is said meanwhile ---

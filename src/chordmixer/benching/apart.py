@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from chordmixer.benching.cases import Case
 from chordmixer.config import to_dict
@@ -16,23 +16,50 @@ from chordmixer.config import to_dict
 PROCESS = "chordmixer.benching.process"
 
 
-def run(case: Case) -> dict[str, Any]:
-    """All that a case said of itself, the last word of each kind, with `failed` and `message` where it broke off."""
+def start() -> subprocess.Popen[bytes]:
+    """A process that loads Python and torch, and then waits for its case."""
     # Modules are looked for where this process finds them: encoders may come from a user's own folders.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    limit = case.config.time_limit
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-m", PROCESS], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+
+
+class Ahead:
+    """The process of the next case, `one` at a time, which loads while another case is measured.
+
+    It takes a core, and nothing of a GPU before it has its case: for a CPU that is to be measured there is none.
+    """
+
+    def __init__(self, one: bool) -> None:
+        self.one, self.spare = one, start() if one else None
+
+    def next(self) -> subprocess.Popen[bytes] | None:
+        """For this case; None: it has to start its own."""
+        process, self.spare = self.spare, start() if self.one else None
+        return process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.spare:
+            self.spare.kill()
+            self.spare.communicate()
+
+
+def run(case: Case, process: subprocess.Popen[bytes] | None = None) -> dict[str, Any]:
+    """All that a case said of itself, the last word of each kind, with `failed` and `message` where it broke off."""
+    process, limit = process or start(), case.config.time_limit
     try:
-        ended = subprocess.run(
-            [sys.executable, "-m", PROCESS],
-            input=json.dumps(to_dict(case)).encode() + b"\n",
-            capture_output=True,
-            timeout=limit,
-            env=environment,
-        )
-        said, broken = ended.stdout, _crash(ended.returncode, ended.stderr.decode(errors="replace"))
-    except subprocess.TimeoutExpired as late:
-        said = late.stdout or b""
+        said, errors = process.communicate(json.dumps(to_dict(case)).encode() + b"\n", limit)
+        broken = _crash(process.returncode, errors.decode(errors="replace"))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
         broken = {"failed": "time limit", "message": f"stopped after {limit:g} s", "limit": limit}
+    except BaseException:  # a signal for this process: the other would be waited for in vain
+        process.kill()
+        raise
     known = _merged(said)
     over = known.pop("done", False) or "failed" in known  # it may have come to its end in the last moment
     return known if over else known | broken
