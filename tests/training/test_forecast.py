@@ -53,6 +53,17 @@ def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     check_fits(made)
 
 
+@pytest.mark.parametrize(("steps", "expected"), [(0, (3, 12)), (5, (2, 5)), (4, (1, 4)), (100, (3, 12))])
+def test_a_limit_on_steps(
+    experiment: Experiment, free: SimpleNamespace, steps: int, expected: tuple[int, int]
+) -> None:
+    """Epochs of four steps, three of them unless the steps end before."""
+    limited = replace(experiment, training=replace(experiment.training, steps=steps))
+    made = forecast(limited, LENGTHS, CPU)
+    assert made.batches in (7, 8), "two to a step"
+    assert (made.epochs, made.steps) == expected
+
+
 def test_it_can_be_timed(tiny: Experiment) -> None:
     made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
     assert made.seconds is not None and 0 < made.seconds < 5

@@ -250,9 +250,8 @@ def _few_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Ten
     def stretched(t: Tensor) -> Tensor:
         if t.shape[2] < queries:  # a mask that is the same for all of them
             return t[:, :, None]
-        return F.pad(t, (0, 0, 0, spare), value=t.dtype == torch.bool).unflatten(
-            2, (-1, STRETCH)
-        )  # all see something
+        padded = F.pad(t, (0, 0, 0, spare), value=t.dtype == torch.bool)  # who sees nothing would be NaN
+        return padded.unflatten(2, (-1, STRETCH))
 
     scores = stretched(q) * q.shape[3] ** -0.5 @ k[:, :, None].mT
     weights = _masked(scores, None if mask is None else stretched(mask)).softmax(4)
