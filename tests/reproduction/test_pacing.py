@@ -60,6 +60,20 @@ def test_what_was_measured_is_not_measured_again(tiny: Experiment, tmp_path: Pat
     assert measured == ["chordmixer", "pointwise", "chordmixer"], "a step of other settings takes another time"
 
 
+def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those before it need not be measured again."""
+
+    def pace(experiment: Experiment) -> Pace:
+        if experiment.model.encoder == "pointwise":
+            raise ValueError("out of memory at record r1: use a smaller batch")
+        return Pace(10.0, 3)
+
+    monkeypatch.setattr(pacing, "pace", pace)
+    with pytest.raises(ValueError, match=r"^pointwise cannot be measured: out of memory at record r1: use a smaller"):
+        paced(each(tiny, ["chordmixer", "pointwise"], 1), 1, tmp_path, print)
+    assert [*files.read_json(tmp_path / pacing.FILE)["models"]] == ["chordmixer"]
+
+
 def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, measured: list[str]) -> None:
     """What `measure` leaves is found by runs, one command each, and by the one that writes the page of all."""
     given: dict[str, Any] = {"models": ["chordmixer", "pointwise-average"], "changes": changes, "minutes": 0.0002}

@@ -63,7 +63,10 @@ def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
     known = models.get(model, {})
     if known.get("of") == wanted:
         return Pace(known["milliseconds"], known["an_epoch"])
-    measured = pace(experiment)
+    try:
+        measured = pace(experiment)
+    except ValueError as error:  # memory that ran out, a loss that is not finite
+        raise ValueError(f"{model} cannot be measured: {error}") from error
     own = {model: {**measured._asdict(), "of": wanted}}
     files.update_json(path, lambda before: {"format": 1, "models": before.get("models", {}) | own})
     return measured
