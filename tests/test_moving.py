@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer import Packed, moving
-from chordmixer.moving import Layout
+from chordmixer.moving import Layout, gathered
 
 
 @pytest.fixture(params=[1, 1 << 14], ids=["apart", "by-index"], autouse=True)
@@ -53,6 +53,15 @@ def test_gradients(lengths: list[int], gaps: list[int], backwards: bool) -> None
     row = torch.randn(layout.size, 2, dtype=torch.float64, requires_grad=True)
     for move, given_ in ((layout.put, values), (layout.take, row)):
         assert torch.autograd.gradcheck(move, given_) and torch.autograd.gradgradcheck(move, given_)
+
+
+@given(st.permutations(range(9)), st.integers(1, 9))
+def test_gathered(order: list[int], count: int) -> None:
+    values = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
+    place = torch.tensor(order[:count])
+    assert torch.equal(gathered(values, place), values[place])
+    assert torch.autograd.gradcheck(gathered, (values, place))
+    assert torch.autograd.gradgradcheck(gathered, (values, place))
 
 
 def test_select_is_differentiable_in_any_order_and_with_repetitions() -> None:

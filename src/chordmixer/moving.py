@@ -1,6 +1,7 @@
-"""Sequences that move as wholes: laid out in a longer row with room between them, and taken from it again.
+"""Tokens that move, no two to or from the same place, so that no gradient has to be added up.
 
-Each of the two is the other's gradient, so that nothing is ever added up: no two tokens have the same place.
+Sequences move as wholes: laid out in a longer row with room between them, and taken from it again, each of which is
+the other's gradient.
 """
 
 from __future__ import annotations
@@ -75,6 +76,31 @@ class Layout:
     def apart(self) -> bool:
         """Whether each sequence is copied by itself."""
         return self.tokens >= LONG * len(self.lengths)
+
+
+def gathered(values: Shaped[Tensor, "L *C"], place: Int[Tensor, "T"]) -> Shaped[Tensor, "T *C"]:
+    """`values.index_select(0, place)` where no two places are the same: its gradient is copied, not added up.
+
+    >>> gathered(torch.tensor([5, 6, 7]), torch.tensor([2, 0])).tolist()
+    [7, 5]
+    """
+    if torch.compiler.is_compiling():
+        return values.index_select(0, place)
+    found: Tensor = _Gather.apply(values, place)
+    return found
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.size = len(values)
+        return values.index_select(0, place)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (place,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.size, *gradient.shape[1:]).index_copy(0, place, gradient), None
 
 
 class _Put(torch.autograd.Function):

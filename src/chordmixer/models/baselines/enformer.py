@@ -29,6 +29,7 @@ from chordmixer.models.baselines.layers import (
 )
 from chordmixer.models.baselines.packed_layers import Convolution
 from chordmixer.models.baselines.tree_lstm import pairs
+from chordmixer.moving import gathered
 from chordmixer.packed import Packed
 
 FEATURES = 16
@@ -81,8 +82,8 @@ class Stage(nn.Module):
         weight = self.weight(values)
         parents, second, _ = pairs(x)  # a token alone is its own second, and any weights of the two give it back
         first = parents.values
-        share = torch.sigmoid(weight.index_select(0, first) - weight.index_select(0, second))
-        a, b = values.index_select(0, first), values.index_select(0, second)
+        share = torch.sigmoid(gathered(weight, first) - gathered(weight, second))
+        a, b = gathered(values, first), gathered(values, second)
         return parents.with_values(share * a + (1 - share) * b)
 
 

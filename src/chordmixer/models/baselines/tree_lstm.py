@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from chordmixer.models.baselines.layers import Residual, check_settings
 from chordmixer.models.baselines.packed_layers import PackedStack
+from chordmixer.moving import gathered
 from chordmixer.packed import Packed
 
 
@@ -82,8 +83,8 @@ class Tree(nn.Module):
         paired: Bool[Tensor, "P"],
     ) -> tuple[Float[Tensor, "P C"], Float[Tensor, "P C"]]:
         """States and memories one level up: a forget gate for each child; a node alone stays as it is."""
-        first, second = states.index_select(0, left), states.index_select(0, right)
-        older, younger = memory.index_select(0, left), memory.index_select(0, right)
+        first, second = gathered(states, left), gathered(states, right)
+        older, younger = gathered(memory, left), gathered(memory, right)
         gates = self.join(torch.cat([first, second], dim=1))
         enter, keep_older, keep_younger, out, new = gates.chunk(5, dim=1)
         joined = enter.sigmoid() * new.tanh() + keep_older.sigmoid() * older + keep_younger.sigmoid() * younger
