@@ -15,6 +15,21 @@ from chordmixer.cli.looking import first_rank, say
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
 
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        help="The same time for every model: the steps that each makes in so many minutes alone on this device, "
+        "measured first. With --plan only that; the runs may then share the device."
+    ),
+]
+Like = Annotated[
+    str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
+]
+Start = Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Start from a trained run's encoder.")]
+Models = Annotated[
+    str, typer.Option(help="Encoders, with commas between them; in ablations and adding also encoder-version.")
+]
+
 
 def reproduce(
     name: Annotated[
@@ -24,23 +39,11 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="The folder of runs and their page; else runs/NAME.")] = None,
     results: Annotated[Path | None, typer.Option(help="Also put the page, its numbers and picture there.")] = None,
     scale: Annotated[float, typer.Option(help="So many times the epochs, such as 0.1; the page says so.")] = 1.0,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="The same time for every model: the steps that each makes in so many minutes alone on this device, "
-            "measured first. With --plan only that; the runs may then share the device."
-        ),
-    ] = None,
-    like: Annotated[
-        str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
-    ] = "ours",
-    start: Annotated[
-        Path | None, typer.Option("--from", metavar="RUN", help="Start from a trained run's encoder.")
-    ] = None,
+    minutes: Minutes = None,
+    like: Like = "ours",
+    start: Start = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 1,
-    models: Annotated[
-        str, typer.Option(help="Encoders, with commas between them; in ablations and adding also encoder-version.")
-    ] = "chordmixer",
+    models: Models = "chordmixer",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
     at_once: Annotated[int, typer.Option(help="Runs that train at the same time, each in a process of its own.")] = 1,
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,

@@ -7,11 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from accelerate.utils import broadcast_object_list
-from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor
 
@@ -31,6 +29,7 @@ from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
 from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
+from chordmixer.training.taken import Taken
 
 LEARNT = 0.95
 """Patience begins once the validation loss is below this share of the best constant answer's."""
@@ -45,21 +44,6 @@ def train(
 ) -> Evaluation:
     """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set."""
     return Run(experiment, Path(out), resume, console or Console()).train()
-
-
-class Taken(NamedTuple):
-    """A step whose result may still be on its way from the device."""
-
-    step: int
-    """Steps taken before it."""
-    batch: int
-    """Batches of the epoch used before it."""
-    done: float
-    rate: float
-    records: list[int]
-    tokens: int
-    result: Float[Tensor, "2"]
-    """The sum of its losses, and the norm of its gradient."""
 
 
 class Run:
@@ -202,14 +186,7 @@ class Run:
         """Stop with the weights of the step before on disk: the optimiser has left this step and later ones out."""
         self.state.step, self.state.batch = taken.step, taken.batch
         self._save()
-        names = [self.training.name(i) for i in taken.records]
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        at_first = "try training.precision=fp32" if self.config.precision == "bf16" else "at their targets"
-        cure = f"lower the rate of {taken.rate:.2g}" if taken.step else at_first
-        raise ValueError(
-            f"loss {loss / len(names)} or its gradient is not finite at step {taken.step + 1}, records {shown}: "
-            f"weights stay as after step {taken.step}; look at these records or {cure}"
-        )
+        raise ValueError(taken.refusal(loss, [self.training.name(i) for i in taken.records], self.config.precision))
 
     def _validate(self, training_loss: float) -> None:
         """Score the validation set; keep the best weights; count patience only once something was learnt."""
