@@ -1,4 +1,4 @@
-"""Which of torch's attention kernels suits whom: rivals' shapes, forward and backward, in bf16.
+"""Which attention suits whom: torch's kernels and the rivals' way, at their shapes, forward and backward, in bf16.
 
 The limits in `models/baselines/layers.py` rest on it. The first call of a shape is told apart: cuDNN plans in it.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -17,12 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from chordmixer.models.baselines.layers import softmax_attention
+
 KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
-    "products": SDPBackend.MATH,
+    "math": SDPBackend.MATH,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
 }
+OURS = "as rivals go"
 ROUNDS = 3
 
 Parts = tuple[Tensor, Tensor, Tensor]
@@ -61,16 +65,17 @@ def inputs(shape: Shape, tokens: int, device: torch.device) -> tuple[Parts, Tens
     return (q, k, v), torch.rand(seen, device=device) > 0.1 if shape.masked else None
 
 
-def measure(kernel: SDPBackend, parts: Parts, mask: Tensor | None) -> list[float] | None:
-    """Milliseconds of each round; None where the kernel does not take this."""
+def measure(kernel: SDPBackend | None, parts: Parts, mask: Tensor | None) -> list[float] | None:
+    """Milliseconds of each round; None where the kernel does not take this. Without a kernel: `softmax_attention`."""
     (q, k, v), taken = parts, []
     for _ in range(1 + ROUNDS):
         wait(q.device)
         began = time.perf_counter()
         try:
-            with sdpa_kernel(kernel), warnings.catch_warnings():
+            with sdpa_kernel(kernel) if kernel else nullcontext(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+                attend = F.scaled_dot_product_attention if kernel else softmax_attention
+                out = attend(q, k, v, mask)
                 out.backward(torch.ones_like(out))
         except RuntimeError:
             return None
@@ -88,12 +93,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--longest", type=int, default=1 << 20, help="tokens; shorter ones by steps of 8 times")
     longest, device = parser.parse_args().longest, torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print("| | tokens |", " | ".join(f"{name}, ms" for name in KERNELS), "|")
-    print("|---|---|" + "---|" * len(KERNELS))
+    print("| | tokens |", " | ".join(f"{name}, ms" for name in (*KERNELS, OURS)), "|")
+    print("|---|---|" + "---|" * (len(KERNELS) + 1))
     for shape in SHAPES:
         for tokens in (longest // 64, longest // 8, longest):
             parts, mask = inputs(shape, tokens, device)
-            found = [measure(kernel, parts, mask) for kernel in KERNELS.values()]
+            found = [measure(kernel, parts, mask) for kernel in (*KERNELS.values(), None)]
             cells = ["" if t is None else f"{min(t[1:]):.2f} ({t[0]:.0f})" for t in found]
             print(f"| {shape.name} | {tokens:,} |", " | ".join(cells), "|", flush=True)
 

@@ -60,6 +60,18 @@ def test_what_was_measured_is_not_measured_again(tiny: Experiment, tmp_path: Pat
     assert measured == ["chordmixer", "pointwise", "chordmixer"], "a step of other settings takes another time"
 
 
+@pytest.mark.parametrize(
+    "content", ["{}", '{"models": 3}', '{"models": {"chordmixer": {}}}', '{"models": {"chordmixer": 1}}']
+)
+def test_a_damaged_file_is_one_line(tiny: Experiment, tmp_path: Path, measured: list[str], content: str) -> None:
+    (tmp_path / pacing.FILE).write_text(content)
+    with pytest.raises(
+        ValueError, match=r"pace.json holds no paces of models: remove it, and they are measured again"
+    ):
+        paced(each(tiny, ["chordmixer"], 1), 1, tmp_path, print)
+    assert not measured
+
+
 def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And those before it need not be measured again."""
 

@@ -15,6 +15,7 @@ from chordmixer.cli.looking import first_rank, say
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
 
+Name = Annotated[str | None, typer.Argument(help="What to reproduce; without it: a list.", show_default=False)]
 Minutes = Annotated[
     float | None,
     typer.Option(
@@ -32,9 +33,7 @@ Models = Annotated[
 
 
 def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(help="What to reproduce; without it: a list.", show_default=False)
-    ] = None,
+    name: Name = None,
     data: Annotated[list[str] | None, typer.Option(help="A file or folder that it needs; may be repeated.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of runs and their page; else runs/NAME.")] = None,
     results: Annotated[Path | None, typer.Option(help="Also put the page, its numbers and picture there.")] = None,

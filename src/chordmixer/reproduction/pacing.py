@@ -13,15 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from chordmixer import files
 from chordmixer.config import to_dict
 from chordmixer.reproduction.page import device_name
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of
 from chordmixer.training.stopwatch import Pace, pace
+from chordmixer.version import __version__
 
 FILE = "pace.json"
-"""Beside the run folders: the pace of each model, and a print of the settings and the device that it is of."""
+"""Beside the run folders: the pace of each model, and a print of the settings, device and versions that it is of."""
 
 
 def paced(
@@ -29,7 +32,7 @@ def paced(
 ) -> dict[str, Experiment]:
     """Those of `building.each` with the steps that each makes in so many minutes, and epochs enough for them.
 
-    What the file in `out` has of the same settings and device is not measured again.
+    What the file in `out` has of the same settings, device and versions is not measured again.
     """
     for experiment in experiments.values():
         check(experiment, minutes)
@@ -59,10 +62,9 @@ def check(experiment: Experiment, minutes: float) -> None:
 
 
 def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
-    models, wanted = files.read_json(path)["models"] if path.exists() else {}, _print(experiment)
-    known = models.get(model, {})
-    if known.get("of") == wanted:
-        return Pace(known["milliseconds"], known["an_epoch"])
+    wanted = _print(experiment)
+    if found := _known(path, model, wanted):
+        return found
     try:
         measured = pace(experiment)
     except ValueError as error:  # memory that ran out, a loss that is not finite
@@ -70,6 +72,17 @@ def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
     own = {model: {**measured._asdict(), "of": wanted}}
     files.update_json(path, lambda before: {"format": 1, "models": before.get("models", {}) | own})
     return measured
+
+
+def _known(path: Path, model: str, wanted: str) -> Pace | None:
+    """What was measured of the same settings."""
+    if not path.exists():
+        return None
+    try:
+        own = files.read_json(path)["models"].get(model, {"of": ""})
+        return Pace(float(own["milliseconds"]), int(own["an_epoch"])) if own["of"] == wanted else None
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} holds no paces of models: remove it, and they are measured again") from None
 
 
 def _limited(experiment: Experiment, pace: Pace, minutes: float) -> Experiment:
@@ -85,5 +98,5 @@ def _model(name: str) -> str:
 
 def _print(experiment: Experiment) -> str:
     settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0)))
-    device = device_name(device_of(experiment.training))
-    return hashlib.sha256(json.dumps([settings, device], sort_keys=True).encode()).hexdigest()
+    place = [device_name(device_of(experiment.training)), torch.__version__, __version__]
+    return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()

@@ -84,7 +84,7 @@ class Convolution(nn.Conv1d):
 def _by_channel(
     row: Float[Tensor, "L C"], weight: Float[Tensor, "C k"], bias: Float[Tensor, "C"], dilation: int
 ) -> Float[Tensor, "L-reach C"]:
-    """A convolution of each channel alone, a tap at a time: for a few taps cuDNN takes ten times as long."""
+    """A convolution of each channel alone, a tap at a time; cuDNN's was a quarter of a step of Hyena and Mamba-2."""
     weight, length = weight.to(row.dtype).T, len(row) - (weight.shape[1] - 1) * dilation
     mixed = bias.to(row.dtype) + row[:length] * weight[0]
     for tap, own in enumerate(weight[1:], 1):
