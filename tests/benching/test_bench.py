@@ -52,14 +52,16 @@ def test_settings_first_then_the_longest(asked: list[str], tmp_path: Path) -> No
 def test_interrupted_and_resumed(asked: list[str], tmp_path: Path) -> None:
     out, at = tmp_path / "r.json", [fixed(9, 2)]
     with pytest.raises(KeyboardInterrupt):
-        bench(["cnn", "lstm", "tcn"], at, out, CONFIG, say=lambda line: None)
+        bench(["cnn", "lstm", "tcn"], at, out, CONFIG, command="first", say=lambda line: None)
     assert [r.encoder for r in load(out).results] == ["cnn"] and out.with_suffix(".md").exists()
     del asked[:]
-    report = bench(["cnn", "tcn"], [*at, fixed(20, 2)], out, CONFIG, resume=True, say=lambda line: None)
+    go_on = {"resume": True, "command": "second", "say": lambda line: None}
+    report = bench(["cnn", "tcn"], [*at, fixed(20, 2)], out, CONFIG, **go_on)
     assert asked == ["tcn length 9", "cnn length 20", "tcn length 20"] and len(report.results) == 4
     del asked[:]
-    assert len(bench(["luna"], at, out, CONFIG, resume=True, say=lambda line: None).settings) == 2
+    assert len(bench(["luna"], at, out, CONFIG, **go_on).settings) == 2
     assert asked == ["luna length 9"]
+    assert load(out).command == "first\nsecond", "all that it takes to measure it again"
 
 
 def test_more_time_for_those_that_were_stopped(asked: list[str], tmp_path: Path) -> None:

@@ -75,12 +75,13 @@ sys.exit(name == "b")"""
 
 
 def test_what_is_told_meanwhile(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import time; print(' 12%  epoch 1  step 3', flush=True); print('and more', flush=True); time.sleep(1)"
+    code = "import time; print(' 50%  epoch 1  step 3', flush=True); print('and more', flush=True); time.sleep(1)"
     monkeypatch.setattr(together, "PROCESS", [sys.executable, "-c", code])
     monkeypatch.setattr(together, "TELL", 0.5)
     said: list[str] = []
     together.train_together({"a": tiny, "b": tiny}, Journal.open(tmp_path, "x", True), 1, said.append)
-    assert "training a 12 %; 1 to come" in said
+    told = [line for line in said if line.startswith("training a 50 %; 1 to come; about ")]
+    assert told and int(told[0].split()[-3]) >= 1, "half of one of two in half a second: three times as long is left"
 
 
 PARENT = """import sys

@@ -103,7 +103,14 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
         if any(old.name == setting.name and old != setting for old in before.settings):
             raise ValueError(f"{path} has other lengths at {setting.name}: give another --out")
     kept = tuple(setting for setting in before.settings if setting not in report.settings)
-    return replace(report, settings=(*kept, *report.settings), results=before.results, reaches=before.reaches)
+    commands = "\n".join(dict.fromkeys([*before.command.splitlines(), *report.command.splitlines()]))
+    return replace(
+        report,
+        command=commands,
+        settings=(*kept, *report.settings),
+        results=before.results,
+        reaches=before.reaches,
+    )
 
 
 def _timed(case: Case, process: Popen[bytes] | None) -> Result:

@@ -26,6 +26,7 @@ class Report:
 
     place: Place
     command: str
+    """A line for each that went on with it."""
     config: BenchConfig
     threads: int
     settings: tuple[Setting, ...]

@@ -121,5 +121,6 @@ def show(evaluations: list[Evaluation], folder: Path) -> None:
     from chordmixer.views import lengths
 
     if first_rank():
-        Console().print(lengths.table(evaluations))
+        console = Console()
+        console.print(lengths.table(evaluations, console.width))
         print(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")

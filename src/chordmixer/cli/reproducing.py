@@ -110,7 +110,8 @@ def _show(pages: list[Path], scores: list[Evaluation]) -> None:
 
         from chordmixer.views import lengths
 
-        Console().print(lengths.table(scores))
+        console = Console()
+        console.print(lengths.table(scores, console.width))
     for path in pages:
         print(f"page: {path}")
 

@@ -79,10 +79,15 @@ class Started:
         lines = self._lines()
         return lines[-1] if lines else f"exit code {self.process.returncode}"
 
+    def share(self) -> int | None:
+        """Per cent that it said to have done."""
+        shares = [int(line.split("%")[0]) for line in self._lines() if re.match(r"\d+%  ", line)]
+        return shares[-1] if shares else None
+
     def progress(self) -> str:
         """Its name, and how far it said to be."""
-        shares = [line.split("%")[0] for line in self._lines() if re.match(r"\d+%  ", line)]
-        return f"{self.name} {shares[-1]} %" if shares else self.name
+        share = self.share()
+        return self.name if share is None else f"{self.name} {share} %"
 
     def _lines(self) -> list[str]:
         return [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
@@ -170,11 +175,14 @@ class Together:
             self.say(f"{child.name} {how}, {self.done} of {len(self.experiments)}{self._left()}")
 
     def _left(self) -> str:
-        left = len(self.experiments) - self.done
-        return f"; about {duration((time.monotonic() - self.began) / self.done * left)} left" if left else ""
+        """By all that is done so far, parts of runs among it."""
+        done = self.done + sum(child.share() or 0 for child in self.running) / 100
+        left = len(self.experiments) - done
+        return f"; about {duration((time.monotonic() - self.began) / done * left)} left" if done and left else ""
 
     def _tell(self) -> None:
         """How far they are, now and then."""
         if time.monotonic() - self.told >= TELL:
             self.told = time.monotonic()
-            self.say(f"training {', '.join(child.progress() for child in self.running)}; {len(self.waiting)} to come")
+            names = ", ".join(child.progress() for child in self.running)
+            self.say(f"training {names}; {len(self.waiting)} to come{self._left()}")

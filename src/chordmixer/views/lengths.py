@@ -44,12 +44,15 @@ def spread(evaluations: Sequence[Evaluation]) -> str:
     return several if 1 not in counts else f"{several}, 95 % interval of a single one"
 
 
-def table(evaluations: Sequence[Evaluation]) -> Table:
-    """A row a length bin, a column a model, then all records and guessing; of many models a row each."""
+def table(evaluations: Sequence[Evaluation], width: int) -> Table:
+    """A row a length bin, a column a model, then all records and guessing; of many models a row each.
+
+    Those have as many of the length bins as there is room for in `width` columns of a terminal.
+    """
     models, first = grouped(evaluations), evaluations[0]
     title = f"{first.task}, {first.split} set: {first.headline} in % by length ({spread(evaluations)})"
     if len(models) > WIDE:
-        return _row_a_model(models, title)
+        return _row_a_model(models, title, width)
     grid = Table(title=title)
     grid.add_column("percentile", justify="right")
     grid.add_column("length", justify="right")
@@ -67,20 +70,35 @@ def table(evaluations: Sequence[Evaluation]) -> Table:
     return grid
 
 
-def _row_a_model(models: Sequence[Evaluation], title: str) -> Table:
+def _row_a_model(models: Sequence[Evaluation], title: str, width: int) -> Table:
     """As narrow as it gets: no frame, whole per cents by length percentile."""
-    first, metric = models[0], models[0].headline
-    grid = Table(title=title, box=None, padding=(0, 1, 0, 0))
-    grid.add_column("percentile")
-    for name in ("all", *(str(row.percentile) for row in first.by_length)):
-        grid.add_column(name, justify="right")
-    grid.add_row("longest", "", *(compact(float(f"{row.longest:.3g}")) for row in first.by_length))
-    for model in models:
-        values = [row.scores[metric].value for row in model.by_length]
-        bins = ["-" if value != value else f"{100 * value:.0f}" for value in values]
-        grid.add_row(model.encoder, _cell(model.scores[metric]), *bins)
-    grid.add_row(GUESS, f"{100 * first.guessing[metric]:.1f}")
+    metric, bins = models[0].headline, models[0].by_length
+    longest = [compact(float(f"{row.longest:.2g}")) for row in bins]
+    overall = [_cell(model.scores[metric]) for model in models]
+    names = max(len(name) for name in (GUESS, *(model.encoder for model in models)))
+    room = width - names - max(map(len, overall)) - 2
+    shown = _some(len(bins), room // (1 + max(map(len, longest))))
+    grid = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    grid.add_column("percentile", no_wrap=True)
+    for name in ("all", *(str(bins[i].percentile) for i in shown)):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_row("longest", "", *(longest[i] for i in shown))
+    for model, score in zip(models, overall, strict=True):
+        values = [model.by_length[i].scores[metric].value for i in shown]
+        grid.add_row(model.encoder, score, *("-" if value != value else f"{100 * value:.0f}" for value in values))
+    grid.add_row(GUESS, f"{100 * models[0].guessing[metric]:.1f}")
     return grid
+
+
+def _some(count: int, room: int) -> list[int]:
+    """As many of `count` numbers as there is room for, evenly, the last always.
+
+    >>> _some(12, 20) == [*range(12)], _some(12, 4), _some(12, 1), _some(12, 0)
+    (True, [0, 4, 7, 11], [11], [11])
+    """
+    if room >= count:
+        return [*range(count)]
+    return [round(i * (count - 1) / (room - 1)) for i in range(room)] if room > 1 else [count - 1]
 
 
 # --- The picture ---
