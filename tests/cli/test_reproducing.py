@@ -93,6 +93,22 @@ def test_minutes_are_measured_first_and_trained_later(
     assert page(tmp_path / "run").splitlines()[2].startswith("**Each model trained for the steps that it makes in")
 
 
+def test_a_rate_is_chosen_for_each(chordmixer: Command, tmp_path: Path) -> None:
+    words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
+    code, _, errors = chordmixer(*words, "--models", "chordmixer,pointwise-average", "--rates", "1e-3,1e-9")
+    folders = sorted(path.name for path in (tmp_path / "run").glob("*-seed0"))
+    assert (code, errors) == (0, "") and folders == [
+        "chordmixer-rate1e-09-seed0",
+        "chordmixer-seed0",
+        "pointwise-average-rate1e-09-seed0",
+        "pointwise-average-seed0",
+    ]
+    lines = page(tmp_path / "run").splitlines()
+    assert "**Each model was trained with rates of 0.001 and 1e-09, a run each, and the lowest" in "\n".join(lines)
+    assert len([line for line in lines if line.startswith("| chordmixer | ") and " | 0.001 | 1 | " in line]) == 1
+    assert "| lowest validation loss at a rate of | 1e-09 | 0.001 |" in lines
+
+
 def test_a_signal_goes_through(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted(15)
@@ -265,10 +281,11 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
         (["reach", "--data", "."], "reach makes its own data and was given .: leave --data out"),
         (
             ["reach", "--seeds", "2"],
-            "reach is drawn, not trained: leave out --set, --scale, --minutes, --seeds, --models, --at-once, --like",
+            "reach is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, --models, --at-once",
         ),
         (["reach", "--plan"], "reach is drawn, not trained, and takes seconds: leave --plan out"),
         (["adding-200", "--scale", "0"], "--scale 0 is not a share of a run"),
+        (["adding-200", "--rates", "fast"], "--rates fast are not numbers with commas between them: write 3e-4,1e-3"),
         (["adding-200", "--models", "cord"], "--models cord is not known: choose from chordmixer, "),
         (["adding-200", "--set", "data.colour=red"], "data.colour is not a setting"),
     ],

@@ -23,6 +23,13 @@ Minutes = Annotated[
         "measured first. With --plan only that; the runs may then share the device."
     ),
 ]
+Rates = Annotated[
+    str,
+    typer.Option(
+        help="Learning rates that each model is trained with, such as 3e-4,1e-3: the page has the one of the lowest "
+        "validation loss."
+    ),
+]
 Like = Annotated[
     str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
 ]
@@ -39,6 +46,7 @@ def reproduce(
     results: Annotated[Path | None, typer.Option(help="Also put the page, its numbers and picture there.")] = None,
     scale: Annotated[float, typer.Option(help="So many times the epochs, such as 0.1; the page says so.")] = 1.0,
     minutes: Minutes = None,
+    rates: Rates = "",
     like: Like = "ours",
     start: Start = None,
     seeds: Annotated[int, typer.Option(help="Runs of each model.")] = 1,
@@ -61,6 +69,8 @@ def reproduce(
     chordmixer reproduce listops --models chordmixer,pointwise --seeds 3 --results docs/results
 
     chordmixer reproduce adding-1000 --models chordmixer,tcn-average,mamba2-average --minutes 2 --at-once 3
+
+    chordmixer reproduce adding-1000 --models chordmixer,luna-average --rates 3e-4,1e-3 --minutes 2
     """
     from chordmixer import reproduction
 
@@ -87,6 +97,7 @@ def reproduce(
             seeds=seeds,
             scale=scale,
             minutes=minutes,
+            rates=_rates(rates),
             like=like,
             start=start,
             changes=changes,
@@ -102,6 +113,17 @@ def reproduce(
         raise
     if first_rank():
         _show(pages, scores)
+
+
+def _rates(text: str) -> list[float]:
+    """
+    >>> _rates("3e-4, 0.001"), _rates("")
+    ([0.0003, 0.001], [])
+    """
+    try:
+        return [float(word) for word in text.split(",")] if text else []
+    except ValueError:
+        raise ValueError(f"--rates {text} are not numbers with commas between them: write 3e-4,1e-3") from None
 
 
 def _show(pages: list[Path], scores: list[Evaluation]) -> None:

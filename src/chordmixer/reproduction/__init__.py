@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from chordmixer.reproduction import building, comparison, figures, page, together
+from chordmixer.reproduction import building, choosing, comparison, figures, page, together
 from chordmixer.reproduction.catalogue import ENTRIES
 from chordmixer.reproduction.costs import Cost, all_costs, cost, sampled
 from chordmixer.reproduction.entries import Entry, Figure, find
@@ -30,6 +30,7 @@ def reproduce(
     seeds: int = 1,
     scale: float = 1.0,
     minutes: float | None = None,
+    rates: Sequence[float] = (),
     like: str = "ours",
     start: Path | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -44,18 +45,19 @@ def reproduce(
 
     Trains `models` with `seeds` each, with the settings of our recipes or `like` the paper's or its released code's,
     from random weights or those of the run `start`, for `scale` times their epochs or for the steps that each makes
-    alone in so many `minutes`, with `changes` in `data`, `model` and `training`, several `at_once` on one device, and
-    scores plain `baselines` on the same records. Gives the pages that were written, and the test scores of each run,
-    behind them those of the best plain baseline; a figure has none.
+    alone in so many `minutes`, with each of the `rates`, of which the validation records choose one a model, with
+    `changes` in `data`, `model` and `training`, several `at_once` on one device, and scores plain `baselines` on the
+    same records. Gives the pages that were written, and the test scores of each run that they show, behind them those
+    of the best plain baseline; a figure has none.
     """
     entry, folder = find(name, ENTRIES), Path(out)
     entry.data.check(name, data)
     if isinstance(entry, Figure):
         several = (seeds, at_once, *models) != (1, 1, "chordmixer")
-        if changes or scale != 1 or minutes or several or like != "ours" or start:
+        if changes or scale != 1 or minutes or rates or several or like != "ours" or start:
             raise ValueError(
-                f"{name} is drawn, not trained: leave out --set, --scale, --minutes, --seeds, --models, --at-once, "
-                "--like and --from"
+                f"{name} is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, --models, "
+                "--at-once, --like and --from"
             )
         result, scores = figures.figure(name, entry, data, say), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,17 +68,20 @@ def reproduce(
             )
         full = building.build(entry, data, changes, say, like, start)
         short = building.scaled(full, scale, by_rule=entry.data.by_rule and not data)
-        experiments = building.each(short, models, seeds, entry.versions)
+        choosing.check(rates, changes or {})
+        experiments = choosing.tried(building.each(short, models, seeds, entry.versions), rates)
         together.check(experiments, at_once)
         journal = Journal.open(folder, name, resume)
         seen = look(short)
         warnings = building.warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes)
-        warnings += together.warnings(at_once)
+        warnings += choosing.warnings(rates) + together.warnings(at_once)
         for warning in warnings:
             say(warning)
         experiments = experiments if minutes is None else paced(experiments, minutes, folder, say)
         trained = run_all(experiments, journal, resume, say, baselines, at_once)
-        result = comparison.compare(name, entry, trained, seen, warnings, given=bool(data))
+        losses = choosing.losses(trained) if rates else {}
+        trained = choosing.chosen(trained, losses) if rates else trained
+        result = comparison.compare(name, entry, trained, seen, warnings, given=bool(data), losses=losses)
         scores, device = comparison.evaluations(entry, trained), device_of(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
     place = page.Place.of(device)

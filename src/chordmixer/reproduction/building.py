@@ -109,6 +109,15 @@ def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: st
     return {f"{name}-seed{n}": with_seed(own, n) for name, own in named.items() for n in numbers}
 
 
+def model_of(folder: str) -> str:
+    """What `each` and `choosing.tried` have named a run's folder after.
+
+    >>> model_of("cnn-average-seed0"), model_of("cnn-average-rate0.0003-seed1")
+    ('cnn-average', 'cnn-average')
+    """
+    return folder.rpartition("-seed")[0].partition("-rate")[0]
+
+
 def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experiment]:
     """What a name in --models stands for: an encoder, or encoder-version."""
     encoder, _, version = name.partition("-")

@@ -12,6 +12,7 @@ from typing import Any
 from chordmixer.config import to_dict
 from chordmixer.models import ChordMixerConfig
 from chordmixer.reproduction import whose
+from chordmixer.reproduction.choosing import Losses
 from chordmixer.reproduction.entries import Entry
 from chordmixer.reproduction.page import Result, table
 from chordmixer.reproduction.running import Seen, Trained
@@ -23,14 +24,24 @@ from chordmixer.views.runs import Scored
 
 
 def compare(
-    name: str, entry: Entry, trained: Sequence[Trained], seen: Seen, warnings: list[str], given: bool
+    name: str,
+    entry: Entry,
+    trained: Sequence[Trained],
+    seen: Seen,
+    warnings: list[str],
+    given: bool,
+    losses: Losses | None = None,
 ) -> Result:
-    """The page's content; `given` says whether the user gave data, or a rule made them."""
+    """The page's content; `given` says whether the user gave data, or a rule made them.
+
+    `losses` are those that the rates of the runs were chosen by, where there was a choice.
+    """
     runs, plain = evaluations(entry, trained), trained[0].baselines
     models = lengths.grouped(runs[: len(trained)])
     body = [
-        *_scores(entry, trained, models, plain),
+        *_scores(entry, trained, models, plain, rate=bool(losses)),
         "",
+        *(_losses(losses) if losses else []),
         *([_plain(models, plain, entry.metric), ""] if plain else []),
         f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
         "",
@@ -47,6 +58,9 @@ def compare(
             "interval": lengths.spread(runs),
             "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
             "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in plain],
+            "validation_loss_by_rate": {
+                model: {f"{rate:g}": loss for rate, loss in own.items()} for model, own in (losses or {}).items()
+            },
             "runs": _runs(trained),
         },
         warnings=warnings,
@@ -67,21 +81,30 @@ def evaluations(entry: Entry, trained: Sequence[Trained]) -> list[Evaluation]:
 
 
 def _scores(
-    entry: Entry, trained: Sequence[Trained], models: Sequence[Evaluation], plain: Sequence[Scored]
+    entry: Entry, trained: Sequence[Trained], models: Sequence[Evaluation], plain: Sequence[Scored], rate: bool
 ) -> list[str]:
     known = any(model.encoder in entry.paper for model in models)
     header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
+    header += [*(["rate"] if rate else []), "runs", "steps a run", "time a run"]
     rows = []
     for model in models:
         own = [run for run in trained if run.evaluation.encoder == model.encoder]
         score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
         beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
-        numbers = [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
+        numbers = [f"{own[0].experiment.training.rate:g}"] if rate else []
+        numbers += [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
         rows.append([model.encoder, cell(score, 2), *(beside if known else []), *numbers])
     others = [[f"plain: {own.name}", cell(own.evaluation.scores[entry.metric], 2)] for own in plain]
     others.append(["one answer for all", f"{100 * models[0].guessing[entry.metric]:.2f}"])
-    blank = [""] * (len(header) + 1)
-    return table([*header, "runs", "steps a run", "time a run"], [*rows, *([*other, *blank] for other in others)])
+    blank = [""] * (len(header) - 2)
+    return table(header, [*rows, *([*other, *blank] for other in others)])
+
+
+def _losses(losses: Losses) -> list[str]:
+    """A row a model, a column a rate, and an empty line."""
+    tried = sorted({rate for own in losses.values() for rate in own})
+    rows = [[model, *(f"{own[rate]:.4g}" for rate in tried)] for model, own in losses.items()]
+    return [*table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows), ""]
 
 
 def _plain(models: Sequence[Evaluation], plain: Sequence[Scored], metric: str) -> str:
@@ -123,7 +146,7 @@ def _data(seen: Seen) -> str:
     classes = f" in {len(seen.classes)} classes" if seen.classes else ""
     return (
         f"Data: {counts} records of {seen.shortest:,} to {seen.longest:,} tokens{classes}. The test records were "
-        "scored once, with the weights of the lowest validation loss."
+        "scored once a run, with the weights of the lowest validation loss."
     )
 
 
@@ -150,6 +173,9 @@ def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
     """Of ChordMixer, or else the first model, beside the paper's and its code's; then the sizes of the rivals."""
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
     rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
+    way = "in the same way" + (
+        ", each at its rate" if len({run.experiment.training.rate for run in trained}) > 1 else ""
+    )
     sizes = [
         f"{name}: " + ", ".join(f"{key} {value}" for key, value in to_dict(own).items() if key != "max_length")
         for name, own in rivals.items()
@@ -163,7 +189,7 @@ def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
         *(
             [
                 "",
-                "The others train in the same way, padded versions with smaller batches. Their sizes: "
+                f"The others train {way}, padded versions with smaller batches. Their sizes: "
                 + "; ".join(sizes)
                 + ".",
             ]

@@ -17,6 +17,7 @@ import torch
 
 from chordmixer import files
 from chordmixer.config import to_dict
+from chordmixer.reproduction.building import model_of
 from chordmixer.reproduction.page import device_name
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of
@@ -38,12 +39,12 @@ def paced(
         check(experiment, minutes)
     paces = dict[str, Pace]()
     for name, experiment in experiments.items():
-        model = _model(name)
+        model = model_of(name)
         if model not in paces:
             paces[model] = _pace(model, experiment, out / FILE)
             own = paces[model]
             say(f"{model}: {own.milliseconds:.3g} ms a step alone, {own.steps(minutes):,} in {minutes:g} min")
-    return {name: _limited(own, paces[_model(name)], minutes) for name, own in experiments.items()}
+    return {name: _limited(own, paces[model_of(name)], minutes) for name, own in experiments.items()}
 
 
 def check(experiment: Experiment, minutes: float) -> None:
@@ -91,12 +92,8 @@ def _limited(experiment: Experiment, pace: Pace, minutes: float) -> Experiment:
     return replace(experiment, training=replace(training, steps=steps, epochs=epochs))
 
 
-def _model(name: str) -> str:
-    """Without its seed, which does not change its pace."""
-    return name.rpartition("-seed")[0]
-
-
 def _print(experiment: Experiment) -> str:
-    settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0)))
+    """Of all but seed and rate, which do not change a pace."""
+    settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, rate=1.0)))
     place = [device_name(device_of(experiment.training)), torch.__version__, __version__]
     return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from chordmixer import files
 from chordmixer.reproduction import pacing
+from chordmixer.reproduction.building import model_of
 from chordmixer.reproduction.together import train_together
 from chordmixer.training import Evaluation, Experiment, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.outcome import BASELINES
 from chordmixer.training.plain_tasks import compare
-from chordmixer.views.runs import Run, Scored, evaluation_from, steps
+from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 
 STATE = "reproduction.json"
 """Beside the run folders: which entry it is, and the seconds of each run."""
@@ -42,6 +43,8 @@ class Trained:
     """That it made; where a time was given they tell how much of it each model got."""
     baselines: list[Scored] = field(default_factory=list)
     """Plain ones, on the same records."""
+    validation: float = float("nan")
+    """The lowest loss on the validation records."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,10 @@ def run_all(
                 evaluation = train(experiment, out / folder, resume=resume)
         elif folder not in missing:
             say(f"{folder}, {number} of {len(experiments)}: finished before")
-        name = folder.rpartition("-seed")[0] or evaluation.encoder  # of a version, where an encoder has several
+        name = model_of(folder) or evaluation.encoder  # of a version, where an encoder has several
         scored = replace(evaluation, encoder=name)
-        trained.append(Trained(experiment, scored, *journal.seconds(folder), steps(out / folder)))
+        made, loss = steps(out / folder), lowest_loss(out / folder)
+        trained.append(Trained(experiment, scored, *journal.seconds(folder), made, validation=loss))
     if not baselines or not first_rank():
         return trained
     beside = plain([out / folder for folder in experiments], say)

@@ -141,6 +141,12 @@ def steps(folder: Path) -> int:
     return max((int(row["step"]) for row in _journal(folder / "metrics.jsonl") if "step" in row), default=0)
 
 
+def lowest_loss(folder: Path) -> float:
+    """On the validation records of a run; NaN where its journal is gone."""
+    rows = _journal(folder / "metrics.jsonl")
+    return min((float(row["loss"]) for row in rows if row.get("split") == "validation"), default=float("nan"))
+
+
 def _predictions(path: Path) -> Predictions | None:
     if not path.exists():
         return None

@@ -1,0 +1,100 @@
+"""Every model at the same rates, and for each the one that its validation records choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chordmixer.reproduction import choosing, reproduce
+from chordmixer.reproduction.building import each, model_of
+from chordmixer.reproduction.running import Trained
+from chordmixer.training import Evaluation, Experiment
+
+Run = Callable[[str, float, int, float, float], Trained]
+
+
+@pytest.fixture
+def run(tiny: Experiment, evaluated: Callable[[str, float], Evaluation]) -> Run:
+    """Of a model, with a rate, a seed, a validation loss and a test score."""
+
+    def make(model: str, rate: float, seed: int, loss: float, score: float) -> Trained:
+        own = replace(tiny, training=replace(tiny.training, rate=rate, seed=seed))
+        return Trained(own, evaluated(model, score), 1.0, False, 9, validation=loss)
+
+    return make
+
+
+def test_each_with_each_rate(tiny: Experiment) -> None:
+    runs = each(tiny, ["chordmixer", "cnn"], seeds=2)
+    found = choosing.tried(runs, [1e-3, 3e-4])
+    assert {name: (own.training.rate, own.training.seed) for name, own in found.items() if "cnn" in name} == {
+        "cnn-seed0": (1e-3, 0),
+        "cnn-rate0.0003-seed0": (3e-4, 0),
+        "cnn-seed1": (1e-3, 1),
+        "cnn-rate0.0003-seed1": (3e-4, 1),
+    }
+    assert len(found) == 8 and {model_of(name) for name in found} == {"chordmixer", "cnn"}
+    assert found["cnn-seed1"] == runs["cnn-seed1"], "so that it is not trained again"
+    assert choosing.tried(runs, []) == runs
+
+
+def test_validation_chooses_and_not_the_test(run: Run) -> None:
+    good, bad = run("cnn", 1e-3, 0, 0.1, 0.2), run("cnn", 3e-4, 0, 0.3, 0.9)
+    other = run("lstm", 3e-4, 0, 0.2, 0.5), run("lstm", 1e-3, 0, 0.4, 0.6)
+    losses = choosing.losses([good, bad, *other])
+    assert losses == {"cnn": {1e-3: 0.1, 3e-4: 0.3}, "lstm": {3e-4: 0.2, 1e-3: 0.4}}
+    assert choosing.chosen([good, bad, *other], losses) == [good, other[0]]
+
+
+def test_of_several_seeds_the_mean_chooses_and_all_are_shown(run: Run) -> None:
+    runs = [run("cnn", rate, seed, loss, 0.5) for rate, own in {1e-3: (0.1, 0.9), 3e-4: (0.4, 0.4)}.items()
+            for seed, loss in enumerate(own)]  # fmt: skip
+    losses = choosing.losses(runs)
+    assert losses == {"cnn": {1e-3: 0.5, 3e-4: 0.4}}
+    assert choosing.chosen(runs, losses) == runs[2:]
+
+
+def test_no_choice_without_losses(run: Run) -> None:
+    with pytest.raises(ValueError, match=r"a run of cnn has no validation loss in its metrics.jsonl, so no rate can"):
+        choosing.losses([run("cnn", 1e-3, 0, float("nan"), 0.5)])
+
+
+@pytest.mark.parametrize("rates", [[0.0], [1e-3, 1e-3], [float("inf")], [float("nan")]])
+def test_refusals(rates: list[float]) -> None:
+    with pytest.raises(
+        ValueError, match=r"^--rates .* are not different numbers above 0: give some such as 3e-4,1e-3"
+    ):
+        choosing.check(rates, {})
+
+
+def test_one_rate_or_the_other(tiny: Experiment) -> None:
+    choosing.check([], {"training": {"rate": 1e-3}})
+    with pytest.raises(
+        ValueError, match=r"--rates 0.001 and --set training.rate are both the rate of a run: leave one"
+    ):
+        choosing.check([1e-3], {"training": {"rate": 1e-3}})
+
+
+def test_in_words() -> None:
+    assert choosing.warnings([]) == []
+    (said,) = choosing.warnings([1e-4, 3e-4, 1e-3])
+    assert said.startswith(
+        "Each model was trained with rates of 0.0001, 0.0003 and 0.001, a run each, and the lowest"
+    )
+
+
+def test_rates_are_added_to_what_is_trained(changes: dict[str, Any], tmp_path: Path) -> None:
+    """The page then has the better of both."""
+    said: list[str] = []
+    quiet: dict[str, Any] = {"changes": changes, "baselines": False, "say": said.append}
+    reproduce("adding-200", tmp_path, **quiet)
+    weights = (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes()
+    said.clear()
+    _, scores = reproduce("adding-200", tmp_path, rates=[1e-3, 1e-9], resume=True, **quiet)
+    assert "chordmixer-seed0, 1 of 2: finished before" in said and "chordmixer-rate1e-09-seed0, 2 of 2" in said
+    assert (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes() == weights
+    assert [own.encoder for own in scores] == ["chordmixer"], "of the chosen one alone"
