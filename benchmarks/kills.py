@@ -106,11 +106,10 @@ def start(run: Path, *settings: str, command: Sequence[str] = TRAIN, dies_at_wri
     )
 
 
-def send(number: int, child: subprocess.Popen[str], seconds: float, after: str = "") -> tuple[int, str]:
-    """A signal so long after the child's first line with these words: its exit code and its errors."""
+def send(number: int, child: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
+    """A signal so long after the child's first line: its exit code and its errors."""
     assert child.stdout
-    while (line := child.stdout.readline()) and after not in line:
-        pass
+    child.stdout.readline()
     time.sleep(seconds)
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
