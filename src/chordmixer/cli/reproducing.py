@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,9 +68,7 @@ def reproduce(
 
     chordmixer reproduce listops --models chordmixer,pointwise --seeds 3 --results docs/results
 
-    chordmixer reproduce adding-1000 --models chordmixer,tcn-average,mamba2-average --minutes 2 --at-once 3
-
-    chordmixer reproduce adding-1000 --models chordmixer,luna-average --rates 3e-4,1e-3 --minutes 2
+    chordmixer reproduce adding-1000 --models chordmixer,luna-average --minutes 2 --rates 3e-4,1e-3 --at-once 4
     """
     from chordmixer import reproduction
 
@@ -79,13 +77,12 @@ def reproduce(
         return
     changes, named = settings.table(None, set or []), [model.strip() for model in models.split(",")]
     folder = out or Path("runs") / name
+    given: dict[str, Any] = {"like": like, "start": start, "changes": changes}
     if plan and minutes is not None:
-        reproduction.measure(
-            name, folder, data or [], models=named, minutes=minutes, like=like, start=start, changes=changes, say=say
-        )
+        reproduction.measure(name, folder, data or [], models=named, minutes=minutes, say=say, **given)
         return
     if plan:
-        cost = reproduction.plan(name, data or [], scale, changes, like, start)
+        cost = reproduction.plan(name, data or [], scale, **given)
         say(f"a run of {name} takes about {reproduction.words(cost)}")
         return
     try:
@@ -98,15 +95,13 @@ def reproduce(
             scale=scale,
             minutes=minutes,
             rates=_rates(rates),
-            like=like,
-            start=start,
-            changes=changes,
             resume=resume,
             at_once=at_once,
             baselines=baselines,
             results=results,
             command=shlex.join(["chordmixer", *sys.argv[1:]]),
             say=say,
+            **given,
         )
     except SystemExit:  # a signal: the run has saved where it was
         say("the same command with --resume goes on with all of it")
