@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from chordmixer.reproduction import choosing, reproduce
-from chordmixer.reproduction.building import each, model_of
-from chordmixer.reproduction.running import Trained
+from chordmixer.reproduction.building import each, model_of, with_encoder
+from chordmixer.reproduction.catalogue import ENTRIES
+from chordmixer.reproduction.comparison import compare
+from chordmixer.reproduction.entries import Entry
+from chordmixer.reproduction.running import Seen, Trained
 from chordmixer.training import Evaluation, Experiment
 
 Run = Callable[[str, float, int, float, float], Trained]
@@ -63,7 +66,29 @@ def test_no_choice_without_losses(run: Run) -> None:
         choosing.losses([run("cnn", 1e-3, 0, float("nan"), 0.5)])
 
 
-@pytest.mark.parametrize("rates", [[0.0], [1e-3, 1e-3], [float("inf")], [float("nan")]])
+def test_what_the_page_says(run: Run) -> None:
+    """Beside each model its rate, the losses that chose it, and that others had another."""
+    entry, seen = ENTRIES["adding-200"], Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
+    assert isinstance(entry, Entry)
+    runs = [run("chordmixer", 1e-3, 0, 0.1, 0.9), run("cnn", 3e-4, 0, 0.25, 0.5)]
+    runs[1] = replace(runs[1], experiment=with_encoder(runs[1].experiment, "cnn"))
+    losses = {"chordmixer": {1e-3: 0.1, 3e-4: 0.2}, "cnn": {1e-3: 0.3, 3e-4: 0.25}}
+    result = compare("adding-200", entry, runs, seen, [], given=False, losses=losses)
+    assert result.body[:4] == [
+        "| model | accuracy here, % | rate | runs | steps a run | time a run |",
+        "|---|---|---|---|---|---|",
+        "| chordmixer | 90.00 (85.00-95.00) | 0.001 | 1 | 9 | 1 s |",
+        "| cnn | 50.00 (45.00-55.00) | 0.0003 | 1 | 9 | 1 s |",
+    ]
+    text = "\n".join(result.body)
+    assert (
+        "| lowest validation loss at a rate of | 0.0003 | 0.001 |\n|---|---|---|\n| chordmixer | 0.2 | 0.1 |" in text
+    )
+    assert "The others train in the same way, each at its rate, padded versions" in text
+    assert result.numbers["validation_loss_by_rate"]["cnn"] == {"0.001": 0.3, "0.0003": 0.25}
+
+
+@pytest.mark.parametrize("rates", [[0.0], [1e-3, 1e-3], [1e-3, 1.0000001e-3], [float("inf")], [float("nan")]])
 def test_refusals(rates: list[float]) -> None:
     with pytest.raises(
         ValueError, match=r"^--rates .* are not different numbers above 0: give some such as 3e-4,1e-3"

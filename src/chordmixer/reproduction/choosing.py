@@ -22,8 +22,9 @@ Losses = dict[str, dict[float, float]]
 
 def check(rates: Sequence[float], changes: Mapping[str, Any]) -> None:
     """Refuse what is no choice between rates."""
-    said = ",".join(f"{rate:g}" for rate in rates)
-    if not all(0 < rate < math.inf for rate in rates) or len(set(rates)) < len(rates):
+    names = [f"{rate:g}" for rate in rates]  # which end up in those of folders
+    said = ",".join(names)
+    if not all(0 < rate < math.inf for rate in rates) or len(set(names)) < len(names):
         raise ValueError(f"--rates {said} are not different numbers above 0: give some such as 3e-4,1e-3")
     if rates and "rate" in changes.get("training", {}):
         raise ValueError(f"--rates {said} and --set training.rate are both the rate of a run: leave one of them out")
