@@ -203,7 +203,7 @@ def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
     ("name", "settings", "said"),
     [
         ("carassius-labeo", [], "Of the paper: section 4.3, figure 5."),
-        ("introns", [], "| plain: 4-mers | "),
+        ("introns", [], "| plain: 8-mers | "),
         ("mitogenomes", FEW, "| plain: 4-mers | "),
         (
             "documents",

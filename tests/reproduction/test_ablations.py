@@ -55,9 +55,9 @@ def test_the_page_says_what_padding_breaks() -> None:
 def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
     names = ["poolformer-class_token", "poolformer-segment"]
     pages, scores = reproduce("ablation", tmp_path / "r", motifs, models=names, changes=SMALL, say=quiet)
-    assert [score.encoder for score in scores] == [*names, "plain: 4-mers"]
+    assert [score.encoder for score in scores] == [*names, "plain: 8-mers"]
     page = pages[0].read_text()
-    assert "| records | poolformer-class_token, % | poolformer-segment, % | plain: 4-mers, % |" in page
+    assert "| records | poolformer-class_token, % | poolformer-segment, % | plain: 8-mers, % |" in page
     assert ".png" in page
     run = Experiment.load(tmp_path / "r" / "poolformer-segment-seed0")
     assert (run.model.encoder, run.model.head, run.model.strategy) == ("poolformer", "flat", "segment")

@@ -162,7 +162,7 @@ def test_plain_baselines_stand_beside(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     found = compare(run, said.append)
     written = files.read_json(run / "baselines.json")
-    assert [row["name"] for row in written["baselines"]] == ["majority class", "length alone", "4-mers"]
+    assert [row["name"] for row in written["baselines"]] == ["majority class", "length alone", "8-mers"]
     assert written["format"] == 1 and all(row["sentence"] for row in written["baselines"])
     assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and said == []
     assert found[2].scores["roc_auc"].value > 0.75 > found[1].scores["roc_auc"].value

@@ -16,7 +16,7 @@ TOKENS, RECORDS = 1_000_000, 4096
 BITS = 18
 """Of a hashed feature's number."""
 ENTRIES = 40_000_000
-"""Of all sparse matrices of a data set, at most: 320 MB. The commonest k-mers make room first, as they say least."""
+"""Of all matrices of a data set, at most: 320 MB sparse. The commonest k-mers make room first, as they say least."""
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,31 @@
 """Plain baselines on a model's own splits: majority, length alone, and counts of k-mers with a linear model.
 
-What a model is worth is what it adds to these. Each has its regularisation chosen on the validation part, by the
-model's own loss, and answers the test part in the model's layout, so that the same metrics score both.
+What a model is worth is what it adds to these. The validation part chooses how strongly each is fitted and how long
+its k-mers are, by the model's own loss. They answer the test part in the model's layout, so that the same metrics
+score both.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy import ndarray
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.counts import Grams, gram_counts, kmer_frequencies
+from chordmixer.training.counts import ENTRIES, Grams, gram_counts, kmer_frequencies
 
-K = {"dna": 4, "operations": 2, "protein": 3, "text": 5}
-"""The length of k-mers, of a kind of tokens, where none is given."""
+K = {"dna": (4, 6, 8, 10), "operations": (2,), "protein": (2, 3, 4), "text": (5,)}
+"""Lengths of k-mers to choose from, of a kind of tokens. Of texts and operations others were no better."""
 LETTERS = {"dna": 4, "operations": 15}
-"""Of kinds that have few: the shares of all their k-mers are features, up to `ALL` of them."""
-ALL = 4096
+"""Of kinds that have few: the shares of all their k-mers are features, where these are not too many."""
+FEW, ALL = 256, 4096
+"""K-mers of which all are looked at, whatever the number of records, and where their table has room."""
 KNOTS = 8
 """Lengths at which the slope of the length baseline may change."""
 DENSE = (1e-3, 1e-2, 1e-1, 1.0)
@@ -59,7 +62,8 @@ def plain_baselines(
     """All that suit the kind of tokens (a key of `K`, or `real` for series), one after the other.
 
     `parts` names the records of `training`, `validation` and `test`; sequences are read record by record, in order,
-    and where there are none, lengths alone are looked at. Records of one length have no baseline of length.
+    and where there are none, lengths alone are looked at. Records of one length have no baseline of length. Where no
+    `k` is given, the validation part chooses it.
 
     >>> series = [np.full((n, 1), n % 2, dtype=np.float32) for n in range(2, 42)]
     >>> parts = {"training": range(20), "validation": range(20, 30), "test": range(30, 40)}
@@ -72,32 +76,23 @@ def plain_baselines(
         raise ValueError(f"kind={kind!r} is not one of tokens: give one of {', '.join(K)}, real")
     indices = {part: np.asarray(parts[part], dtype=np.int64) for part in ("training", "validation", "test")}
     answers = {part: targets[own] for part, own in indices.items()}
-    fit = "ridge regression" if isinstance(target, Regression) else "logistic regression"
+    fit = regression(target)
     yield majority(answers["training"], len(indices["test"]), target)
 
     own_lengths = {part: np.asarray(lengths)[own] for part, own in indices.items()}
     if len(np.unique(own_lengths["training"])) > 1:
-        outputs = linear(standardised(_length_features(own_lengths)), answers, target, DENSE)
+        fitted = linear(standardised(_length_features(own_lengths)), answers, target, DENSE)
         sentence = f"{fit} on the logarithm of the length, in {KNOTS + 1} straight pieces"
-        yield Baseline("length alone", sentence, outputs)
+        yield Baseline("length alone", sentence, fitted.outputs)
 
     if sequences is None:
         return
     if kind == "real":
         moments = {part: np.array([_moments(sequences[i]) for i in own]) for part, own in indices.items()}
         sentence = f"{fit} on the mean, spread, least and greatest number of each channel"
-        yield Baseline("moments", sentence, linear(standardised(moments), answers, target, DENSE))
+        yield Baseline("moments", sentence, linear(standardised(moments), answers, target, DENSE).outputs)
         return
-    grams = Grams(k or K[kind], LETTERS.get(kind))
-    noun = f"{grams.k}-mers" if kind in ("dna", "protein") else f"{grams.k}-grams"
-    if grams.letters and (size := grams.letters**grams.k) <= ALL:
-        frequencies = {part: kmer_frequencies(sequences, own, grams) for part, own in indices.items()}
-        sentence = f"{fit} on the frequencies of all {size:,} {noun}, standardised"
-        yield Baseline(noun, sentence, linear(standardised(frequencies), answers, target, DENSE))
-    else:
-        counted = gram_counts(sequences, indices, grams)
-        sentence = f"{fit} on hashed counts of {noun}, weighted by how rare each is (TF-IDF)"
-        yield Baseline(noun, sentence, linear(counted, answers, target, SPARSE))
+    yield _kmers(sequences, indices, answers, target, kind, (k,) if k else K[kind])
 
 
 def majority(training: ndarray, count: int, target: Regression | Classification | MultiLabel) -> Baseline:
@@ -116,6 +111,40 @@ def majority(training: ndarray, count: int, target: Regression | Classification 
 
 
 # --- Features ---
+
+
+def _kmers(
+    sequences: Sequence[ndarray],
+    parts: Mapping[str, ndarray],
+    answers: Mapping[str, ndarray],
+    target: Regression | Classification | MultiLabel,
+    kind: str,
+    lengths: Sequence[int],
+) -> Baseline:
+    """Counts of k-mers, of the length with the lowest validation loss."""
+    tried = list[tuple[float, Baseline]]()
+    for k in lengths:
+        noun = f"{k}-mers" if kind in ("dna", "protein") else f"{k}-grams"
+        features, strengths, what = _counts(sequences, parts, Grams(k, LETTERS.get(kind)), noun)
+        loss, outputs = linear(features, answers, target, strengths)
+        tried.append((loss, Baseline(noun, f"{regression(target)} on {what}", outputs)))
+    _, best = min(tried, key=lambda own: own[0])
+    if len(tried) == 1:
+        return best
+    said = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
+    return replace(best, sentence=f"{best.sentence}; of k = {said} by the validation loss")
+
+
+def _counts(
+    sequences: Sequence[ndarray], parts: Mapping[str, ndarray], grams: Grams, noun: str
+) -> tuple[Matrices, Sequence[float], str]:
+    """Features, strengths to choose from, and in words: all k-mers where these are few, else hashed ones."""
+    size = grams.letters**grams.k if grams.letters else math.inf
+    if size <= FEW or (size <= ALL and size * sum(map(len, parts.values())) <= ENTRIES):
+        shares = {part: kmer_frequencies(sequences, own, grams) for part, own in parts.items()}
+        return standardised(shares), DENSE, f"the frequencies of all {size:,} {noun}, standardised"
+    hashed = gram_counts(sequences, parts, grams)
+    return hashed, SPARSE, f"hashed counts of {noun}, weighted by how rare each is (TF-IDF)"
 
 
 def _length_features(lengths: Mapping[str, ndarray]) -> Matrices:
@@ -140,20 +169,37 @@ def standardised(features: Matrices) -> Matrices:
 # --- Linear models ---
 
 
+class Fitted(NamedTuple):
+    """A model whose strength was chosen."""
+
+    loss: float
+    """On the validation part, by the model's own measure."""
+    outputs: ndarray
+    """On the test part."""
+
+
+def regression(target: Regression | Classification | MultiLabel) -> str:
+    """What a linear model for it is called."""
+    return "ridge regression" if isinstance(target, Regression) else "logistic regression"
+
+
 def linear(
     features: Matrices,
     answers: Mapping[str, ndarray],
     target: Regression | Classification | MultiLabel,
     strengths: Sequence[float],
-) -> ndarray:
-    """The test outputs of the model whose strength has the lowest validation loss."""
+) -> Fitted:
+    """The model whose strength has the lowest validation loss."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     with threadpool_limits(1):  # products this small wait longer for a second thread than it saves
         fitted = [_Linear(features["training"], answers["training"], target, strength) for strength in strengths]
     known = torch.from_numpy(answers["validation"])
-    losses = [target.losses(torch.from_numpy(f.outputs(features["validation"])), known).mean() for f in fitted]
-    return fitted[int(torch.stack(losses).argmin())].outputs(features["test"])
+    losses = [
+        float(target.losses(torch.from_numpy(own.outputs(features["validation"])), known).mean()) for own in fitted
+    ]
+    best = int(np.argmin(losses))
+    return Fitted(losses[best], fitted[best].outputs(features["test"]))
 
 
 class _Linear:

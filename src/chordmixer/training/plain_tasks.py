@@ -116,7 +116,7 @@ def in_common(
     target: Regression | Classification,
 ) -> Baseline:
     """How alike the two texts of a pair are: pair i has the sequences 2i and 2i + 1."""
-    grams = Grams(K["text"])
+    grams = Grams(K["text"][0])
     both = {part: (2 * own[:, None] + [0, 1]).ravel() for part, own in parts.items()}
     alike: dict[str, Any] = {
         part: np.asarray(rows[::2].multiply(rows[1::2]).sum(axis=1)).reshape(-1, 1)
@@ -126,7 +126,9 @@ def in_common(
         f"logistic regression on the cosine between the two texts' hashed counts of {grams.k}-grams, weighted by how "
         "rare each is (TF-IDF)"
     )
-    return Baseline(f"{grams.k}-grams in common", sentence, linear(standardised(alike), answers, target, DENSE))
+    return Baseline(
+        f"{grams.k}-grams in common", sentence, linear(standardised(alike), answers, target, DENSE).outputs
+    )
 
 
 def _stating(baselines: Iterator[Baseline], used: int, training: Records) -> Iterator[Baseline]:

@@ -9,12 +9,11 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.alleles import Window
-from chordmixer.tasks.targets import Regression
 from chordmixer.tasks.variants import VariantData, Variants
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.outcome import write_baselines
-from chordmixer.training.plain import DENSE, Baseline, linear, majority, standardised
+from chordmixer.training.plain import DENSE, Baseline, linear, majority, regression, standardised
 
 AROUND = 8
 """Letters on either side of a variant."""
@@ -45,7 +44,7 @@ def baselines(task: Variants) -> Iterator[Baseline]:
     answers = {part: data.question.targets[own] for part, own in parts.items()}
     yield majority(answers["training"], len(parts["test"]), task.target)
 
-    fit = "ridge regression" if isinstance(task.target, Regression) else "logistic regression"
+    fit = regression(task.target)
     contexts = np.eye(max(1, len(data.contexts)))[data.context]
     kinds = np.eye(len(KINDS))[[KINDS.index(kind(window)) for window in data.windows]]
     changes = np.hstack([kinds, contexts])
@@ -59,7 +58,7 @@ def baselines(task: Variants) -> Iterator[Baseline]:
         ),
     ):
         matrices = standardised({part: features[own] for part, own in parts.items()})
-        yield Baseline(name, sentence, linear(matrices, answers, task.target, DENSE))
+        yield Baseline(name, sentence, linear(matrices, answers, task.target, DENSE).outputs)
 
 
 def kind(window: Window) -> str:
