@@ -16,17 +16,22 @@ from chordmixer.training.evaluation import Predictions
 from chordmixer.training.plain import Baseline, plain_baselines
 
 INTRONS = Path(__file__).parents[3] / "shared" / "data" / "introns"
-CHANCE = np.random.default_rng(0)
 PARTS = {"training": np.arange(200), "validation": np.arange(200, 260), "test": np.arange(260, 400)}
-LENGTHS = CHANCE.integers(30, 300, 400)
-CLASSES = CHANCE.integers(0, 2, 400)
+LENGTHS = np.random.default_rng(0).integers(30, 300, 400)
+CLASSES = np.random.default_rng(1).integers(0, 2, 400)
+
+
+def chance() -> np.random.Generator:
+    """Anew for each use, so that no test depends on which ran before."""
+    return np.random.default_rng(2)
 
 
 def of_classes(classes: np.ndarray, lengths: np.ndarray = LENGTHS, letters: int = 4) -> list[np.ndarray]:
     """Letters that lean a little to one or the other end."""
     tilt = np.linspace(-0.5, 0.5, letters)
     shares = [np.exp(sign * tilt) / np.exp(sign * tilt).sum() for sign in (-1, 1)]
-    return [CHANCE.choice(letters, n, p=shares[c]).astype(np.uint8) for c, n in zip(classes, lengths, strict=True)]
+    draw = chance()
+    return [draw.choice(letters, n, p=shares[c]).astype(np.uint8) for c, n in zip(classes, lengths, strict=True)]
 
 
 def run(sequences: Any, targets: np.ndarray, target: Any, kind: str, **more: Any) -> dict[str, Baseline]:
@@ -49,6 +54,7 @@ def headline(baseline: Baseline, targets: np.ndarray, target: Any) -> float:
         ("dna", 4, 8, "8-mers"),
         ("operations", 15, 0, "2-grams"),
         ("protein", 20, 1, "1-mers"),
+        ("protein", 20, 0, "2-mers"),
         ("text", 60, 1, "1-grams"),
     ],
 )
@@ -75,7 +81,8 @@ def test_length_alone_finds_any_trend() -> None:
 
 def test_records_of_one_length_have_no_baseline_of_it() -> None:
     target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
-    assert [*run(of_classes(CLASSES, np.full(400, 90)), CLASSES, target, "dna")] == ["majority class", "4-mers"]
+    found = run(of_classes(CLASSES, np.full(400, 90)), CLASSES, target, "dna", k=4)
+    assert [*found] == ["majority class", "4-mers"]
 
 
 def test_sequences_that_are_not_looked_at() -> None:
@@ -87,8 +94,8 @@ def test_sequences_that_are_not_looked_at() -> None:
 @pytest.mark.parametrize("known", [[2], [0, 2]], ids=str)
 def test_classes_that_no_training_record_has(known: list[int]) -> None:
     """They get no probability to speak of, and the layout stays the model's."""
-    classes = CHANCE.integers(0, 3, 400)
-    classes[PARTS["training"]] = CHANCE.choice(known, 200)
+    classes = chance().integers(0, 3, 400)
+    classes[PARTS["training"]] = chance().choice(known, 200)
     target = Classification.of_counts(["a", "b", "c"], [1, 1, 1])
     for baseline in run(of_classes(classes % 2), classes, target, "dna").values():
         shares = np.exp(baseline.outputs.astype(np.float64))
@@ -103,12 +110,11 @@ def test_the_majority_is_of_the_training_part() -> None:
 
 
 def test_three_classes() -> None:
-    classes = CHANCE.integers(0, 3, 400)
+    draw = chance()
+    classes = draw.integers(0, 3, 400)
     target = Classification(["a", "b", "c"], classes[PARTS["training"]])
-    sequences = [
-        CHANCE.choice(4, n, p=np.roll([0.4, 0.2, 0.2, 0.2], c)) for c, n in zip(classes, LENGTHS, strict=True)
-    ]
-    assert headline(run(sequences, classes, target, "dna")["4-mers"], classes, target) > 0.8
+    sequences = [draw.choice(4, n, p=np.roll([0.4, 0.2, 0.2, 0.2], c)) for c, n in zip(classes, LENGTHS, strict=True)]
+    assert headline(run(sequences, classes, target, "dna", k=4)["4-mers"], classes, target) > 0.8
 
 
 def test_rare_classes_weigh_as_in_the_model() -> None:
@@ -154,7 +160,8 @@ def test_regression(kind: str, k: int) -> None:
 
 
 def test_series() -> None:
-    series = [CHANCE.normal(c, 1, (n, 2)).astype(np.float32) for c, n in zip(CLASSES, LENGTHS, strict=True)]
+    draw = chance()
+    series = [draw.normal(c, 1, (n, 2)).astype(np.float32) for c, n in zip(CLASSES, LENGTHS, strict=True)]
     target = Classification(["low", "high"], CLASSES[PARTS["training"]])
     found = run(series, CLASSES, target, "real")
     assert [*found] == ["majority class", "length alone", "moments"]
@@ -182,12 +189,12 @@ def test_strength_is_chosen_on_the_validation_part(monkeypatch: pytest.MonkeyPat
 def with_words(letters: int, share: float = 0.9) -> list[np.ndarray]:
     """Of even composition; most records of the second class hold one of two words, those of the first the same ones
     with their halves exchanged, so that only whole words tell."""
-    half = letters // 2
-    words = [CHANCE.integers(0, 4, letters).astype(np.uint8) for _ in range(2)]
-    sequences = [CHANCE.integers(0, 4, n).astype(np.uint8) for n in LENGTHS]
+    draw, half = chance(), letters // 2
+    words = [draw.integers(0, 4, letters).astype(np.uint8) for _ in range(2)]
+    sequences = [draw.integers(0, 4, n).astype(np.uint8) for n in LENGTHS]
     for sequence, of_class in zip(sequences, CLASSES, strict=True):
-        word = words[CHANCE.integers(2)]
-        if CHANCE.random() < share:
+        word = words[draw.integers(2)]
+        if draw.random() < share:
             sequence[5 : 5 + letters] = word if of_class else np.concatenate([word[half:], word[:half]])
     return sequences
 
@@ -224,7 +231,7 @@ def test_records_too_short_for_longer_ones() -> None:
 def test_rows_are_in_the_order_of_the_test_part() -> None:
     """So that they can be scored by length beside the model's: long records are easier."""
     sequences, target = of_classes(CLASSES), Classification(["no", "yes"], CLASSES[PARTS["training"]])
-    outputs = run(sequences, CLASSES, target, "dna")["4-mers"].outputs
+    outputs = run(sequences, CLASSES, target, "dna", k=4)["4-mers"].outputs
     own = PARTS["test"]
     whole = Predictions([str(i) for i in own], LENGTHS[own], CLASSES[own], outputs)
     losses = [
