@@ -207,7 +207,7 @@ def test_the_length_of_kmers_is_chosen_on_the_validation_part() -> None:
     *_, four = run(sequences, CLASSES, target, "dna", k=4).values()
     assert chosen.name in ("8-mers", "10-mers")
     assert headline(chosen, CLASSES, target) > 0.9 > headline(four, CLASSES, target)
-    assert chosen.sentence.endswith(" (TF-IDF); of k = 4, 6, 8 and 10 by the validation loss")
+    assert chosen.sentence.endswith(" (TF-IDF); k chosen from 4, 6, 8 and 10 by the validation loss")
     assert four.sentence == "logistic regression on the frequencies of all 256 4-mers, standardised"
     assert "4-mers" in run(of_classes(CLASSES), CLASSES, target, "dna")
 

@@ -132,7 +132,7 @@ def _kmers(
     if len(tried) == 1:
         return best
     said = f"{', '.join(map(str, lengths[:-1]))} and {lengths[-1]}"
-    return replace(best, sentence=f"{best.sentence}; of k = {said} by the validation loss")
+    return replace(best, sentence=f"{best.sentence}; k chosen from {said} by the validation loss")
 
 
 def _counts(
