@@ -7,7 +7,16 @@ import pytest
 
 from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.labels import file_label, header_pattern, in_header, joined, named, own_name, read_label_table
+from chordmixer.data.labels import (
+    file_label,
+    header_pattern,
+    in_header,
+    joined,
+    named,
+    named_files,
+    own_name,
+    read_label_table,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +40,16 @@ def test_a_files_name_is_its_label(path: str, label: str) -> None:
 def test_standard_input_has_no_name() -> None:
     with pytest.raises(ValueError, match="standard input has no name to take a label from: give files, or a table"):
         file_label("-")
+
+
+def test_a_class_may_be_named_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("k=3.fa").touch()
+    assert named_files(["k=3.fa", "worm.fa"]) == (["k=3.fa", "worm.fa"], ())
+    assert named_files(["worm = a=b.fa", "k=3.fa", "worm=-"]) == ([" a=b.fa", "k=3.fa", "-"], ("worm", "k=3", "worm"))
+    for wrong in ("=a.fa", "worm=", "a\tb=a.fa"):
+        with pytest.raises(ValueError, match="is not NAME=FILE: write a class and the path of its file"):
+            named_files([wrong])
 
 
 def test_the_name_of_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,25 @@ def test_the_key_is_of_bytes_names_and_settings(tmp_path: Path) -> None:
     assert len(set(different)) == len(different)
 
 
+def test_files_have_the_classes_that_they_are_given(tmp_path: Path) -> None:
+    paths = [put(tmp_path / name, FILES["fasta"]) for name in ("new1.fa", "new2.fa", "new3.fa")]
+    reading = Reading(labels="files", names=("worm", "fly", "worm"), group="files")
+    entries = [*read(paths, reading, Account())]
+    assert [entry.label for entry in entries[:: len(entries) // 3]] == ["worm", "fly", "worm"]
+    assert {entry.group for entry in entries} == {"new1", "new2", "new3"}
+    with pytest.raises(ValueError, match="3 class names for 2 files: give each file one"):
+        [*read(paths[:2], reading, Account())]
+    texts = put(tmp_path / "texts" / "good" / "1.txt", "one").parents[1]
+    assert [e.label for e in read([texts], Reading(labels="files", names=("bad",)), Account())] == ["bad"]
+
+
+def test_names_count_in_the_key_and_none_leave_it_as_it_was(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.fa", b">a\nACGT\n")
+    assert content_key([path], Reading()) == "b17727d047d01c084783b3062b6aead2eeb6614495d472380cfed038cf440f2e"
+    keys = {content_key([path], Reading(labels="files", names=names)) for names in ((), ("worm",), ("fly",))}
+    assert len(keys) == 3
+
+
 def test_the_key_of_a_folder(tmp_path: Path) -> None:
     put(tmp_path / "t" / "a" / "1", "one")
     put(tmp_path / "t" / "b" / "2", "two")

@@ -121,8 +121,8 @@ def files_with_labels(
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Where labels are: files (one a class), header:NAME, header:/REGEX/, or a table with ids. "
-            "Else as the records have them; several files without any: one a class.",
+            help="Where labels are: files (one a class, which CLASS=FILE names), header:NAME, header:/REGEX/, or a "
+            "table with ids. Else as the records have them; several files without any: one a class.",
             rich_help_panel=READING,
         ),
     ] = None,
@@ -171,6 +171,8 @@ def _taking(
     @wraps(command)
     def run(**given: Any) -> None:
         reading = build(**{p.name: given.pop(p.name) for p in shared})
+        if build is files_with_labels and "inputs" in given:
+            given["inputs"], reading = with_names(given["inputs"], reading)
         command(**given, reading=reading)
 
     ordered = [p.replace(kind=p.KEYWORD_ONLY) for p in own + shared]
@@ -178,6 +180,22 @@ def _taking(
     run.__annotations__ = {p.name: p.annotation for p in ordered}
     del run.__wrapped__  # its own signature is not to be found again
     return run
+
+
+def with_names(inputs: list[str] | None, reading: Reading) -> tuple[list[str] | None, Reading]:
+    """Paths, and how they are read: of inputs such as CLASS=FILE, with these classes."""
+    from dataclasses import replace
+
+    from chordmixer.data.labels import FILES, named_files
+
+    paths, names = named_files(inputs or [])
+    if not names:
+        return inputs, reading
+    if reading.labels not in (None, FILES):
+        raise ValueError(
+            f"--labels {reading.labels} says where the classes are, and so does CLASS=FILE: leave out one of them"
+        )
+    return paths, replace(reading, labels=FILES, names=names)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

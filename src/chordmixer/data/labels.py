@@ -1,13 +1,14 @@
 """Labels and groups that stand beside the records: in the files' names, in the headers, in a table of ids.
 
-`files` takes the name of each file. `header:NAME` takes what follows `NAME:` or `NAME=` in a record's header, and
-`header:/REGEX/` what the one pair of parentheses of a regular expression catches there. Anything else is a table.
+`files` takes the name of each file, or the class that a user names as `NAME=FILE`. `header:NAME` takes what follows
+`NAME:` or `NAME=` in a record's header, and `header:/REGEX/` what the one pair of parentheses of a regular expression
+catches there. Anything else is a table.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +39,26 @@ def file_label(path: Path | str) -> str:
     if str(path) == "-":
         raise ValueError("standard input has no name to take a label from: give files, or a table of labels")
     return _SUFFIX.sub("", own_name(Path(path)), count=1)
+
+
+def named_files(inputs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The paths of inputs, and a class for each where at least one is given as `NAME=FILE`.
+
+    A path that exists is taken as it is, whatever its name.
+
+    >>> named_files(["worm=new/a.fa", "fly.fa"]), named_files(["worm.fa"])
+    ((['new/a.fa', 'fly.fa'], ('worm', 'fly')), (['worm.fa'], ()))
+    """
+    pairs = [text.partition("=") if "=" in text and not Path(text).exists() else ("", "", text) for text in inputs]
+    for text, (name, given, path) in zip(inputs, pairs, strict=True):
+        if given and not (name.strip() and name.isprintable() and path):
+            raise ValueError(
+                f"{text!r} is not NAME=FILE: write a class and the path of its file, or a path that exists"
+            )
+    paths = [path for _, _, path in pairs]
+    if not any(given for _, given, _ in pairs):
+        return paths, ()
+    return paths, tuple(name.strip() if given else file_label(path) for name, given, path in pairs)
 
 
 def own_name(path: Path) -> str:
@@ -77,14 +98,21 @@ def in_header(pattern: re.Pattern[str], entry: Entry) -> str | None:
 
 
 def named(
-    entries: Iterator[Entry], path: Path | str, rules: Mapping[str, str], on_unmatched: Policy, account: Account
+    entries: Iterator[Entry],
+    path: Path | str,
+    rules: Mapping[str, str],
+    on_unmatched: Policy,
+    account: Account,
+    name: str | None = None,
 ) -> Iterator[Entry]:
     """The entries of one path with label and group by these rules, `files` or `header:`.
 
-    A folder that holds a folder for each class keeps these classes as the labels.
+    A folder that holds a folder for each class keeps these classes as the labels, unless the user has given it a
+    `name`, which is the label of all that it holds.
     """
-    folder = Path(path).is_dir()
-    names = {role: file_label(path) for role, rule in rules.items() if rule == FILES}
+    folder = Path(path).is_dir() and name is None
+    by_file = [role for role, rule in rules.items() if rule == FILES]
+    names = {role: name if role == "label" and name is not None else file_label(path) for role in by_file}
     patterns = {role: header_pattern(rule) for role, rule in rules.items() if rule.startswith(HEADER)}
     for entry in entries:
         found: dict[str, Any] = {role: in_header(pattern, entry) for role, pattern in patterns.items()}

@@ -46,6 +46,8 @@ class Reading:
     on_unmatched: Policy = "error"
     """What becomes of a record without a row in the table of labels, of a row without a record, and of a record
     whose header lacks the label or group."""
+    names: tuple[str, ...] = ()
+    """With labels `files`, the class of each file in their order; (): their own names."""
 
     def __post_init__(self) -> None:
         for name, value, options in (
@@ -79,7 +81,12 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
     """
     if not paths:
         raise ValueError("no files were given: name at least one, or - for standard input")
-    entries: Iterator[Entry] = chain.from_iterable(_entries(path, reading, account) for path in paths)
+    if reading.names and len(reading.names) != len(paths):
+        raise ValueError(f"{len(reading.names):,} class names for {len(paths):,} files: give each file one")
+    names = reading.names or (None,) * len(paths)
+    entries: Iterator[Entry] = chain.from_iterable(
+        _entries(path, reading, account, name) for path, name in zip(paths, names, strict=True)
+    )
     if reading.table is not None:
         table = read_label_table(reading.table, reading.columns)
         entries = joined(entries, table, reading.table, reading.on_unmatched, account)
@@ -125,6 +132,8 @@ def content_key(paths: Sequence[Path | str], reading: Reading) -> str | None:
     if any(str(path) == "-" or (path.exists() and not (path.is_file() or path.is_dir())) for path in given):
         return None
     settings = asdict(replace(reading, labels="table") if reading.table is not None else reading)
+    if not reading.names:
+        del settings["names"]  # so that keys are those of versions without it
     contents = [[name, _sha256(path)] for top in given for name, path in _files(top)]
     return hashlib.sha256(json.dumps([settings, contents], sort_keys=True).encode()).hexdigest()
 
@@ -132,11 +141,11 @@ def content_key(paths: Sequence[Path | str], reading: Reading) -> str | None:
 # --- One path ---
 
 
-def _entries(path: Path | str, reading: Reading, account: Account) -> Iterator[Entry]:
-    """The records of one path, with what its name or their headers say."""
+def _entries(path: Path | str, reading: Reading, account: Account, name: str | None) -> Iterator[Entry]:
+    """The records of one path, with what its name, or the one that it was given, or their headers say."""
     inside = _folder(Path(path), reading, account) if Path(path).is_dir() else _file(path, reading)
     rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
-    return named(inside, path, rules, reading.on_unmatched, account)
+    return named(inside, path, rules, reading.on_unmatched, account, name)
 
 
 def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:

@@ -65,7 +65,8 @@ class Work:
 
     def _settings(self) -> dict[str, Any]:
         """All but the records that rows depend on, in plain values."""
-        trained = self.trained
+        trained, reading = self.trained, asdict(self.reading)
+        del reading["names"]  # of classes, which rows do not depend on
         return {
             "version": __version__,
             "run": trained.digest,
@@ -73,7 +74,7 @@ class Work:
             "batch_tokens": trained.batch_tokens,
             "over_length": self.over_length,
             "on_bad": self.on_bad,
-            "reading": asdict(self.reading),
+            "reading": reading,
         }
 
 
@@ -81,7 +82,7 @@ def unlabelled(reading: Reading) -> Reading:
     """Only ids and sequences: what is wrong with the labels of a file need not stop a prediction."""
     absent = dict.fromkeys(("label", "target", "split", "group", "weight"), ABSENT)
     columns = Columns(id=reading.columns.id, sequence=reading.columns.sequence, **absent)
-    return replace(reading, columns=columns, labels=None, group=None, rank=None)
+    return replace(reading, columns=columns, labels=None, names=(), group=None, rank=None)
 
 
 def to_stderr(line: str) -> None:
