@@ -158,6 +158,11 @@ def test_sequences() -> None:
     assert read("sequence", []).shape == (0,)
 
 
+@pytest.mark.parametrize("value", [None, "", "NA", " n/a ", "NaN", "null", "None", math.nan])
+def test_targets_that_are_not_there(value: Any) -> None:
+    assert read("target", value) is None
+
+
 def test_weights() -> None:
     assert read("weight", "0.25") == 0.25 and read("weight", 3) == 3.0
 
@@ -168,7 +173,7 @@ def test_weights() -> None:
         ("split", "holdout", r"t.csv, row 7, column 'c': 'holdout' is not a split: write train, validation or test"),
         ("split", None, "None is not a split"),
         ("target", "high", "'high' is not a finite number: give one"),
-        ("target", "nan", "'nan' is not a finite number"),
+        ("target", "NA7", "'NA7' is not a finite number: give one, or leave the cell empty where there is none"),
         ("target", math.inf, "inf is not a finite number"),
         ("target", "1e999", "'1e999' is not a finite number"),
         ("target", 10**400, r"10+\.\.\. is not a finite number"),

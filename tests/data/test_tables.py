@@ -210,7 +210,7 @@ def test_a_given_name_may_be_missing_in_some_rows() -> None:
         (b'{"text": "\x00"}', "t.jsonl, line 1 holds a NUL byte"),
         (b'{"text": "\\u0000"}', "t.jsonl, row 1, column 'text': a NUL character at position 0"),
         (b'{"text": "\\ud800"}', "t.jsonl, row 1, column 'text': half a character"),
-        (b'{"text": "a", "target": NaN}', "column 'target': nan is not a finite number"),
+        (b'{"text": "a", "target": Infinity}', "column 'target': inf is not a finite number"),
         (b'{"series": [1, Infinity]}', "inf at step 1 is not finite in float32"),
     ],
     ids=lambda value: repr(value)[:40],

@@ -13,7 +13,7 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.store import Store
 from chordmixer.data.storing import write_store
-from chordmixer.tasks.questions import question
+from chordmixer.tasks.questions import inspect_asked, question
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
 Make = Callable[..., Store]
@@ -99,7 +99,7 @@ def test_a_given_split_may_have_few_of_a_class(make: Make) -> None:
             r"7 of 13 records have no label, r6, r7, r8, r9, r10, \.\.\.:",
         ),
         ({"label": ["a", "b"] * 3 + [None]}, "auto", "leave such records out with --on-unmatched reject"),
-        ({"target": [1.0, None, 2.0]}, "auto", "1 of 3 records have no number, r1: fill them in"),
+        ({"target": [1.0, None, 2.0]}, "auto", "1 of 3 records have no target, r1: fill them in"),
         ({"target": [2.5] * 3}, "auto", "all 3 numbers are 2.5: nothing to learn"),
         ({"label": ["1", "2", "x"]}, "number", "label 'x' of record 'r2' is not a finite number: --ask number needs"),
         ({"label": ["1", "2", "inf"]}, "number", "label 'inf' of record 'r2' is not a finite number"),
@@ -113,3 +113,27 @@ def test_refusals(make: Make, columns: dict[str, list[Any]], asked: Any, message
 def test_an_empty_separator(make: Make) -> None:
     with pytest.raises(ValueError, match="separator='' stands between no labels: give the character that does"):
         question(make(label=["a"] * 3), "labels", separator="")
+
+
+def test_labels_that_are_numbers_may_be_missing(make: Make) -> None:
+    asked = question(make(label=["0.5", "NA", "1.5", "nan"]), "auto", on_missing="reject")
+    assert (asked.kind, asked.targets.tolist(), asked.unanswered) == ("number", [0.5, 1.5], ["r1", "r3"])
+    with pytest.raises(ValueError, match="2 of 4 records have no target, r1, r3: fill them in, or leave such"):
+        question(make(label=["0.5", "NA", "1.5", "nan"]), "auto")
+
+
+def test_what_is_inspected_follows_what_is_asked(make: Make) -> None:
+    store = make(label=["0.5", "NA", "1.5", "1.5"])
+    found = inspect_asked(store)
+    assert found.classes == {} and found.targets is not None
+    assert (found.targets.records, found.targets.missing, found.targets.commonest) == (3, 1, 1.5)
+    assert inspect_asked(store, "classes").classes == {"1.5": 2, "0.5": 1, "NA": 1}
+    assert inspect_asked(store, "classes").targets is None
+    several = make(label=["a;b", "b", None])
+    assert inspect_asked(several, "labels").classes == {"b": 2, "a": 1}
+    assert inspect_asked(several).classes == {"a;b": 1, "b": 1}
+    both = inspect_asked(make(label=["a", "b"], target=[1.0, 2.0]))
+    assert both.classes == {"a": 1, "b": 1} and both.targets is not None
+    assert inspect_asked(make(group=["x", "y"])).targets is None
+    with pytest.raises(ValueError, match="--ask classes needs labels, and the records have numbers"):
+        inspect_asked(make(target=[1.0, 2.0]), "classes")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn import metrics
 
 from chordmixer.tasks import scores
@@ -73,6 +74,19 @@ def test_regression() -> None:
     answers = targets + CHANCE.normal(size=100)
     assert scores.explained(answers, targets) == pytest.approx(metrics.r2_score(targets, answers))
     assert scores.pearson(answers, targets) == pytest.approx(np.corrcoef(answers, targets)[0, 1])
+
+
+@pytest.mark.parametrize("decimals", [0, 6], ids=["many-ties", "no-ties"])
+def test_spearman_is_scipys(decimals: int) -> None:
+    targets = CHANCE.normal(size=200).round(decimals)
+    answers = (np.exp(targets) + CHANCE.normal(size=200)).round(decimals)
+    assert scores.spearman(answers, targets) == pytest.approx(stats.spearmanr(answers, targets).statistic)
+    assert np.isnan(scores.spearman(np.ones(200), targets))
+
+
+def test_the_mean_explains_nothing_to_the_last_digit() -> None:
+    targets = CHANCE.normal(size=300)
+    assert scores.explained(np.full(300, np.float32(targets.mean())), targets) == 0
 
 
 def test_undefined_numbers_are_nan() -> None:

@@ -6,11 +6,13 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from chordmixer.data.entries import Account
 from chordmixer.data.inspection import Duplicates, Inspection
+from chordmixer.data.target_summary import summarise_targets
 from chordmixer.views import inspection as view
 
 GOOD = Inspection(
@@ -151,3 +153,24 @@ def test_a_plot_of_one_length(tmp_path: Path) -> None:
     one = replace(GOOD, edges=[7, 8], histogram=[3], percentiles=dict.fromkeys(GOOD.percentiles, 7))
     assert view.plot(one, tmp_path / "one.png").stat().st_size > 10_000
     assert "      7         3   █" in shown(one)
+
+
+def test_targets_are_summed_up() -> None:
+    targets = summarise_targets(np.array([0.0] * 6 + [1.5, 2.5, 4.0, np.nan]))
+    numbers = replace(GOOD, classes={}, length_tells=None, gc_tells=None, targets=targets, duplicates=TWICE)
+    text = " ".join(shown(numbers).split())
+    for said in (
+        "9 records, 1 without a target",
+        "lowest 0.000, 25% 0.000, median 0.000, 75% 1.500, highest 4.000",
+        "mean 0.889, standard deviation 1.390",
+        "66.7% share their value with another record, 66.7% are 0.000",
+        "0.000 to 1.000 6",
+        "3 sequences across targets",
+        "1 record without a target (empty or NA): training refuses these",
+        "67% of the targets are 0.000: a model that always predicts it has a small error",
+        "3 sequences under more than one target: no model can tell these apart; correct the targets",
+    ):
+        assert said in text, said
+    assert "label" not in text
+    equal = replace(numbers, targets=summarise_targets(np.array([2.0, 2.0])))
+    assert "all targets are 2.000: there is nothing to learn." in " ".join(view.warnings(equal))

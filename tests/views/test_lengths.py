@@ -61,6 +61,24 @@ def test_a_row_a_bin_then_all_and_the_constant_answer(several: list[Evaluation],
     assert "adding, test set: accuracy in % by length (95 % interval)" in text
 
 
+@pytest.mark.parametrize("models", [1, 4])
+def test_of_numbers_the_error_by_length(drawn: list[Any], tmp_path: Path, models: int) -> None:
+    """R² of the records of one length is no use; their error has the targets' unit and no per cent."""
+    score = {"r2": Score(-5.0, -80.0, 0.2), "mae": Score(12.5, 10.0, 15.0)}
+    bins = [LengthBin(50, 10, 90, 5, score), LengthBin(100, 91, 200, 5, score)]
+    guess = {"r2": 0.0, "mae": 20.0}
+    named = [Evaluation("files", "files", f"m{i}", "r2", 10, 0.1, score, guess, bins) for i in range(models)]
+    console = Console(file=StringIO(), width=100)
+    console.print(lengths.table(named, 100))
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert "files: mean absolute error by length" in text
+    assert "12.50 (10.00-15.00)" in text and "20.00" in text and "-8000" not in text and "-500" not in text
+    lengths.plot(named, tmp_path / "lengths.png")
+    (axes,) = drawn[0].axes
+    assert axes.get_ylabel() == "mean absolute error" and axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 20
+
+
 @pytest.mark.parametrize("models", [1, 2])
 def test_a_plot_is_a_picture(several: list[Evaluation], tmp_path: Path, models: int) -> None:
     path = lengths.plot(several[:models], tmp_path / "lengths.png")

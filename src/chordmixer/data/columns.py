@@ -28,6 +28,9 @@ USUAL = {
 }
 """The names, in any case, under which a column is found for each role."""
 
+MISSING = ("", "na", "n/a", "nan", "null", "none")
+"""In any case, what stands for a number that is not there. Of a label these are names: NA is a gene."""
+
 SPLITS = {
     **dict.fromkeys(("train", "training"), "training"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
@@ -193,10 +196,21 @@ def _label(value: Any) -> str | None:
     return ";".join(words)
 
 
+def no_number(value: Any) -> bool:
+    """Whether a cell says that it has none.
+
+    >>> [no_number(value) for value in (None, " NA ", float("nan"), "0", "tall")]
+    [True, True, True, False, False]
+    """
+    return value is None or (isinstance(value, str | float) and str(value).strip().casefold() in MISSING)
+
+
 def _target(value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    return _finite(value, "a finite number")
+    return (
+        None
+        if no_number(value)
+        else _finite(value, "a finite number", "give one, or leave the cell empty where there is none")
+    )
 
 
 def _weight(value: Any) -> float:
@@ -206,13 +220,13 @@ def _weight(value: Any) -> float:
     return weight
 
 
-def _finite(value: Any, rule: str) -> float:
+def _finite(value: Any, rule: str, cure: str = "give one") -> float:
     try:
         number = math.nan if isinstance(value, (bool, bytes)) or "_" in str(value) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{_brief(value)} is not {rule}: give one")
+        raise ValueError(f"{_brief(value)} is not {rule}: {cure}")
     return number
 
 

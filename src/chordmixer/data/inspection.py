@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
+from chordmixer.data.sketches import digest
 from chordmixer.data.store import Store
+from chordmixer.data.target_summary import TargetSummary, summarise_targets
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
 BINS = 16
@@ -34,7 +35,7 @@ class Duplicates:
     reverse_complement: int | None
     """Further records whose other strand an earlier one equals; None where tokens have no other strand."""
     across_labels: int
-    """Sequences, of either strand, that stand under more than one label."""
+    """Sequences, of either strand, that stand under more than one label, or target where there are no labels."""
     examples: list[list[str]]
     """Ids of the first few groups of equal records, those across labels first."""
 
@@ -72,22 +73,34 @@ class Inspection:
     padding_to_longest: float
     """Share of padding if every record were padded to the longest of all."""
     account: Account
+    targets: TargetSummary | None = None
+    """The numbers to predict; None where there are none."""
 
 
-def inspect(store: Store, labels: Sequence[str | None] | None = None) -> Inspection:
-    """Look at every token once; labels are the store's own unless given."""
+def inspect(
+    store: Store,
+    labels: Sequence[str | None] | None = None,
+    numbers: ndarray | None = None,
+    separator: str | None = None,
+) -> Inspection:
+    """Look at every token once; labels are the store's own unless given, several a record with a `separator`.
+
+    `numbers` are targets, NaN for none.
+    """
     if labels is None:
         labels = store.column("label").tolist() if "label" in store.columns else [None] * len(store)
-    if len(labels) != len(store):
-        raise ValueError(f"{len(labels):,} labels for {len(store):,} records: give one each, None for none")
+    for name, column in (("labels", labels), ("numbers", numbers)):
+        if column is not None and len(column) != len(store):
+            raise ValueError(f"{len(column):,} {name} for {len(store):,} records: give one each, None for none")
     lengths = store.lengths
-    classes = Counter(label for label in labels if label is not None)
+    given = [label for label in labels if label is not None]
+    classes = Counter(given if separator is None else _parts(given, separator))
     content = _Content(store)
     edges, histogram = length_histogram(lengths)
     percentiles = np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()
     longest = np.argsort(-lengths, kind="stable")[:SHOWN].tolist()
-    code = {label: i for i, label in enumerate(classes)}
-    codes = np.array([-1 if label is None else code[label] for label in labels]) if classes else None
+    codes = _codes(labels) if given else None
+    single = None if separator is not None else codes
     return Inspection(
         tokenizer=store.tokenizer.name,
         records=len(store),
@@ -99,15 +112,30 @@ def inspect(store: Store, labels: Sequence[str | None] | None = None) -> Inspect
         letters=dict(store.letters.most_common()),
         ambiguous=content.ambiguous,
         gc=content.gc,
-        duplicates=_duplicates(store, content, codes),
+        duplicates=_duplicates(store, content, codes if numbers is None or given else _codes(numbers.tolist())),
         classes=dict(classes.most_common()),
-        unlabelled=len(store) - classes.total(),
-        length_tells=None if codes is None else tells_label(lengths, codes),
-        gc_tells=None if codes is None or content.gc_shares is None else tells_label(content.gc_shares, codes),
+        unlabelled=len(store) - len(given),
+        length_tells=None if single is None else tells_label(lengths, single),
+        gc_tells=None if single is None or content.gc_shares is None else tells_label(content.gc_shares, single),
         padding_in_batch=padding(lengths, BATCH),
         padding_to_longest=padding(lengths, len(lengths)),
         account=store.account,
+        targets=None if numbers is None else summarise_targets(numbers),
     )
+
+
+def _codes(values: Sequence[str | float | None]) -> ndarray:
+    """A number for each different value, -1 for none."""
+    code: dict[str | float, int] = {}
+    known = (value for value in values if value is not None and value == value)
+    for value in known:
+        code.setdefault(value, len(code))
+    return np.array([-1 if value is None or value != value else code[value] for value in values])
+
+
+def _parts(labels: Sequence[str], separator: str) -> Iterator[str]:
+    """The labels of records that have several."""
+    return (part.strip() for label in labels for part in label.split(separator) if part.strip())
 
 
 def length_histogram(lengths: ndarray) -> tuple[list[int], list[int]]:
@@ -190,9 +218,9 @@ class _Content:
         ambiguous = strong = plain = 0
         for index in range(count):
             tokens = store.tokens(index)
-            self.forward[index] = digest = _digest(tokens)
+            self.forward[index] = own_digest = digest(tokens)
             if tokenizer.complement is not None:
-                self.strandless[index] = min(digest, _digest(tokenizer.reverse_complement(tokens)))
+                self.strandless[index] = min(own_digest, digest(tokenizer.reverse_complement(tokens)))
             known = len(tokens)
             if tokenizer.certain < tokenizer.size:
                 known = int(np.count_nonzero(tokens < tokenizer.certain))
@@ -203,11 +231,6 @@ class _Content:
                 strong, plain = strong + own, plain + known
         self.ambiguous = ambiguous / int(store.lengths.sum()) if tokenizer.certain < tokenizer.size else None
         self.gc = strong / plain if plain else None
-
-
-def _digest(tokens: ndarray) -> int:
-    """64 bits: among a million records the chance that any two different ones agree is below one in ten million."""
-    return int.from_bytes(blake2b(np.ascontiguousarray(tokens).data, digest_size=8).digest(), "little")
 
 
 def _duplicates(store: Store, content: _Content, codes: ndarray | None) -> Duplicates:

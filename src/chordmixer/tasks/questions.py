@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.data.columns import no_number
+from chordmixer.data.inspection import Inspection, inspect
 from chordmixer.data.labels import Policy
 from chordmixer.data.store import Store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
@@ -55,7 +57,7 @@ def question(store: Store, asked: Asked, separator: str = ";", on_missing: Polic
     if kind == "number":
         numbers = _numbers(store)
         found = ~np.isnan(numbers)
-        records, unanswered = _answered(store, found, "number", on_missing)
+        records, unanswered = _answered(store, found, "target", on_missing)
         if len(records) and np.ptp(numbers[records]) == 0:
             raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
         return Question("number", records, numbers[records].astype(np.float32), [], unanswered)
@@ -72,6 +74,17 @@ def question(store: Store, asked: Asked, separator: str = ";", on_missing: Polic
             "give records of another, or a number to learn in a target column"
         )
     return Question("classes", records, targets.astype(np.int64), names, unanswered)
+
+
+def inspect_asked(store: Store, asked: Asked = "auto", separator: str = ";") -> Inspection:
+    """What stands in a store, its answers taken as `asked` says; `auto`: labels and numbers where it has both."""
+    have = {"label", "target"} & {*store.columns}
+    if asked == "auto" and len(have) != 1:
+        return inspect(store, numbers=_numbers(store) if have else None)
+    kind = _kind(store, asked)
+    if kind == "number":
+        return inspect(store, [None] * len(store), _numbers(store))
+    return inspect(store, separator=separator if kind == "labels" else None)
 
 
 def _kind(store: Store, asked: Asked) -> Literal["classes", "labels", "number"]:
@@ -95,7 +108,7 @@ def _kind(store: Store, asked: Asked) -> Literal["classes", "labels", "number"]:
 def _measured(texts: Sequence[str | None]) -> bool:
     """Whether labels are all numbers, and not all of them whole: then they are no names."""
     try:
-        numbers = [float(text) for text in texts if text is not None]
+        numbers = [float(text) for text in texts if text is not None and not no_number(text)]
     except ValueError:
         return False
     return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
@@ -109,7 +122,7 @@ def _numbers(store: Store) -> ndarray:
     numbers = np.full(len(texts), np.nan)
     for i, text in enumerate(texts):
         try:
-            numbers[i] = math.nan if text is None else float(text)
+            numbers[i] = math.nan if text is None or no_number(text) else float(text)
         except ValueError:
             numbers[i] = math.inf
         if math.isinf(numbers[i]):

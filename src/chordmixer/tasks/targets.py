@@ -104,6 +104,7 @@ class Regression:
             return {"accuracy": float((distance < self.tolerance).mean()), "mse": squared}
         return {
             "r2": scores.explained(answers, targets),
+            "spearman": scores.spearman(answers, targets),
             "pearson": scores.pearson(answers, targets),
             "mse": squared,
             "mae": float(distance.mean()),

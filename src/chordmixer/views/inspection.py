@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from chordmixer.data.inspection import BATCH, Inspection
-from chordmixer.views import drawing
+from chordmixer.data.target_summary import TargetSummary
+from chordmixer.views import drawing, metrics
 from chordmixer.views.drawing import COLOURS
 
 ROWS = 12
@@ -23,6 +24,8 @@ TELLS = 0.65
 UNEVEN = 10
 """How many times the smallest class the largest may be before it is said."""
 AMBIGUOUS = 0.05
+MOST = 0.5
+"""Share of equal targets from which on it is said."""
 
 
 def report(inspection: Inspection) -> Group:
@@ -33,6 +36,7 @@ def report(inspection: Inspection) -> Group:
         _lengths(inspection),
         *([_shares("letters", inspection.letters)] if inspection.letters else []),
         *([_shares("classes", inspection.classes)] if inspection.classes else []),
+        *([_targets(inspection.targets)] if inspection.targets else []),
         _facts(inspection),
     ]
     said = [*warnings(inspection)]
@@ -61,9 +65,10 @@ def warnings(inspection: Inspection) -> Iterator[str]:
             "remove copies, or keep them in one split by group or similarity."
         )
     if twice.across_labels:
+        noun = _noun(inspection)
         yield (
-            f"{_of(twice.across_labels, 'sequence')} under more than one label: no model can tell these apart; "
-            "correct the labels or leave them out."
+            f"{_of(twice.across_labels, 'sequence')} under more than one {noun}: no model can tell these apart; "
+            f"correct the {noun}s or leave them out."
         )
     if inspection.ambiguous is not None and inspection.ambiguous > AMBIGUOUS:
         yield (
@@ -71,6 +76,28 @@ def warnings(inspection: Inspection) -> Iterator[str]:
             f"{inspection.tokenizer} is what these files hold, or leave such records out."
         )
     yield from _warnings_of_classes(inspection)
+    if inspection.targets:
+        yield from _warnings_of_targets(inspection.targets)
+
+
+def _noun(inspection: Inspection) -> str:
+    """What the records are asked for."""
+    return "target" if inspection.targets and not inspection.classes else "label"
+
+
+def _warnings_of_targets(targets: TargetSummary) -> Iterator[str]:
+    if targets.missing:
+        yield (
+            f"{_of(targets.missing, 'record')} without a target (empty or NA): training refuses these, or leaves "
+            "them out with --on-unmatched reject."
+        )
+    if targets.commonest_share == 1:
+        yield f"all targets are {metrics.number(targets.commonest)}: there is nothing to learn."
+    elif targets.commonest_share >= MOST:
+        yield (
+            f"{targets.commonest_share:.0%} of the targets are {metrics.number(targets.commonest)}: a model that "
+            "always predicts it has a small error; read R² and the Spearman correlation."
+        )
 
 
 def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
@@ -128,6 +155,37 @@ def _lengths(inspection: Inspection) -> Table:
     return grid
 
 
+def _targets(targets: TargetSummary) -> Table:
+    grid = _grid("targets", "", "records", "")
+    most = max(targets.histogram)
+    for (low, high), count in zip(pairwise(targets.edges), targets.histogram, strict=True):
+        span = metrics.number(low) if low == high else f"{metrics.number(low)} to {metrics.number(high)}"
+        grid.add_row(span, f"{count:,}", Text(_bar(count / most), style="blue"))
+    return grid
+
+
+def spread_of(targets: TargetSummary) -> list[str]:
+    """Count, quartiles, mean and equal values of the targets, in words.
+
+    >>> from chordmixer.data.target_summary import summarise_targets
+    >>> import numpy as np
+    >>> print(*spread_of(summarise_targets(np.array([1.0, 2.0, 2.0, 4.0]))), sep="; ")
+    4 records, 0 without a target; lowest 1.000, 25% 1.750, median 2.000, 75% 2.500, highest 4.000; mean 2.250, \
+standard deviation 1.090; 50.0% share their value with another record, 50.0% are 2.000
+    """
+    names = ("lowest", "25%", "median", "75%", "highest")
+    quartiles = zip(names, targets.quartiles, strict=True)
+    lines = [
+        f"{_of(targets.records, 'record')}, {targets.missing:,} without a target",
+        ", ".join(f"{name} {metrics.number(value)}" for name, value in quartiles),
+        f"mean {metrics.number(targets.mean)}, standard deviation {metrics.number(targets.deviation)}",
+    ]
+    if not targets.repeated:
+        return [*lines, "no two are equal"]
+    commonest = f"{targets.commonest_share:.1%} are {metrics.number(targets.commonest)}"
+    return [*lines, f"{targets.repeated:.1%} share their value with another record, {commonest}"]
+
+
 def _shares(title: str, counts: Mapping[str, int]) -> Table:
     """The most frequent, and the rest in one row."""
     grid = _grid(title, "", "count", "share", "")
@@ -149,10 +207,11 @@ def _facts(inspection: Inspection) -> Table:
     copies = f"{twice.exact:,} exact"
     if twice.reverse_complement is not None:
         copies += f", {twice.reverse_complement:,} reverse complement"
-    if inspection.classes:
-        copies += f"; {_of(twice.across_labels, 'sequence')} across labels"
+    if inspection.classes or inspection.targets:
+        copies += f"; {_of(twice.across_labels, 'sequence')} across {_noun(inspection)}s"
     tells = {"length": inspection.length_tells, "GC content": inspection.gc_tells}
     facts = {
+        "targets": "\n".join(spread_of(inspection.targets)) if inspection.targets else None,
         "length percentiles": "\n".join(", ".join(spread[i : i + 3]) for i in range(0, len(spread), 3)),
         "longest records": ", ".join(f"{name} ({length:,})" for name, length in inspection.longest),
         "ambiguous tokens": None if inspection.ambiguous is None else f"{inspection.ambiguous:.2%}",

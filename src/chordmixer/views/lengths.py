@@ -12,7 +12,7 @@ from rich.table import Table
 
 from chordmixer.training import Evaluation
 from chordmixer.training.evaluation import Score
-from chordmixer.views import drawing
+from chordmixer.views import drawing, metrics
 from chordmixer.views.axes import compact
 from chordmixer.views.drawing import COLOURS
 
@@ -50,7 +50,9 @@ def table(evaluations: Sequence[Evaluation], width: int) -> Table:
     Those have as many of the length bins as there is room for in `width` columns of a terminal.
     """
     models, first = grouped(evaluations), evaluations[0]
-    title = f"{first.task}, {first.split} set: {first.headline} in % by length ({spread(evaluations)})"
+    metric = metrics.by_length(first.headline)
+    named = f"{metric} in %" if _in_percent(metric) else metrics.name(metric)
+    title = f"{_records(first)}: {named} by length ({spread(evaluations)})"
     if len(models) > WIDE:
         return _row_a_model(models, title, width)
     grid = Table(title=title)
@@ -60,34 +62,41 @@ def table(evaluations: Sequence[Evaluation], width: int) -> Table:
     for evaluation in models:
         grid.add_column(evaluation.encoder, justify="right")
     for i, row in enumerate(first.by_length):
-        scores = [_cell(e.by_length[i].scores[first.headline]) for e in models]
+        scores = [_cell(e.by_length[i].scores[metric], metric) for e in models]
         grid.add_row(str(row.percentile), f"{row.shortest:,} to {row.longest:,}", f"{row.records:,}", *scores)
     grid.add_section()
-    overall = [_cell(e.scores[first.headline]) for e in models]
+    overall = [_cell(e.scores[metric], metric) for e in models]
     grid.add_row("all", "", f"{first.records:,}", *overall)
-    guess = [f"{100 * e.guessing[first.headline]:.1f}" for e in models]
+    guess = [_shown(e.guessing[metric], metric) for e in models]
     grid.add_row(GUESS, "", f"{first.records:,}", *guess)
     return grid
 
 
 def _row_a_model(models: Sequence[Evaluation], title: str, width: int) -> Table:
     """As narrow as it gets: no frame, whole per cents by length percentile."""
-    metric, bins = models[0].headline, models[0].by_length
+    metric, bins = metrics.by_length(models[0].headline), models[0].by_length
     longest = [compact(float(f"{row.longest:.2g}")) for row in bins]
-    overall = [_cell(model.scores[metric]) for model in models]
+    overall = [_cell(model.scores[metric], metric) for model in models]
     names = max(len(name) for name in (GUESS, *(model.encoder for model in models)))
     room = width - names - max(map(len, overall)) - 2
-    shown = _some(len(bins), room // (1 + max(map(len, longest))))
+    cells = [[_shown(row.scores[metric].value, metric, 0) for row in model.by_length] for model in models]
+    widest = max(len(text) for text in (*longest, *(cell for row in cells for cell in row)))
+    shown = _some(len(bins), room // (1 + widest))
     grid = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column("percentile", no_wrap=True)
     for name in ("all", *(str(bins[i].percentile) for i in shown)):
         grid.add_column(name, justify="right", no_wrap=True)
     grid.add_row("longest", "", *(longest[i] for i in shown))
-    for model, score in zip(models, overall, strict=True):
-        values = [model.by_length[i].scores[metric].value for i in shown]
-        grid.add_row(model.encoder, score, *("-" if value != value else f"{100 * value:.0f}" for value in values))
-    grid.add_row(GUESS, f"{100 * models[0].guessing[metric]:.1f}")
+    for model, score, row in zip(models, overall, cells, strict=True):
+        grid.add_row(model.encoder, score, *(row[i] for i in shown))
+    grid.add_row(GUESS, _shown(models[0].guessing[metric], metric))
     return grid
+
+
+def _records(evaluation: Evaluation) -> str:
+    """Which records were scored, at the start of a title."""
+    own = evaluation.task == evaluation.split  # files that were named, of a run on files
+    return evaluation.task if own else f"{evaluation.task}, {evaluation.split} set"
 
 
 def _some(count: int, room: int) -> list[int]:
@@ -105,7 +114,9 @@ def _some(count: int, room: int) -> list[int]:
 
 
 def plot(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path:
-    """Headline metric by length percentile, one line a model, guessing as a dashed one; the title is else the task's.
+    """Headline metric, or for R² the mean absolute error, by length percentile: one line a model, guessing dashed.
+
+    Without a title, the task's name is one.
 
     Bars are 95 % intervals, or from the lowest to the highest of a model's runs with several seeds. Many models have
     a panel each, beside the first of them.
@@ -113,7 +124,8 @@ def plot(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path
     models, first = grouped(evaluations), evaluations[0]
     runs = Counter(e.encoder for e in evaluations)
     names = {e: e + (f", {n} runs" if n > 1 else "") for e, n in runs.items()}
-    said = f"{title or first.task}, {first.split} set, {first.records:,} sequences; bars: {spread(evaluations)}"
+    named = replace(first, task=title) if title else first
+    said = f"{_records(named)}, {first.records:,} sequences; bars: {spread(evaluations)}"
     figure = _panels(models, names) if len(models) > MANY else _together_in_one(models, names)
     figure.suptitle(said, fontsize=11)
     return drawing.save(figure, path)
@@ -121,13 +133,13 @@ def plot(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path
 
 def _together_in_one(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
     figure, axes = drawing.pyplot().subplots(figsize=(8, 5), layout="constrained")
-    metric = models[0].headline
+    metric = metrics.by_length(models[0].headline)
     for number, model in enumerate(models):
         aside = ROOM * (number - (len(models) - 1) / 2) / max(len(models), 4)
         _line(axes, model, metric, names[model.encoder], aside, COLOURS[number], "o")
     _frame(axes, models[0], [f"{row.percentile}\n{row.longest:,}" for row in models[0].by_length])
     axes.set_xlabel("length percentile, and the longest sequence below it")
-    axes.set_ylabel(metric)
+    axes.set_ylabel(metrics.name(metric) if metric == "mae" else metric)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
 
@@ -135,8 +147,9 @@ def _together_in_one(models: Sequence[Evaluation], names: Mapping[str, str]) -> 
 def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
     """The first model in every panel, with one of the others, the best of them first."""
     first, *others = models
-    metric = first.headline
-    others.sort(key=lambda model: -model.scores[metric].value)
+    metric = metrics.by_length(first.headline)
+    sign = 1 if metric in metrics.LESS_IS_BETTER else -1
+    others.sort(key=lambda model: sign * model.scores[metric].value)
     rows = -(-len(others) // PANELS)
     figure, grid = drawing.pyplot().subplots(
         rows, PANELS, figsize=(2.6 * PANELS, 0.9 + 1.9 * rows), sharex=True, sharey=True, layout="constrained"
@@ -145,7 +158,7 @@ def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
         _line(axes, first, metric, names[first.encoder], -ROOM / 6, COLOURS[0], "")
         _line(axes, other, metric, names[other.encoder], ROOM / 6, COLOURS[1], "o")
         _frame(axes, first, [str(row.percentile) for row in first.by_length])
-        axes.set_title(f"{names[other.encoder]}: {100 * other.scores[metric].value:.1f} %", fontsize=9)
+        axes.set_title(f"{names[other.encoder]}: {_labelled(other, metric)}", fontsize=9)
         axes.tick_params(labelsize=7)
     for axes in [*grid.flat][len(others) :]:
         axes.set_visible(False)
@@ -155,7 +168,7 @@ def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
     figure.supylabel(metric, fontsize=9)
     known = {label: line for line, label in zip(*grid.flat[0].get_legend_handles_labels(), strict=True)}
     own = names[first.encoder]
-    shown = {f"{own}: {100 * first.scores[metric].value:.1f} %": known[own], GUESS: known[GUESS]}
+    shown = {f"{own}: {_labelled(first, metric)}": known[own], GUESS: known[GUESS]}
     figure.legend([*shown.values()], [*shown], loc="outside lower center", ncols=2, frameon=False)
     return figure
 
@@ -168,10 +181,11 @@ def _line(axes: Any, model: Evaluation, metric: str, label: str, aside: float, c
 
 
 def _frame(axes: Any, first: Evaluation, ticks: Sequence[str]) -> None:
-    axes.axhline(first.guessing[first.headline], color="grey", linestyle="--", label=GUESS)
+    metric = metrics.by_length(first.headline)
+    axes.axhline(first.guessing[metric], color="grey", linestyle="--", label=GUESS)
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_xlim(-ROOM, len(ticks) - 1 + ROOM)
-    axes.set_ylim(-0.02, 1.02)
+    axes.set_ylim(*((-0.02, 1.02) if _in_percent(metric) else (0, None)))
     axes.grid(alpha=0.3)
 
 
@@ -212,7 +226,28 @@ def _mean(values: Sequence[float]) -> Score:
     return Score(sum(known) / len(known), min(known), max(known))
 
 
-def _cell(score: Score) -> str:
-    if score.value != score.value:  # undefined: an area, where a bin has one class alone
+def _in_percent(metric: str) -> bool:
+    """Shares are; an error has the target's unit."""
+    return metric not in metrics.LESS_IS_BETTER
+
+
+def _shown(value: float, metric: str, places: int = 1) -> str:
+    """
+    >>> _shown(0.876, "accuracy"), _shown(0.876, "mae"), _shown(float("nan"), "roc_auc")
+    ('87.6', '0.876', '-')
+    """
+    if value != value:  # undefined: an area, where a bin has one class alone
         return "-"
-    return f"{100 * score.value:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})"
+    return f"{100 * value:.{places}f}" if _in_percent(metric) else metrics.number(value)
+
+
+def _labelled(model: Evaluation, metric: str) -> str:
+    return _shown(model.scores[metric].value, metric) + (" %" if _in_percent(metric) else "")
+
+
+def _cell(score: Score, metric: str) -> str:
+    if score.value != score.value:
+        return "-"
+    if not _in_percent(metric):
+        return f"{metrics.number(score.value)} ({metrics.number(score.low)}-{metrics.number(score.high)})"
+    return f"{_shown(score.value, metric)} ({100 * score.low:.0f}-{100 * score.high:.0f})"

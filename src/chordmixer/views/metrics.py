@@ -20,6 +20,7 @@ NAMES = {
     "pearson": "Pearson correlation",
     "r2": "R²",
     "roc_auc": "ROC-AUC",
+    "spearman": "Spearman correlation",
 }
 UNDEFINED = "-"
 """In a table."""
@@ -40,7 +41,17 @@ MEANINGS = {
     "r2": "the share of the targets' variance that the answers explain: 1 is perfect, 0 is the mean for all records.",
     "roc_auc": "the chance that a positive record scores above a negative one, ties counting half: 1 is perfect, 0.5 "
     "is guessing; with several classes the mean over all, each against the rest.",
+    "spearman": "the correlation between the ranks of answer and truth: 1 is the right order, 0 is none.",
 }
+
+
+def by_length(headline: str) -> str:
+    """What is shown for each length bin: R² of a few records of similar length says little, their error does.
+
+    >>> by_length("r2"), by_length("roc_auc")
+    ('mae', 'roc_auc')
+    """
+    return "mae" if headline == "r2" else headline
 
 
 def name(metric: str) -> str:

@@ -15,6 +15,7 @@ from chordmixer import files
 from chordmixer.data.entries import Account
 from chordmixer.data.inspection import Duplicates, Inspection
 from chordmixer.data.leakage import Leak
+from chordmixer.data.target_summary import TargetSummary
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
@@ -197,6 +198,7 @@ def _inspection(given: Mapping[str, Any]) -> Inspection:
             "longest": [(str(name), int(length)) for name, length in given["longest"]],
             "duplicates": Duplicates(**given["duplicates"]),
             "account": _account(given["account"]),
+            "targets": TargetSummary(**given["targets"]) if given.get("targets") else None,
         }
     )
 

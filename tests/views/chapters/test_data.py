@@ -6,6 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from chordmixer.data.target_summary import summarise_targets
 from chordmixer.views.chapters import data
 from chordmixer.views.runs import Run
 
@@ -47,3 +51,14 @@ def test_many_classes_share_a_bar(make_run: Make) -> None:
 def test_a_task_without_files_shows_the_test_lengths(make_run: Make) -> None:
     shown = data.chapter(Run.load(make_run("adding")))
     assert "makes its own sequences" in shown and "Lengths of test records" in shown
+
+
+@pytest.mark.parametrize("numbers", [[1.0, 2.0, 4.0], [3.0, 3.0, 3.0]], ids=["several", "one-value"])
+def test_numbers_to_predict_have_a_histogram(make_run: Make, numbers: list[float]) -> None:
+    run = Run.load(make_run("regression"))
+    assert run.data is not None and run.data.inspection is not None
+    assert "Histogram of targets" not in data.chapter(run)  # of a run that was made before there was one
+    seen = replace(run.data.inspection, targets=summarise_targets(np.array(numbers)))
+    shown = data.chapter(replace(run, data=replace(run.data, inspection=seen)))
+    assert "Histogram of targets" in shown and f"median {numbers[1]:.3f}" in shown
+    assert "3 records, 0 without a target" in shown and "0 across targets" in shown

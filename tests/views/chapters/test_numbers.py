@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from chordmixer.tasks.targets import Regression
-from chordmixer.training.evaluation import Predictions
+from chordmixer.training.evaluation import Predictions, _length_bins
 from chordmixer.views.chapters import numbers
 
 
@@ -35,3 +37,11 @@ def test_a_tolerance_is_drawn() -> None:
 def test_very_few(count: int) -> None:
     shown = numbers.chapter(Regression(), rows(count, 0.0))
     assert "nan" not in shown
+
+
+def test_length_bins_are_those_of_the_scores() -> None:
+    """Of percentiles at one length the last has the records, here and there."""
+    shown = numbers.chapter(Regression(), rows(4, 1.0))
+    body = shown[shown.index('aria-label="errors by length"') :]
+    assert re.findall(r'<th scope="row" class="words">(\d+)</th>', body) == ["30", "60", "100"]
+    assert [p for p, inside in _length_bins(rows(4, 1.0).lengths) if inside.any()] == [30, 60, 100]

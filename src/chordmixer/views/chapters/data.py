@@ -9,7 +9,9 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.inspection import Inspection, length_histogram
-from chordmixer.views import axes, charts
+from chordmixer.data.target_summary import TargetSummary
+from chordmixer.views import axes, charts, metrics
+from chordmixer.views.inspection import spread_of
 from chordmixer.views.page import Html, figure, figures, items, join, section, short, table, tag
 from chordmixer.views.runs import DataSeen, Run
 
@@ -58,6 +60,8 @@ def _pictures(seen: Inspection) -> Iterator[Html]:
     yield _lengths(seen.edges, seen.histogram, seen.percentiles[50], "all records")
     if seen.classes:
         yield _classes(seen.classes)
+    if seen.targets:
+        yield _targets(seen.targets)
 
 
 def _test_lengths(lengths: ndarray) -> Html:
@@ -99,6 +103,27 @@ def _classes(classes: dict[str, int]) -> Html:
     )
 
 
+def _targets(targets: TargetSummary) -> Html:
+    """The histogram of the numbers to predict, and what they come to."""
+    edges, counts = list(targets.edges), list(targets.histogram)
+    if edges[0] == edges[-1]:  # one value, which has no width to draw
+        edges = [edges[0] - 0.5, edges[0] + 0.5]
+    plot = charts.Plot(axes.linear(edges, "target"), axes.linear([0, *counts], "records"), height=220)
+    plot.bars(edges, counts)
+    plot.across(targets.quartiles[2], standing=True)
+    said = spread_of(targets)
+    rows = [
+        (f"{metrics.number(low)} to {metrics.number(high)}", f"{count:,}")
+        for (low, high), count in zip(pairwise(edges), counts, strict=True)
+    ]
+    return figure(
+        "Targets",
+        plot.svg("Histogram of targets", "; ".join(said)),
+        f"The numbers to predict: {'; '.join(said)}. Dashed: the median.",
+        numbers=table(("target", "records"), rows, name="targets"),
+    )
+
+
 def _parts(data: DataSeen) -> Iterator[Html]:
     """The split, and what it leaks."""
     sizes = {str(part): int(size) for part, size in (data.split.get("sizes") or {}).items()}
@@ -114,7 +139,8 @@ def _parts(data: DataSeen) -> Iterator[Html]:
         kinds = [f"{twice.exact:,} exact"]
         if twice.reverse_complement is not None:
             kinds.append(f"{twice.reverse_complement:,} reverse complement")
-        yield tag("p", f"Duplicates among all records: {', '.join(kinds)}; {twice.across_labels:,} across labels.")
+        across = "targets" if data.inspection and data.inspection.targets else "labels"
+        yield tag("p", f"Duplicates among all records: {', '.join(kinds)}; {twice.across_labels:,} across {across}.")
     if data.leakage:
         yield tag("h3", "Leakage")
         yield items(short(line, 400) for part, leak in data.leakage.items() for line in leak.lines(part))

@@ -58,10 +58,11 @@ def _tenths(answers: ndarray, truth: ndarray) -> Html:
 
 def _residuals(errors: ndarray, lengths: ndarray, tolerance: float | None) -> Html:
     """The middle error and the span of the middle 80 % in each length bin."""
-    edges = [0, *np.percentile(lengths, PERCENTILES, method="higher")]
+    edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
+    named = dict(zip(edges, PERCENTILES, strict=True))  # of several at one length the last, as in the scores
     found = []
-    for i, percentile in enumerate(PERCENTILES):
-        inside = (lengths > edges[i]) & (lengths <= edges[i + 1])
+    for low, (high, percentile) in zip([0, *named], named.items(), strict=False):
+        inside = (lengths > low) & (lengths <= high)
         if inside.any():
             found.append(
                 (

@@ -29,8 +29,9 @@ def chapter(run: Run) -> Html:
     parts = [] if run.baselines else [tag("p", "The run has no baselines.json: plain baselines are not shown.")]
     parts += [_table(compared, run.test), _glossary(run, run.test)]
     guess = run.test.guessing.get(metric, math.nan)
-    parts.append(figures(_overall(compared, metric, guess), _by_length(compared, metric)))
-    parts += [tag("h3", f"{metrics.title(metric)} by length, in numbers"), _lengths_table(compared, metric)]
+    local = metrics.by_length(metric)
+    parts.append(figures(_overall(compared, metric, guess), _by_length(compared, local)))
+    parts += [tag("h3", f"{metrics.title(local)} by length, in numbers"), _lengths_table(compared, local)]
     return section("scores", "Scores", *parts)
 
 
