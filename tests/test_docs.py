@@ -26,6 +26,9 @@ def fenced(page: str, language: str) -> list[str]:
 COMMANDS = [line for block in fenced("own-files.md", "sh") for line in block.splitlines() if line]
 
 
+NAMES = [(f"{name}.fa.gz", seed) for seed, name in enumerate(("worm", "fly", "more", "new_worm", "new_fly"), 1)]
+
+
 def letters(count: int, seed: int) -> list[str]:
     draw = random.Random(seed)
     return ["".join(draw.choices("ACGT", k=draw.randint(30, 90))) for _ in range(count)]
@@ -35,14 +38,14 @@ def letters(count: int, seed: int) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every file that the page names."""
     folder = tmp_path_factory.mktemp("own-files")
-    for name, seed in (("worm.fa.gz", 1), ("fly.fa.gz", 2), ("more.fa.gz", 3)):
+    for name, seed in NAMES:
         records = "".join(f">{name}-{i}\n{text}\n" for i, text in enumerate(letters(40, seed)))
         (folder / name).write_bytes(gzip.compress(records.encode()))
-    (folder / "new.fa").write_text("".join(f">new-{i}\n{text}\n" for i, text in enumerate(letters(6, 4))))
+    (folder / "new.fa").write_text("".join(f">new-{i}\n{text}\n" for i, text in enumerate(letters(6, 9))))
     kinds = [("Chordata", "Nematoda")[i % 2] for i in range(60)]
     genes = [
         f">g{i} phylum={kind} gene={i // 3}\n{text}\n"
-        for i, (kind, text) in enumerate(zip(kinds, letters(60, 5), strict=True))
+        for i, (kind, text) in enumerate(zip(kinds, letters(60, 10), strict=True))
     ]
     (folder / "genes.fa").write_text("".join(genes))
     table = "".join(f"g{i},{kind}\n" for i, kind in enumerate(kinds))
@@ -75,7 +78,14 @@ def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
         else:
             answer = CliRunner().invoke(app, words)
         assert answer.exit_code == 0, f"{line}: {answer.output}{answer.exception!r}"
-    for made in ("answers.tsv", "answers.parquet", "embeddings.parquet", "RUN/report.html", "RUN-apart/report.html"):
+    for made in (
+        "SCORES/evaluation.json",
+        "answers.tsv",
+        "answers.parquet",
+        "embeddings.parquet",
+        "RUN/report.html",
+        "RUN-apart/report.html",
+    ):
         assert (folder / made).stat().st_size > 0
 
 

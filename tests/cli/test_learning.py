@@ -70,7 +70,7 @@ def test_a_run_at_work(chordmixer: Command, motifs: list[str], tmp_path: Path) -
 
     assert chordmixer("embed", run, motifs[1], "-o", tmp_path / "e.parquet")[0] == 0
     code, said, _ = chordmixer("evaluate", run, *motifs)
-    assert code == 0 and "files, files set: roc_auc in % by length" in said
+    assert code == 0 and "files, unseen set: roc_auc in % by length" in said
     code, said, _ = chordmixer("evaluate", run, "--split", "training")
     assert code == 0 and "files, training set: roc_auc" in said
     assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +27,114 @@ def test_inspect(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None
 def test_inspect_needs_no_labels(chordmixer: Command, motifs: list[str]) -> None:
     code, said, _ = chordmixer("inspect", motifs[0])
     assert code == 0 and "classes" not in said and "100 records" in said
+
+
+TINY = ["--set", "model.network.track_size=4", "--set", "model.network.hidden=8", "--set", "training.device=cpu"]
+SHORT = ["--set", "training.epochs=1", "--no-baselines"]
+
+
+def write_new(folder: Path, motifs: list[str]) -> list[str]:
+    """Under other names, 20 records of each class that were there and 20 that were not."""
+    draw, made = random.Random(9), []
+    for path, name in zip(motifs, ("new_with.fa", "new_without.fa"), strict=True):
+        known = "".join(Path(path).read_text().splitlines(keepends=True)[:40])
+        new = "".join(f">new{i}\n{''.join(draw.choices('ACGT', k=50))}\n" for i in range(20))
+        (folder / name).write_text(known + new)
+        made.append(str(folder / name))
+    return made
+
+
+def test_evaluate_says_what_was_trained_on(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "scores"
+    assert chordmixer("train", *motifs, "--out", run, *TINY, *SHORT)[0] == 0
+    code, said, errors = chordmixer("evaluate", run, *motifs)
+    assert (code, errors) == (0, "")
+    assert said.startswith(
+        "warning: 160 of 200 records were seen in training (140 training, 20 validation): their scores show recall, "
+        "not skill; the 40 unseen records are scored apart\n"
+    )
+    assert "each file is a class: with, without" in said and "not saved: add -o FOLDER" in said
+    assert not (run / "lengths-files.png").exists()
+
+    new = write_new(tmp_path, motifs)
+    code, _, errors = chordmixer("evaluate", run, *new)
+    assert code == 2 and "label 'new_with', which this run never saw: it knows with, without" in errors
+    assert "name the class of a file, such as with=FILE" in errors
+    command = ["evaluate", run, f"with={new[0]}", f"without={new[1]}", "-o", out]
+    code, said, errors = chordmixer(*command)
+    assert (code, errors) == (0, "")
+    for metric in ("ROC-AUC", "accuracy", "average precision", "Matthews correlation", "log loss"):
+        assert f"\n{metric} " in said, metric
+    assert f"saved in {out}: evaluation.json, predictions.tsv, lengths.png" in said
+    written = json.loads((out / "evaluation.json").read_text())
+    seen = sum(written["seen"].values())
+    assert said.startswith(f"warning: {seen} of 80 records were seen") and 20 < seen <= 40
+    assert written["all"]["records"] == 80 and written["unseen"]["records"] == 80 - seen
+    rows = [line.split("\t") for line in (out / "predictions.tsv").read_text().splitlines()]
+    assert rows[0][3:5] == ["truth", "seen"] and [row[3] for row in rows[1:]] == ["with"] * 40 + ["without"] * 40
+    assert all(row[4] == "no" for row in rows if row[0].startswith("new"))
+    assert (out / "lengths.png").stat().st_size > 0
+
+    code, _, errors = chordmixer(*command)
+    assert code == 2 and "evaluation.json is there already: give another name with -o, or replace it with" in errors
+    assert chordmixer(*command, "--force")[0] == 0
+    code, _, errors = chordmixer("evaluate", run, "-o", out)
+    assert code == 2 and "is for the scores of files" in errors
+
+
+def test_train_and_inspect_take_classes_beside_files(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+    new = write_new(tmp_path, motifs)
+    named = [f"worm={new[0]}", f"fly={new[1]}"]
+    code, said, errors = chordmixer("inspect", *named)
+    assert (code, errors) == (0, "") and re.search(r"worm +40 +50.0%.*fly +40 +50.0%", said, re.S)
+    run = tmp_path / "run"
+    assert chordmixer("train", *named, "--out", run, *TINY, *SHORT)[::2] == (0, "")
+    assert chordmixer("train", *named, "--out", run, *TINY, *SHORT, "--resume")[::2] == (0, "")
+    for name, path in zip(("worm", "fly"), new, strict=True):
+        (tmp_path / "held-out").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "held-out" / f"{name}.fa")
+    code, said, _ = chordmixer("evaluate", run, *sorted((tmp_path / "held-out").iterdir()))
+    assert code == 0 and "each file is a class: fly, worm" in said
+    code, _, errors = chordmixer("train", *named, "--labels", "header:gene", "--out", tmp_path / "other")
+    assert (code, errors.count("\n")) == (2, 1) and "--labels header:gene says where the classes are" in errors
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """A table with a target, some of them missing."""
+    draw, rows = random.Random(3), []
+    for i in range(90):
+        letters = draw.choices("ACGT", k=draw.randint(20, 80))
+        target = {7: "NA", 20: "", 41: "nan", 55: "null"}.get(i, f"{100 * letters.count('A') / len(letters):.1f}")
+        rows.append(f"r{i},{''.join(letters)},{target}\n")
+    (tmp_path / "gc.csv").write_text("id,sequence,target\n" + "".join(rows))
+    return tmp_path / "gc.csv"
+
+
+def test_numbers_from_inspect_to_report(chordmixer: Command, numbers: Path, tmp_path: Path) -> None:
+    code, said, errors = chordmixer("inspect", numbers, "--ask", "number")
+    assert (code, errors) == (0, "") and "86 records, 4 without a target" in said and "standard deviation" in said
+    code, _, errors = chordmixer("inspect", numbers, "--ask", "sums")
+    assert code == 2 and "--ask='sums' is not a choice: give one of auto, classes, labels, number" in errors
+
+    run = tmp_path / "run"
+    code, _, errors = chordmixer("train", numbers, "--out", run, *TINY, *SHORT)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "4 of 90 records have no target, r7, r20, r41, r55: fill them in, or leave such records out" in errors
+    reject = ["--on-unmatched", "reject"]
+    code, said, errors = chordmixer("train", numbers, "--out", run, *TINY, *SHORT, *reject)
+    assert (code, errors) == (0, "") and "4 rejected, without a target: r7, r20, r41, r55" in said
+    assert "mean absolute error by length" in said and "r2 in %" not in said
+    report = (run / "report.html").read_text()
+    for part in (
+        "Histogram of targets",
+        "Spearman correlation",
+        "Mean absolute error by length",
+        "4 without a target",
+    ):
+        assert part in report, part
+    code, said, errors = chordmixer("evaluate", run, numbers, *reject)
+    assert (code, errors) == (0, "") and "Spearman correlation" in said and "mean absolute error by length" in said
 
 
 @pytest.mark.parametrize(

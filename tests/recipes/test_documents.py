@@ -19,9 +19,10 @@ from chordmixer.recipes import documents
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, evaluation, train
 from chordmixer.training.embedding import embed
+from chordmixer.training.file_evaluation import evaluate_files
 from chordmixer.training.inference import Trained
 from chordmixer.training.outcome import compare
-from chordmixer.training.prediction import evaluate_files, predict
+from chordmixer.training.prediction import predict
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "arxiv_papers.parquet"
 CLASSES = {"cs.AI": "agents plan and search", "cs.NE": "neurons évoluent", "math.GR": "groups act on trees ∎"}
@@ -172,7 +173,7 @@ def test_evaluate_and_embed_too(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
     account = Account()
-    scores = evaluate_files(run, new, account=account, say=silent)
+    scores = evaluate_files(run, new, account=account, say=silent).overall
     assert scores.by_length[-1].longest == 64 and account.notes["records cut at 64 tokens"] == 1
     assert embed(run, new, tmp_path / "e.parquet", per_token=True, say=silent).notes["records cut at 64 tokens"] == 1
     rows = pq.read_table(tmp_path / "e.parquet").to_pylist()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from chordmixer.config import from_dict, override, to_dict
-from chordmixer.data import Loader, TokenSampler
+from chordmixer.data import Loader, TokenSampler, seen
 from chordmixer.data.columns import Columns
 from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.reading import Reading
@@ -190,6 +190,16 @@ def test_what_a_run_says_of_its_data(table: Callable[..., str], tmp_path: Path) 
     assert near["near"] == near["records"] == about["split"]["sizes"]["test"]
     assert all(name.startswith("r") for pair in near["examples"]["near"] for name in pair)
     assert about["near_copies_looked_for"] is True
+
+
+def test_the_records_seen_are_those_of_training_and_validation(motifs: list[str]) -> None:
+    task = Files(FilesConfig(tuple(motifs), cut=60))
+    known, tokenizer = task.seen(), task.store.tokenizer
+    assert {part: len(own) for part, own in known.items()} == {"training": 140, "validation": 20}
+    for part in ("training", "validation", "test"):
+        records = task.records(part)
+        own = seen.hashes((records[i].values.numpy() for i in range(len(records))), tokenizer)
+        assert {*seen.where(own, known)} == {part if part != "test" else "no"}
 
 
 def test_cut_records_are_what_everyone_sees(motifs: list[str]) -> None:

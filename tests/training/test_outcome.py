@@ -70,6 +70,7 @@ def test_what_a_run_on_files_leaves(strands: Experiment, whole: Path) -> None:
     scores = {f"evaluation-{part}.json" for part in ("test", "validation")}
     rows = {"predictions.parquet", "predictions-validation.parquet"}
     said = {"config.json", "model.safetensors", "metrics.jsonl", "tokenizer.json", "labels.json", "data.json"}
+    said |= {"seen.safetensors"}
     assert {path.name for path in whole.iterdir()} == scores | rows | said | {"manifest.json", "checkpoints"}
     assert set(files.read_json(whole / "manifest.json")) == scores | rows | said
     files.verify(whole, scores | rows | said)

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,14 @@ from tests.training.trained_runs import CLASSES, SEVERAL, dna, make_run, write_f
 
 from chordmixer.data.alphabets import Dna, Kmers
 from chordmixer.data.columns import Columns
-from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading
 from chordmixer.data.tokenizers import Numbers
 from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.training import evaluation, inference
+from chordmixer.training import inference
 from chordmixer.training.embedding import embed
-from chordmixer.training.prediction import evaluate_files, predict
+from chordmixer.training.prediction import predict
 
 LENGTHS = [5, 90, 1, 40, 128, 3, 64, 17, 80, 33, 7, 100, 2, 55]
 
@@ -333,70 +331,3 @@ def test_killed_and_resumed_it_is_the_same_file(run: Path, fasta: Path, tmp_path
         assert (torn / path.name).read_bytes() == path.read_bytes(), path.name
     report = json.loads(seen.stdout)
     assert all(kills >= 1 for kills, _ in report.values()) and sum(went for _, went in report.values()) >= 4, report
-
-
-# --- Scores on new files ---
-
-
-def labelled(path: Path, rows: list[str]) -> Path:
-    path.write_text("id,sequence,label,target\n" + "".join(f"{row}\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_scores_on_new_files(run: Path, tmp_path: Path) -> None:
-    texts = [dna(n, i) for i, n in enumerate(LENGTHS)]
-    answers = CLASSES.unweighted(direct(run, texts)).argmax(axis=1)
-    names = [CLASSES.labels[k if i % 2 else (k + 1) % 3] for i, k in enumerate(answers)]
-    path = labelled(tmp_path / "x.csv", [f"r{i},{t},{n}," for i, (t, n) in enumerate(zip(texts, names, strict=True))])
-    found = evaluate_files(run, [path], batch_tokens=100)
-    assert (found.records, found.split, found.task) == (len(LENGTHS), "files", "files")
-    assert found.scores["accuracy"].value == 0.5
-
-
-@pytest.mark.usefixtures("few_resamples")
-@pytest.mark.parametrize(
-    ("target", "rows"),
-    [(SEVERAL, ["a,ACGT,,", "b,ACGA,red; round,", "c,AC,round,"]), (Regression(), ["a,ACGT,3,1.5", "b,ACG,2,"])],
-)
-def test_scores_of_several_labels_and_numbers(tmp_path: Path, target: Any, rows: list[str]) -> None:
-    run = make_run(tmp_path / "run", target)
-    assert evaluate_files(run, [labelled(tmp_path / "x.csv", rows)]).records == len(rows)
-
-
-@pytest.mark.parametrize(
-    ("make", "row", "message"),
-    [
-        (
-            lambda: CLASSES,
-            "a,ACGT,ferret,",
-            r"x\.csv, row 1 \(a\) has label 'ferret', which this run never saw: .*worm",
-        ),
-        (lambda: SEVERAL, "a,ACGT,red;blue,", "label 'blue', which this run never saw: it knows red, round"),
-        (lambda: CLASSES, "a,ACGT,,", r"\(a\) has no label: scoring needs one"),
-        (Regression, "a,ACGT,,", r"\(a\) has no target: scoring needs one"),
-        (Regression, "a,ACGT,tall,", r"\(a\) has 'tall' for a number: give a finite one"),
-    ],
-)
-def test_labels_that_the_run_does_not_know(tmp_path: Path, make: Callable[[], Any], row: str, message: str) -> None:
-    run = make_run(tmp_path / "run", make())
-    with pytest.raises(ValueError, match=message):
-        evaluate_files(run, [labelled(tmp_path / "x.csv", [row])])
-
-
-@pytest.mark.usefixtures("few_resamples")
-def test_records_without_a_label_are_left_out_by_policy(run: Path, tmp_path: Path) -> None:
-    path, account = labelled(tmp_path / "x.csv", ["a,ACGT,fly,", "b,ACGT,,", "c,ACG,worm,"]), Account()
-    found = evaluate_files(run, [path], reading=Reading(on_unmatched="reject"), account=account)
-    assert found.records == 2 and (account.read, dict(account.rejected)) == (3, {"without a label": 1})
-
-
-def test_nothing_to_score(run: Path, tmp_path: Path) -> None:
-    path = labelled(tmp_path / "x.csv", ["a,AC7T,fly,"])
-    with pytest.raises(ValueError, match="no record is left of 1 read"):
-        evaluate_files(run, [path], on_bad="reject", say=lambda line: None)

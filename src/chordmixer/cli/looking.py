@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -19,25 +19,31 @@ if TYPE_CHECKING:
 def inspect(
     inputs: options.Inputs,
     reading: Any,
+    ask: options.Ask = "auto",
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw the lengths into this .png file.")] = None,
 ) -> None:
-    """Look at files: lengths, letters, duplicates, classes, and what may mislead a model.
+    """Look at files: lengths, letters, duplicates, classes or targets, and what may mislead a model.
 
     chordmixer inspect worm.fa.gz fly.fa.gz
+
+    chordmixer inspect proteins.csv --column target=solubility --ask number
     """
     from rich.console import Console
 
     from chordmixer.config import override
     from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
-    from chordmixer.data.inspection import inspect as look
+    from chordmixer.tasks.questions import Asked, inspect_asked
+    from chordmixer.training.inference import check_choice
     from chordmixer.views import inspection as view
+
+    check_choice("--ask", ask, get_args(Asked))
 
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
     store, _ = gather(inputs, labelled(inputs, reading, say), config, cache or default_cache(), say)
-    found = look(store)
+    found = inspect_asked(store, ask)  # type: ignore[arg-type]
     Console().print(view.report(found))
     if plot:
         print(f"plot: {view.plot(found, plot)}")
@@ -52,36 +58,67 @@ def evaluate(
         typer.Argument(metavar="[FILES...]", help="Files with labels; else a split of the run's own data."),
     ] = None,
     split: Annotated[str, typer.Option(help="training, validation or test, of the run's own data.")] = "test",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A folder for the scores (JSON), predictions (TSV) and plot of FILES."),
+    ] = None,
     on_bad: options.OnBad = None,
     over_length: options.OverLength = "error",
     batch_tokens: options.BatchTokens = None,
     device: options.Device = None,
+    force: options.Force = False,
 ) -> None:
-    """Score a trained run, overall and by length, on its own data or on other files."""
+    """Score a trained run, overall and by length, on its own data or on files.
+
+    Of files, records that the run was trained on are counted, and the others are scored apart.
+
+    chordmixer evaluate RUN
+
+    chordmixer evaluate RUN worm=new_worm.fa.gz fly=new_fly.fa.gz -o SCORES
+    """
+    from chordmixer.training import evaluate as score
+
+    if inputs:
+        how = {"over_length": over_length, "on_bad": on_bad, "batch_tokens": batch_tokens, "device": device}
+        _score_files(run, inputs, reading, out, force, how)
+        return
+    if out is not None:
+        raise ValueError(
+            f"-o {out} is for the scores of files: those of the run's own data go into {run}; leave it out"
+        )
+    if split not in ("training", "validation", "test"):
+        raise ValueError(f"split {split!r} is not one of training, validation, test: choose one")
+    evaluation = score(run, split)
+    _show_metrics({split: evaluation})
+    show([evaluation], run)
+
+
+def _score_files(
+    run: Path, inputs: list[str], reading: Any, out: Path | None, force: bool, how: dict[str, Any]
+) -> None:
     from chordmixer.data.entries import Account
     from chordmixer.data.gathering import labelled
-    from chordmixer.training import evaluate as score
-    from chordmixer.training.prediction import evaluate_files
+    from chordmixer.training import file_evaluation
+    from chordmixer.views import evaluations, lengths
 
-    if not inputs:
-        if split not in ("training", "validation", "test"):
-            raise ValueError(f"split {split!r} is not one of training, validation, test: choose one")
-        show([score(run, split)], run)
-        return
+    if out is not None:
+        file_evaluation.check_folder(out, force)
     account = Account()
-    evaluation = evaluate_files(
-        run,
-        inputs,
-        reading=labelled(inputs, reading, say),
-        over_length=over_length,  # type: ignore[arg-type]
-        on_bad=on_bad,  # type: ignore[arg-type]
-        batch_tokens=batch_tokens,
-        device=device,
-        account=account,
-    )
-    for line in account.lines():
+    notes: list[str] = []  # the first line is what the scores are of
+    reading = labelled(inputs, reading, notes.append)
+    found = file_evaluation.evaluate_files(run, inputs, reading=reading, account=account, **how)
+    for line in (evaluations.first_line(found), *notes, *account.lines()):
         say(line)
-    show([evaluation], run)
+    columns = evaluations.columns(found)
+    _show_metrics(columns)
+    shown = [next(iter(columns.values()))]
+    _print_lengths(shown)
+    if out is None:
+        say("not saved: add -o FOLDER to keep the scores, predictions and plot")
+        return
+    file_evaluation.save(out, found, run, inputs)
+    lengths.plot(shown, out / file_evaluation.PLOT)
+    say(f"saved in {out}: {file_evaluation.SCORES}, {file_evaluation.ROWS}, {file_evaluation.PLOT}")
 
 
 def report(run: options.Run) -> None:
@@ -116,11 +153,25 @@ def show_beside(evaluation: Evaluation, plain: list[Evaluation], folder: Path) -
 
 def show(evaluations: list[Evaluation], folder: Path) -> None:
     """Scores by length, as a table and as a plot in the folder."""
+    from chordmixer.views import lengths
+
+    if first_rank():
+        _print_lengths(evaluations)
+        print(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
+
+
+def _print_lengths(evaluations: list[Evaluation]) -> None:
     from rich.console import Console
 
     from chordmixer.views import lengths
 
-    if first_rank():
-        console = Console()
-        console.print(lengths.table(evaluations, console.width))
-        print(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
+    console = Console()
+    console.print(lengths.table(evaluations, console.width))
+
+
+def _show_metrics(named: dict[str, Evaluation]) -> None:
+    from rich.console import Console
+
+    from chordmixer.views import evaluations
+
+    Console().print(evaluations.table(named))

@@ -15,14 +15,16 @@ from numpy import ndarray
 from chordmixer.data.cutting import CutStore
 from chordmixer.data.entries import Account
 from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
-from chordmixer.data.inspection import Inspection, inspect
+from chordmixer.data.inspection import Inspection
 from chordmixer.data.leakage import Leak, digests, leakage
 from chordmixer.data.reading import Reading
 from chordmixer.data.records import StoreRecords
+from chordmixer.data.seen import PARTS as SEEN
+from chordmixer.data.seen import hashes
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import PARTS, Split, SplitConfig, split
 from chordmixer.data.store import Store
-from chordmixer.tasks.questions import Asked, Question, question
+from chordmixer.tasks.questions import Asked, Question, inspect_asked, question
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
 """Of each tokenizer, what its tokens are to those that compare or count k-mers; real numbers are `real`."""
@@ -125,8 +127,9 @@ class Files:
             notes=Counter(whole.notes),
         )
         if left_out:
-            account.rejected["without a label"] = len(left_out)
-            account.examples["without a label"] = left_out[: Account.SHOWN]
+            reason = f"without a {'target' if self.question.kind == 'number' else 'label'}"
+            account.rejected[reason] = len(left_out)
+            account.examples[reason] = left_out[: Account.SHOWN]
         return account
 
     @property
@@ -138,6 +141,12 @@ class Files:
     def leaks(self) -> dict[str, Leak]:
         """What validation and test have in common with training, by the records' numbers in the store."""
         return self._opened.leaks
+
+    def seen(self) -> dict[str, ndarray]:
+        """Hashes of the records that training and validation see, for whoever scores the model on other files."""
+        records = {part: self.question.records[self.split.parts[part]] for part in SEEN}
+        store = self.store
+        return {part: hashes(map(store.tokens, own), store.tokenizer) for part, own in records.items()}
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """What a run folder says of its data: tokenizer.json and data.json."""
@@ -181,7 +190,7 @@ class _Opened:
     """What follows from a config, worked out once."""
 
     def __init__(self, config: FilesConfig) -> None:
-        reading = config.reading
+        reading, self.separator = config.reading, config.separator
         store, _ = gather(config.files, reading, config.tokenizer, _cache(config), _silent, config.key)
         self.store = store if config.cut is None else CutStore(store, config.cut)
         self.question = question(self.store, config.asked, config.separator, reading.on_unmatched)
@@ -194,7 +203,7 @@ class _Opened:
 
     @cached_property
     def inspection(self) -> Inspection:
-        return inspect(self.store)
+        return inspect_asked(self.store, self.question.kind, self.separator)
 
     @cached_property
     def leaks(self) -> dict[str, Leak]:

@@ -17,7 +17,7 @@ from chordmixer import files
 
 GROUP_BYTES = 32 << 20
 """About the size of a Parquet file's row groups, which a reader holds one at a time."""
-PLACES = {"value": ".7g"}
+PLACES = {"value": ".7g", "truth": ".7g"}
 """How a TSV has the numbers of a column; six digits behind the point elsewhere."""
 
 

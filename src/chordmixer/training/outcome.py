@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chordmixer import files
+from chordmixer.data import seen
 from chordmixer.tasks import Target, Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
@@ -49,7 +50,8 @@ def write(
 
 
 def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predictions]) -> list[str]:
-    """What a task says of its data, and labels.json with a temperature that the validation set gives; their names."""
+    """What a task says of its data, labels.json with a temperature that the validation set gives, and of files the
+    hashes of the records seen; their names."""
     documents = task.documents()
     if not documents:
         return []
@@ -65,7 +67,10 @@ def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predict
         own = predictions["validation"]
         known = replace(known, temperature=temperature(known.unweighted(own.outputs), own.targets))
     known.save(folder)
-    return [*documents, answers.FILE]
+    if not isinstance(task, Files):
+        return [*documents, answers.FILE]
+    seen.write(folder, task.seen())
+    return [*documents, answers.FILE, seen.FILE]
 
 
 def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluation]:

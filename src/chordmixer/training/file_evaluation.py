@@ -1,0 +1,230 @@
+"""The scores of a trained run on files with labels, and apart from them those of records that it never saw."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy import ndarray
+
+from chordmixer import files
+from chordmixer.data import seen
+from chordmixer.data.columns import no_number
+from chordmixer.data.entries import Account, Entry
+from chordmixer.data.reading import Reading, read
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training import formats
+from chordmixer.training.answers import Answers
+from chordmixer.training.evaluation import Evaluation, Predictions, summarise
+from chordmixer.training.experiment import Experiment
+from chordmixer.training.inference import OnBad, OverLength, Trained, check_choice
+from chordmixer.training.prediction import columns_of, schema_of
+from chordmixer.training.rows import RECORD, to_stderr
+
+SCORES, ROWS, PLOT = "evaluation.json", "predictions.tsv", "lengths.png"
+"""What a folder of scores holds."""
+UNKNOWN = "unknown"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class FilesEvaluation:
+    """What `evaluate_files` finds."""
+
+    overall: Evaluation
+    """Of all records."""
+    unseen: Evaluation | None
+    """Of those that the run was not trained on; None: there are none, or the run does not say which they are."""
+    seen: dict[str, int] | None
+    """How many records are copies of training and of validation records; None: the run does not say."""
+    answers: Answers
+    rows: Rows
+
+
+@dataclass
+class Rows:
+    """A row a record, in the order of the input."""
+
+    names: list[str] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    windows: list[int] = field(default_factory=list)
+    truth: list[Any] = field(default_factory=list)
+    """As the target counts it."""
+    outputs: list[ndarray] = field(default_factory=list)
+    hashes: list[ndarray] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    """`training`, `validation` or `no`; `unknown` where the run does not say."""
+
+    def predictions(self, inside: ndarray) -> Predictions:
+        """Of these records."""
+        places = np.flatnonzero(inside)
+        outputs = np.concatenate(self.outputs).astype(np.float32)[places]
+        names = [self.names[i] for i in places]
+        return Predictions(names, np.array(self.lengths)[places], np.array(self.truth)[places], outputs)
+
+
+def evaluate_files(
+    run: Path | str,
+    paths: Sequence[Path | str],
+    *,
+    reading: Reading | None = None,
+    over_length: OverLength = "error",
+    on_bad: OnBad | None = None,
+    batch_tokens: int | None = None,
+    device: str | None = None,
+    account: Account | None = None,
+    say: Callable[[str], None] = to_stderr,
+) -> FilesEvaluation:
+    """Score a run on files with labels, as it was scored on its own test set.
+
+    A record whose tokens, or whose reverse complement's, are those of a training or validation record counts as seen;
+    the others are scored apart. A record without a label is an error, or with `on_unmatched="reject"` of the reading
+    left out; where a record may have several labels, none is an answer too.
+    """
+    check_choice("over_length", over_length, get_args(OverLength))
+    check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
+    trained, reading = Trained(run, device, batch_tokens), reading or Reading()
+    target, separator = trained.answers.target, trained.config.get("data", {}).get("separator", ";")
+    known = seen.load(trained.folder)
+    account, rows = Account() if account is None else account, Rows()
+    entries = _answered(read(paths, reading, account), target, reading.on_unmatched == "reject", account)
+    for window in trained.windows(entries, account, on_bad, say):
+        pieces = trained.pieces(window, over_length)
+        rows.truth += [_target(entry, target, separator) for entry, _ in window]
+        rows.outputs.append(trained.outputs(window, pieces))
+        rows.names += [entry.id for entry, _ in window]
+        rows.lengths += [len(tokens) for _, tokens in window]
+        rows.windows += np.bincount([piece.record for piece in pieces], minlength=len(window)).tolist()
+        rows.hashes.append(seen.hashes((tokens for _, tokens in window), trained.tokenizer))
+    if not rows.names:
+        raise ValueError(f"no record is left of {account.read:,} read: there is nothing to score; see why above")
+    rows.seen = [UNKNOWN] * len(rows.names) if known is None else seen.where(np.concatenate(rows.hashes), known)
+    return _scored(rows, trained, known is not None)
+
+
+def _scored(rows: Rows, trained: Trained, known: bool) -> FilesEvaluation:
+    """All records, and the unseen ones of them."""
+    target, experiment = trained.answers.target, Experiment("files", None, trained.model.config)
+    new = np.array([part == seen.UNSEEN for part in rows.seen])
+
+    def score(inside: ndarray, split: str) -> Evaluation:
+        return summarise(rows.predictions(inside), target, experiment, split)  # type: ignore[arg-type]  # read-only
+
+    overall = score(np.ones(len(new), dtype=bool), "files")
+    unseen = overall if new.all() else score(new, "unseen") if new.any() else None
+    counts = Counter(rows.seen)
+    return FilesEvaluation(
+        overall, unseen, {part: counts[part] for part in seen.PARTS} if known else None, trained.answers, rows
+    )
+
+
+# --- What is left of it in a folder ---
+
+
+def check_folder(folder: Path, force: bool) -> None:
+    """Refuse, before anything is computed, a folder whose files would be replaced unasked."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: scores are written into a folder; give another name with -o")
+    there = [name for name in (SCORES, ROWS, PLOT) if (folder / name).exists()]
+    if there and not force:
+        raise ValueError(
+            f"{folder / there[0]} is there already: give another name with -o, or replace it with --force"
+        )
+
+
+def save(folder: Path, found: FilesEvaluation, run: Path | str, paths: Sequence[Path | str]) -> None:
+    """Write all scores as JSON, and a row a record as TSV: what it is, whether it was seen, what the model says."""
+    files.write_json(
+        folder / SCORES,
+        {
+            "format": FORMAT,
+            "run": str(run),
+            "files": [str(path) for path in paths],
+            "seen": found.seen,
+            "all": asdict(found.overall),
+            "unseen": None if found.unseen is None else asdict(found.unseen),
+        },
+    )
+    rows, target = found.rows, found.answers.target
+    schema = schema_of(found.answers)
+    truth = pa.float64() if isinstance(target, Regression) else pa.list_(pa.string())
+    truth = pa.string() if isinstance(target, Classification) else truth
+    first = [pa.field(name, kind) for name, kind in (*RECORD.items(), ("truth", truth), ("seen", pa.string()))]
+    schema = pa.schema([*first, *(schema.field(i) for i in range(len(RECORD), len(schema)))])
+    known = [rows.names, rows.lengths, rows.windows, _named(rows.truth, target), rows.seen]
+    batch = formats.batch_of(schema, [*known, *columns_of(found.answers, np.concatenate(rows.outputs), None)])
+    form = formats.Tsv()
+    files.write_bytes(folder / ROWS, form.head(schema) + form.rows(batch))
+
+
+def _named(truth: Sequence[Any], target: Regression | Classification | MultiLabel) -> list[Any]:
+    """As the files have it."""
+    if isinstance(target, Regression):
+        return list(truth)
+    if isinstance(target, Classification):
+        return [target.labels[k] for k in truth]
+    return [[target.labels[k] for k in np.flatnonzero(row)] for row in truth]
+
+
+# --- What the files say ---
+
+
+def _answered(
+    entries: Iterable[Entry], target: Regression | Classification | MultiLabel, reject: bool, account: Account
+) -> Iterator[Entry]:
+    """The records that say what the model should."""
+    noun, where = "target", ""
+    if not isinstance(target, Regression):
+        noun, where = "label", f"name the class of a file, such as {target.labels[0]}=FILE, "
+    for entry in entries:
+        if isinstance(target, Regression):
+            there = entry.target is not None or not no_number(entry.label)
+        else:
+            there = entry.label is not None or isinstance(target, MultiLabel)
+        if there:
+            yield entry
+        elif reject:
+            account.reject(entry.id, f"without a {noun}")
+        else:
+            raise ValueError(
+                f"{entry.place} ({entry.id}) has no {noun}: scoring needs one; {where}say where they are with "
+                f"--labels or --column {noun}=NAME, or leave such records out with --on-unmatched reject"
+            )
+
+
+def _target(entry: Entry, target: Regression | Classification | MultiLabel, separator: str) -> Any:
+    """What the file says of a record, as the target counts it."""
+    if isinstance(target, Regression):
+        return entry.target if entry.target is not None else _number(entry)
+    if isinstance(target, Classification):
+        return _place(entry, entry.label or "", target.labels)
+    given = [label for part in (entry.label or "").split(separator) if (label := part.strip())]
+    row = np.zeros(target.outputs, dtype=np.uint8)
+    row[[_place(entry, label, target.labels) for label in given]] = 1
+    return row
+
+
+def _number(entry: Entry) -> float:
+    try:
+        number = float(entry.label or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{entry.place} ({entry.id}) has {entry.label!r} for a number: give a finite one")
+    return number
+
+
+def _place(entry: Entry, label: str, labels: Sequence[str]) -> int:
+    if label not in labels:
+        known = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
+        raise ValueError(
+            f"{entry.place} ({entry.id}) has label {label!r}, which this run never saw: it knows {known}; rename it, "
+            f"name the class of a file, such as {labels[0]}=FILE, or leave the record out"
+        )
+    return list(labels).index(label)
