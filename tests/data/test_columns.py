@@ -214,3 +214,18 @@ def test_a_row_without_an_id_is_named_by_its_place() -> None:
     assert entry("data/t.csv", 7, {"sequence": "A", "id": None}).id == "t.csv:7"
     made = entry("data/t.csv", 7, {"sequence": "A", "id": "g", "weight": 2.0})
     assert (made.id, made.weight, made.place) == ("g", 2.0, "data/t.csv, row 7")
+
+
+def test_a_wide_table_takes_time_in_proportion() -> None:
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = [Name(f"gene {number}") for number in range(1000)]
+    assert find(Columns(), [*names, "seq", "label"], "t.csv") == {"sequence": "seq", "label": "label"}
+    assert Name.compared < 20 * len(names)

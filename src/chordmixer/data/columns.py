@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -69,7 +70,7 @@ def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = 
     >>> find(Columns(label="Phylum"), ["Accession", "Seq", "Phylum", "notes"], "genes.csv")
     {'id': 'Accession', 'sequence': 'Seq', 'label': 'Phylum'}
     """
-    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ValueError(f"{where} has {repeated[0]!r} as the name of several columns: names must differ; rename one")
     chosen = {f.name: getattr(columns, f.name) for f in fields(columns) if getattr(columns, f.name) != ABSENT}
