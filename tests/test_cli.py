@@ -269,3 +269,21 @@ def test_a_loss_that_is_no_number_is_one_line(
     assert "loss nan or its gradient is not finite at step 1, records training-" in errors
     assert errors.endswith("weights stay as after step 0; look at these records or at their targets\n")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000000"]
+
+
+@pytest.mark.parametrize("command", ["inspect {file}", "--version"])
+def test_output_to_a_full_device(command: str, motifs: list[str]) -> None:
+    words = [sys.executable, "-m", "chordmixer", *command.format(file=motifs[0]).split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.stderr.startswith(
+        "chordmixer: standard output cannot be written (No space left on device): make room"
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_a_name_that_no_disk_can_hold(chordmixer: Command) -> None:
+    code, _, errors = chordmixer("evaluate", "x" * 3000)
+    assert code == 2 and errors.startswith(
+        f"chordmixer: '{'x' * 100}': the system refuses (File name too long): check"
+    )

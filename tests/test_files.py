@@ -245,3 +245,8 @@ def test_bad_tensors_are_one_line(tmp_path: Path, data: bytes) -> None:
 def test_absent_tensors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"x\.safetensors is not a safetensors file"):
         files.read_tensors(tmp_path / "x.safetensors")
+
+
+def test_a_folder_by_any_name(tmp_path: Path) -> None:
+    assert files.is_folder(tmp_path) and not files.is_folder(tmp_path / "none")
+    assert not files.is_folder("x" * 3000) and not files.is_folder("a\0b")

@@ -143,6 +143,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def is_folder(path: Path | str) -> bool:
+    """Whether a folder is there; a name that no file system can hold is none."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def sweep(folder: Path) -> None:
     """Remove what a killed process had not finished writing."""
     for stray in [*folder.glob(TEMPORARY + "*"), *folder.glob("*/" + TEMPORARY + "*")]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl
@@ -36,6 +36,8 @@ class Database:
     """One a request, in turn."""
     asked: list[tuple[str, Form]] = field(default_factory=list)
     address: str = ""
+    sent: int = 0
+    """Bytes of an answer that does not end."""
 
     def pages(self) -> list[list[str]]:
         """The records of each request for records."""
@@ -110,6 +112,17 @@ def endless(handler: Handler, form: Form) -> bool:
     handler.send_response(200)
     handler.end_headers()
     handler.wfile.write(handler.fetched(form).encode().rstrip().rpartition(b"\n")[0] + b"\n")
+    return True
+
+
+def flood(handler: Handler, form: Form) -> bool:
+    """An answer that does not end."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(1 << 40))
+    handler.end_headers()
+    with suppress(OSError):  # until the other side has enough
+        while True:
+            handler.database.sent += handler.wfile.write(b"A" * (1 << 16))
     return True
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -57,4 +59,20 @@ def test_damage(tmp_path: Path) -> None:
         BgzipReader(path).read(0, len(LETTERS))
     path.write_bytes(compressed(b"ACGT") + b"rubbish" + END)
     with pytest.raises(ValueError, match=r"byte 32 should begin a block of bgzip: use another copy$"):
+        BgzipReader(path)
+
+
+def test_sizes_that_cannot_be(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.gz"
+    deflate = zlib.compressobj(wbits=-15)
+    body = deflate.compress(bytes(1 << 24)) + deflate.flush()
+    bomb = END[:16] + struct.pack("<H", 18 + len(body) + 7) + body
+    path.write_bytes(bomb + struct.pack("<II", zlib.crc32(bytes(1 << 24)), 1 << 24) + END)
+    with pytest.raises(ValueError, match=r"the block of bgzip at byte 0 has an impossible size: use another copy$"):
+        BgzipReader(path)
+    path.write_bytes(bomb + struct.pack("<II", 0, 100) + END)  # it lies
+    with pytest.raises(ValueError, match=r"a block of bgzip is damaged \(its size is not what it says\)"):
+        BgzipReader(path).read(0, 100)
+    path.write_bytes(END[:16] + b"\0\0" + END)
+    with pytest.raises(ValueError, match=r"the block of bgzip at byte 0 has an impossible size"):
         BgzipReader(path)

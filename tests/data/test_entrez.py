@@ -13,6 +13,7 @@ from tests.data.ncbi_server import (
     cut,
     endless,
     fasta,
+    flood,
     genbank,
     nothing,
     says,
@@ -154,6 +155,21 @@ def test_a_fault_that_stays(service: Service, database: Database, watch: Watch) 
     ) as told:
         service.search("x")
     assert len(database.asked) == len(WAITS) + 1 and watch.slept == [*WAITS] and "\n" not in str(told.value)
+
+
+def test_an_answer_without_end(service: Service, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrez, "LARGEST_LIST", 1 << 22)
+    monkeypatch.setattr(entrez, "LARGEST_PAGE", 1 << 23)
+    for ask, most in (
+        (lambda: service.search("x"), "4,194,304"),
+        (lambda: service.records(["A"], FASTA), "8,388,608"),
+    ):
+        database.faults = [flood]
+        with pytest.raises(
+            ValueError, match=f"sends over {most} bytes in one answer, .*: ask for fewer records at once"
+        ):
+            ask()
+    assert database.sent < 1 << 26 and len(database.asked) == 2  # and it is not asked again
 
 
 def test_no_server(monkeypatch: pytest.MonkeyPatch, watch: Watch) -> None:

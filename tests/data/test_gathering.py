@@ -181,3 +181,11 @@ def test_one_file_a_stream_or_given_labels_stay(write: Write, said: list[str]) -
     assert labelled([paths[0], "-"], Reading(), said.append) == Reading()
     headers = replace(Reading(), labels="header:gene")
     assert labelled(paths, headers, said.append) == headers and said == []
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    with pytest.raises(ValueError, match=r"this user has no home folder .*: set HOME or XDG_CACHE_HOME"):
+        default_cache()

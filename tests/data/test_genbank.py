@@ -204,6 +204,19 @@ def test_features_outside_of_the_record() -> None:
         entries(record(features=FEATURES.replace("join(1..3,7..9)", "join(1..3,J00194.1:7..9)")), "CDS")
 
 
+@pytest.mark.parametrize("end", ["9" * 19, "9" * 30, "1" + "0" * 13])
+def test_features_beyond_every_record(end: str) -> None:
+    with pytest.raises(ValueError, match=r"^x.gb, record 1, CDS 2 cannot be cut out \(.*: remove it from the file"):
+        entries(record(features=FEATURES.replace("complement(4..12)", f"complement(4..{end})")), "CDS")
+
+
+def test_a_feature_that_names_the_same_letters_again_and_again() -> None:
+    text = record(features=FEATURES.replace("join(1..3,7..9)", f"join({','.join(['1..64'] * 40)})"))
+    source = source_of(text.encode(), "x.gb", limit=2000)
+    with pytest.raises(ValueError, match=r"CDS 1 cannot be cut out \(ValueError: it has 2,560 letters, and 2,000 is"):
+        list(read_genbank(source, "CDS"))
+
+
 @pytest.mark.parametrize("features", [None, "CDS"])
 def test_a_damaged_table_of_features(features: str | None) -> None:
     text = record() + record().replace("FEATURES  ", "FEATXRES  ")

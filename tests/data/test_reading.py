@@ -386,6 +386,59 @@ def test_a_stream_has_no_key(tmp_path: Path) -> None:
         content_key([tmp_path / "gone"], Reading())
 
 
+HUGE = b"A" * 7_000_000
+BOMBS: dict[str, bytes] = {
+    "fasta": b">a\nACGT\n>b\n" + HUGE,
+    "fastq": b"@a\nACGT\n+\nIIII\n@b\n" + HUGE,
+    "genbank": b"LOCUS       A 4 bp DNA\nDEFINITION  " + HUGE,
+    "csv": b"text,label\na,b\n" + HUGE,
+    "jsonl": b'{"text": "a"}\n{"text": "' + HUGE,
+    "text": HUGE,
+    "npy": as_npy(np.zeros(2, dtype=np.float32)) + HUGE,
+    "npy that claims it": as_npy(np.zeros(2_000_000, dtype=np.float32)),
+    "blank lines": b">a\nACGT\n" + b"\n" * len(HUGE),
+}
+"""Files with one record that is too long."""
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_record_over_the_limit(tmp_path: Path, kind: str) -> None:
+    path = put(tmp_path / "bomb.gz", gzip.compress(BOMBS[kind], 1))
+    with pytest.raises(
+        ValueError, match=r"^\S+bomb\.gz(: one record has over 1,000 bytes.*--max-record| claims )"
+    ) as told:
+        entries(path, kind="text" if kind == "text" else "auto", max_record=1000)
+    assert "\n" not in str(told.value)
+
+
+def test_the_limit_is_of_one_record_and_exact(tmp_path: Path) -> None:
+    many = put(tmp_path / "many.fa", b">a\n" + b"A" * 1000 + b"\n" + (b">b\n" + b"A" * 999 + b"\n") * 6000)
+    reading = Reading(max_record=1000)
+    assert sum(1 for _ in read([many], reading, Account())) == 6001
+    with pytest.raises(
+        ValueError, match=r"record 1: record 'a' has a length of 1,000, and 999 is the most .*raise --max"
+    ):
+        list(read([many], Reading(max_record=999), Account()))
+    assert content_key([many], reading) == content_key([many], Reading())  # what is read is the same
+    with pytest.raises(ValueError, match="max_record=0 is too small: give 1 byte or more"):
+        Reading(max_record=0)
+
+
+def test_a_table_of_labels_over_the_limit(tmp_path: Path) -> None:
+    table = put(tmp_path / "labels.csv.gz", gzip.compress(b"id,label\na,b\n" + HUGE, 1))
+    with pytest.raises(
+        ValueError, match=r"labels\.csv\.gz: one record has over 9 bytes.*; 1 row was read before it$"
+    ):
+        entries(put(tmp_path / "a.fa", ">a\nACGT\n"), labels=str(table), max_record=9)
+
+
+def test_a_name_that_no_disk_can_hold() -> None:
+    with pytest.raises(ValueError, match=r"cannot be opened .*: give the path of a file"):
+        entries("x" * 3000)
+    with pytest.raises(ValueError, match=r"cannot be read \(File name too long\): give the path of a file"):
+        content_key(["x" * 3000], Reading())
+
+
 # --- Damage ---
 
 ROWS = {

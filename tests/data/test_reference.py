@@ -10,10 +10,12 @@ import pytest
 from Bio import bgzf
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.mutants import survivors
 
 from chordmixer.data.reference import Reference
 
 CHR1 = "ACGTacgtNN" * 13
+LETTERS = CHR1.encode() + b"TTTT"
 TEXT = ">chr1 of a worm\n" + "".join(CHR1[i : i + 60] + "\n" for i in range(0, 130, 60)) + ">chr2\nTTTT\n"
 
 
@@ -81,6 +83,13 @@ def test_an_index_of_our_own_is_kept_elsewhere(genome: Path, monkeypatch: pytest
     [
         ("chr1\t130\t16\t60\n", r"genome\.fa\.fai, line 1 is not of an index: remove the file, and it is made anew$"),
         ("chr1\t130\t16\t0\t61\n", "is not of an index"),
+        ("chr1\t130\t9223372036854775808\t60\t61\n", "is not of an index"),
+        (
+            "chr1\t130\t999999999999999999\t60\t61\n",
+            r"fai, line 1 is of another file: chr1 would end beyond the 160 by",
+        ),
+        ("chr1\t130\t16\t1\t1000000000000\n", "is not of an index"),
+        ("chr1\t500\t16\t60\t61\n", r"line 1 is of another file"),
         ("", r"genome\.fa\.fai is empty: remove the file, and it is made anew$"),
     ],
 )
@@ -91,11 +100,11 @@ def test_a_damaged_index(genome: Path, line: str, message: str) -> None:
 
 
 def test_an_index_of_another_file(genome: Path) -> None:
-    genome.with_name("genome.fa.fai").write_text("chr1\t500\t16\t60\t61\n")
+    genome.with_name("genome.fa.fai").write_text("chr1\t135\t16\t60\t61\n")
     with pytest.raises(
         ValueError, match=r"genome\.fa is not as its index says, chr1 from base 101 on: remove genome\.fa\.fai"
     ):
-        Reference(genome).fetch("chr1", 100, 150)
+        Reference(genome).fetch("chr1", 100, 135)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_an_index_of_another_file(genome: Path) -> None:
         ),
         (">a\nAC\nACGT\n", "contig a: its lines differ in length"),
         (">a\nACGT\n\nACGT\n", "contig a: its lines differ in length"),
-        (">a\nAC\n>a\nAC\n", r"contig 'a' has no name, or that of another: each needs its own; rename$"),
+        (">a\nAC\n>a\nAC\n", r"contig 'a' has no name, that of another, .*: each needs a name of its own; rename$"),
         (">a\n>b\nAC\n", r"contig a has no base: remove it, or use another copy$"),
     ],
 )
@@ -137,3 +146,25 @@ def test_a_contig_that_is_not_there(genome: Path) -> None:
         reference.check_contig("1", "calls.vcf, line 3")
     with pytest.raises(ValueError, match=r"contig 'chrX' is not in .*: it has chr1, chr2; give the reference that"):
         reference.check_contig("chrX", "calls.vcf, line 3")
+
+
+def test_a_folder_in_place_of_the_index(genome: Path) -> None:
+    genome.with_name("genome.fa.fai").mkdir()
+    assert Reference(genome).fetch("chr2", 0, 4) == b"TTTT"
+
+
+def test_without_a_cache_folder(genome: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chordmixer.data.reference.LARGE", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/none")
+    assert Reference(genome).fetch("chr2", 0, 4) == b"TTTT"
+
+
+def test_mutants(genome: Path) -> None:
+    def letters(mutant: bytes) -> list[bytes]:
+        genome.write_bytes(mutant)
+        reference = Reference(genome)
+        return [reference.fetch(name, 0, contig.length) for name, contig in reference.contigs.items()]
+
+    whole, zipped = genome.read_bytes(), genome.read_bytes().startswith(b"\x1f\x8b")
+    for mutant, found in survivors(whole, letters, seed=4):
+        assert not zipped or not mutant.startswith(b"\x1f\x8b") or b"".join(found) in (LETTERS, LETTERS * 2)

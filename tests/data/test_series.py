@@ -117,6 +117,11 @@ WHOLE = saved(np.arange(10, dtype=np.float32))
             r"shape \(\) is not \(steps,\) or",
         ),
         (header("{'descr': '<f4', 'fortran_order': False, 'shape': (1e9,)}"), r"is not a .npy file"),
+        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 1)}", b"1234"), r"not a .npy file \(shape"),
+        (
+            header("{'descr': '<f4', 'fortran_order': False, 'shape': (0, " + "9" * 30 + ")}"),
+            r"not a .npy file \(shape",
+        ),
         (header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}"), r"is not a .npy file"),
         (header("(" * 9000), r"is not a .npy file"),
         (header("__import__('os')"), r"is not a .npy file"),

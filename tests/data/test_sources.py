@@ -91,7 +91,7 @@ def test_texts_that_begin_like_a_format(text: bytes) -> None:
 
 @each_kind
 def test_memory_is_constant(kind: str) -> None:
-    packed = KINDS[kind](bytes(64 * BLOCK))
+    packed = KINDS[kind](bytes(16 * BLOCK))
     tracemalloc.start()
     source = source_of(packed, "x")
     size = 0
@@ -154,9 +154,9 @@ def test_an_error_says_how_many_records_came_before() -> None:
         raise BrokenStream("x: it broke")
 
     with pytest.raises(ValueError, match=r"^x: it broke; 2 records were read before it$"):
-        list(until_broken(entries(2)))
+        list(until_broken(source_of(b"x", "x"), entries(2)))
     with pytest.raises(ValueError, match=r"^x: it broke; 1 record was read before it$"):
-        list(until_broken(entries(1)))
+        list(until_broken(source_of(b"x", "x"), entries(1)))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
@@ -233,6 +233,29 @@ def test_without_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(ValueError, match="Zstandard files need the package zstandard: pip install zstandard"):
         everything(zstd(TEXT))
+
+
+@each_kind
+def test_a_record_without_end_stops_at_the_limit(kind: str) -> None:
+    bomb = KINDS[kind](b">a\nACGT\n>b\n" + bytes(16 * BLOCK))
+    source = source_of(bomb, "x", limit=BLOCK)
+    source.renew()
+    taken = 0
+    with pytest.raises(BrokenStream, match=r"^x: one record has over 1,048,576 bytes, .*: raise --max-record if the"):
+        while block := source.stream.read1(BLOCK):
+            taken += len(block)
+    assert taken <= BLOCK + sources.AHEAD
+    with pytest.raises(BrokenStream, match="one record has over"):
+        source.stream.read1(BLOCK)  # and not the end of the file
+
+
+def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with (
+        pytest.raises(ValueError, match=r"^- is standard input, which is closed: pipe a file into it"),
+        open_source("-"),
+    ):
+        pass
 
 
 @each_kind

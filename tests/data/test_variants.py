@@ -77,10 +77,10 @@ def test_a_table(tmp_path: Path, kind: str) -> None:
         (
             "chrom\tpos\tref\talt\n1\t2\tA\tC\n1\t2\n",
             {},
-            r"row 2 has not as many fields as the header: use another copy$",
+            r"row 2 \(before line 4\) has 2 fields and the header 4: they must agree; quote fields",
         ),
-        ("chrom\tpos\tref\talt\n", {}, r"has no rows: give a table of variants with a header$"),
-        ('chrom\tpos\tref\talt\n1\t2\tA\t"C\n', {}, r"row 1 cannot be read as a table \(.*\): correct it$"),
+        ("chrom\tpos\tref\talt\n", {}, r"has a header and no rows: give a table with records$"),
+        ('chrom\tpos\tref\talt\n1\t2\tA\t"C\n', {}, r"line 2 cannot be parsed \(.*\): quote the field well$"),
     ],
 )
 def test_a_table_with_a_fault(tmp_path: Path, text: str, columns: dict[str, Any], message: str) -> None:
@@ -95,7 +95,7 @@ def test_tables_that_are_cut(tmp_path: Path) -> None:
     rows = "".join(f"chr1\t{i}\tA\tC\t{i * i}\n" for i in range(20_000))
     whole = gzip.compress(f"chrom\tpos\tref\talt\tnote\n{rows}".encode())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"gzip stream is cut or corrupt .*; [\d,]+ rows came before it$"):
+    with pytest.raises(ValueError, match=r"gzip stream is cut or corrupt .*; [\d,]+ rows were read before it$"):
         list(read_variants(path, VariantColumns()))
     write(tmp_path / "whole.parquet", "parquet")
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-50])
@@ -125,3 +125,11 @@ def test_names_tell_of_all_variants_of_a_file(tmp_path: Path) -> None:
 def test_patterns_with_a_fault(names: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         of_name("calls.vcf", names)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+def test_line_ends_of_tables(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(end.join(["chrom,pos,ref,alt,label", "chr1,5,A,C,hit", "chr1,7,G,T,miss", ""]).encode())
+    found = [(variant.id, variant.label) for variant in read_variants(path, VariantColumns())]
+    assert found == [("chr1:5:A>C", "hit"), ("chr1:7:G>T", "miss")]

@@ -279,3 +279,9 @@ def test_a_decoder_reads_the_encoders_tokens(encoder: str) -> None:
 def test_a_decoder_needs_a_head_of_tokens() -> None:
     with pytest.raises(ValueError, match=r"decoder='network' is for answers to every token, and head='average'"):
         replace(CONFIG, decoder="network")
+
+
+def test_a_name_that_no_disk_can_hold() -> None:
+    with pytest.raises(ValueError, match=r"x{100} is neither a folder nor a repository that can be reached") as told:
+        Model.from_pretrained("x" * 3000, local_files_only=True)
+    assert len(str(told.value)) < 300

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -54,9 +57,14 @@ def root(
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     try:
-        raise SystemExit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full device shows here, and not when the interpreter ends
+        raise SystemExit(code)
     except ValueError as error:
         _stop(error, 2)
+    except OSError as error:
+        _stop(_refusal(error), 2)
     except KeyboardInterrupt as error:
         _stop(error, 130)
     except Exception as error:
@@ -68,5 +76,19 @@ def main() -> None:
 
 
 def _stop(reason: object, code: int) -> None:
-    print(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", file=sys.stderr)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # else the interpreter tries again, and leaves with a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(code) from None
+
+
+def _refusal(error: OSError) -> str:
+    """What the operating system refused; files have their own errors, so that most often it is the output."""
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
+        return f"standard output cannot be written ({error.strerror}): make room, or send it to another place"
+    what = "" if error.filename is None else f"{str(error.filename)[:100]!r}: "
+    return f"{what}the system refuses ({error.strerror or repr(error)}): check the path, its permissions and the disk"

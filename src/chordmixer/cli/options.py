@@ -108,13 +108,21 @@ def files_format(
     on_empty: Annotated[
         str, typer.Option(help="Records without a letter: error, or reject.", rich_help_panel=READING)
     ] = "error",
+    max_record: Annotated[
+        int | None,
+        typer.Option(
+            help="Most bytes of one record, decompressed; 1 GiB unless given. More is an error.",
+            rich_help_panel=READING,
+        ),
+    ] = None,
 ) -> Reading:
     """How files are read whose labels do not matter."""
     from chordmixer.data.columns import Columns
     from chordmixer.data.reading import Reading
 
     columns = columns_from(column or [], Columns())
-    return Reading(kind=format, columns=columns, features=features, on_empty=on_empty)  # type: ignore[arg-type]
+    most = {} if max_record is None else {"max_record": max_record}
+    return Reading(kind=format, columns=columns, features=features, on_empty=on_empty, **most)  # type: ignore[arg-type]
 
 
 def files_with_labels(

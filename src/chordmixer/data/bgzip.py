@@ -18,6 +18,8 @@ HEADER = 18
 """Bytes before a block's data; the block's size less one is in the last two."""
 BLOCK = 0xFF00
 """Plain bytes in a block that we write: even those that do not shrink stay below 64 KB."""
+LARGEST = 1 << 16
+"""Plain bytes in any block."""
 END = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
 """The empty block that ends a whole file."""
 
@@ -78,18 +80,31 @@ class BgzipReader:
         self.packed, self.plain = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
         self._block = lru_cache(maxsize=64)(self._read_block)
 
+    @property
+    def size(self) -> int:
+        """Of the plain content."""
+        return int(self.plain[-1])
+
     def read(self, start: int, stop: int) -> bytes:
         first, last = np.searchsorted(self.plain, [start, stop], side="right") - 1
         blocks = range(int(first), min(int(last), len(self.plain) - 2) + 1)
         at = start - int(self.plain[first])
         return b"".join(map(self._block, blocks))[at : at + stop - start]
 
+    def blocks(self) -> Iterator[bytes]:
+        """All of the plain content, block by block."""
+        return map(self._read_block, range(len(self.plain) - 1))
+
     def _read_block(self, number: int) -> bytes:
         start, stop = self.packed[number : number + 2].tolist()
+        stream = zlib.decompressobj(wbits=31)
         try:
-            return zlib.decompress(os.pread(self.handle, stop - start, start), wbits=31)
+            data = stream.decompress(os.pread(self.handle, stop - start, start), LARGEST + 1)
+            if not stream.eof or stream.unused_data or len(data) != self.plain[number + 1] - self.plain[number]:
+                raise zlib.error("its size is not what it says")
         except zlib.error as error:
             raise ValueError(f"{self.path}: a block of bgzip is damaged ({error}): use another copy") from None
+        return data
 
 
 def check_whole(path: Path) -> None:
@@ -109,6 +124,11 @@ def _blocks(handle: int, path: Path) -> Iterator[tuple[int, int]]:
         head = os.pread(handle, HEADER, packed)
         if not is_bgzip(head) or len(head) < HEADER:
             raise ValueError(f"{path}: byte {packed:,} should begin a block of bgzip: use another copy")
-        packed += struct.unpack_from("<H", head, HEADER - 2)[0] + 1
-        plain += struct.unpack("<I", os.pread(handle, 4, packed - 4).ljust(4, b"\0"))[0]
+        own = struct.unpack_from("<H", head, HEADER - 2)[0] + 1
+        held = struct.unpack("<I", os.pread(handle, 4, packed + max(own, 4) - 4).ljust(4, b"\0"))[0]
+        if own < len(END) or held > LARGEST:
+            raise ValueError(
+                f"{path}: the block of bgzip at byte {packed:,} has an impossible size: use another copy"
+            )
+        packed, plain = packed + own, plain + held
         yield packed, plain

@@ -28,6 +28,10 @@ TIMEOUT, LONGEST_WAIT = 120.0, 300.0
 """Seconds of silence until a connection is given up, and the most that a server may ask us to wait."""
 LISTED = 10_000
 """Accessions asked for at once."""
+LARGEST_PAGE, LARGEST_LIST = 1 << 30, 1 << 24
+"""The most bytes of an answer: of records, and of a search or a list of accessions. More is an error."""
+PIECE = 1 << 20
+"""Bytes of an answer that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -174,15 +178,14 @@ class Service:
             with urlopen(f"{self.server}/{utility}.fcgi", data, timeout=TIMEOUT) as answer:
                 if not (answer.chunked or answer.headers.get("Content-Length")):
                     raise PassingFault("an answer that does not say where it ends: it may be cut")
-                read: bytes = answer.read()
-                return read
+                return _body(answer, LARGEST_PAGE if "id" in form else LARGEST_LIST, self.server)
         except HTTPError as error:
             with error:
                 words = self._words(error)
             # 400 from efetch may be a record that its store cannot deliver just now.
             if error.code in (408, 429) or error.code >= 500 or (error.code == 400 and utility == "efetch"):
                 wait = error.headers.get("Retry-After", "")
-                raise PassingFault(words, float(wait) if wait.isdigit() else 0.0) from None
+                raise PassingFault(words, float(wait) if re.fullmatch("[0-9]{1,9}", wait) else 0.0) from None
             raise ValueError(f"{self.server} refuses ({words}): check --server, --api-key and the query") from None
         except (OSError, HTTPException) as error:
             raise PassingFault(getattr(error, "reason", None) or repr(error)) from None
@@ -196,6 +199,19 @@ class Service:
         return " ".join(f"HTTP {error.code} {told}".split())[:200]
 
 
+def _body(answer: Any, most: int, server: str) -> bytes:
+    """All of an answer, read piece by piece so that one without end fills no memory."""
+    body = bytearray()
+    while piece := answer.read(PIECE):
+        body += piece
+        if len(body) > most:
+            raise ValueError(
+                f"{server} sends over {most:,} bytes in one answer, the most that is read: ask for fewer records at "
+                "once with --page, or for shorter ones with --lengths"
+            )
+    return bytes(body)
+
+
 def _search_result(answer: bytes) -> Found:
     try:
         tree = ElementTree.fromstring(answer)
@@ -203,6 +219,6 @@ def _search_result(answer: bytes) -> Found:
         raise PassingFault(f"an answer that is no XML: {error}") from None
     count, key, place, fault = (tree.findtext(name, "") for name in ("Count", "QueryKey", "WebEnv", "ERROR"))
     unknown = [part.text or "" for part in tree.iterfind("ErrorList/*")]
-    if fault or not count.isdigit() or (int(count) and not (key and place)):
+    if fault or not re.fullmatch("[0-9]{1,12}", count) or (int(count) and not (key and place)):
         raise PassingFault(fault or "a search without its result")
     return Found(int(count), {"query_key": key, "WebEnv": place}, unknown)

@@ -22,7 +22,7 @@ def read_fasta(source: Source) -> Iterator[Entry]:
     Line ends of every kind, blank lines, and spaces and tabs among the letters are taken out. Lines that begin with
     `;` are comments, and stand before a record's letters.
     """
-    return until_broken(_fasta(source))
+    return until_broken(source, _fasta(source))
 
 
 def read_fastq(source: Source) -> Iterator[Entry]:
@@ -32,7 +32,7 @@ def read_fastq(source: Source) -> Iterator[Entry]:
     >>> [(entry.id, entry.sequence) for entry in read_fastq(source_of(b"@read1\\nACGT\\n+\\nIIII\\n", "reads.fq"))]
     [('read1', b'ACGT')]
     """
-    return until_broken(_fastq(source))
+    return until_broken(source, _fastq(source))
 
 
 def _fasta(source: Source) -> Iterator[Entry]:

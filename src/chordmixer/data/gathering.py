@@ -55,7 +55,13 @@ class TokenizerConfig:
 
 def default_cache() -> Path:
     """Where stores are kept: in the user's cache folder, below `chordmixer/stores`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chordmixer" / "stores"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chordmixer" / "stores"
+    except RuntimeError:
+        raise ValueError(
+            "this user has no home folder to keep read files in: set HOME or XDG_CACHE_HOME to a folder that can be "
+            "written, or give --cache"
+        ) from None
 
 
 def gather(

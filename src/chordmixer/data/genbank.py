@@ -34,7 +34,7 @@ def read_genbank(source: Source, features: str | None = None, rank: str | None =
         raise ValueError(
             f"rank={rank!r} is not in GenBank: give organism, genus, lineage:N with N from 1, or qualifier:NAME"
         )
-    return until_broken(_entries(source, features, rank))
+    return until_broken(source, _entries(source, features, rank))
 
 
 _RANK = re.compile(r"organism|genus|lineage:[1-9]\d{0,3}|qualifier:\S+")
@@ -54,7 +54,7 @@ def _entries(source: Source, features: str | None, rank: str | None) -> Iterator
         seen.update(feature.type for feature in record.features)
         chosen = (feature for feature in record.features if feature.type == features)
         for number, feature in enumerate(chosen, start=1):
-            yield _part(record, feature, f"{features} {number}", place, rank)
+            yield _part(record, feature, f"{features} {number}", place, rank, source.limit)
     if features is not None and not seen[features]:
         found = ", ".join(repr(kind) for kind, _ in seen.most_common(8)) or "none"
         raise ValueError(f"{source.name} has no feature {features!r}: it has {found}; choose one of its own")
@@ -71,15 +71,20 @@ def _whole(record: SeqRecord, place: str, rank: str | None) -> Entry:
     )
 
 
-def _part(record: SeqRecord, feature: SeqFeature, which: str, place: str, rank: str | None) -> Entry:
+def _part(record: SeqRecord, feature: SeqFeature, which: str, place: str, rank: str | None, limit: int) -> Entry:
     """A feature as a record of its own."""
     try:
+        # Its own `len` fails beyond 64 bits, and a join may name the same letters again and again.
+        size = sum(int(part.end) - int(part.start) for part in feature.location.parts)
+        if size > max(limit, len(record)):
+            raise ValueError(f"it has {size:,} letters, and {limit:,} is the most that is read of one record")
         letters = bytes(feature.extract(record.seq)).upper()
     except Exception as error:  # whatever Biopython raises: locations in other records, unknown strands
         raise ValueError(f"{place}, {which} cannot be cut out ({_line(error)}): remove it from the file") from None
-    if len(letters) != len(feature.location):
+    if len(letters) != size:
         raise ValueError(
-            f"{place}, {which} is at {feature.location}, outside of the {len(record)} letters: correct the location"
+            f"{place}, {which} is at {str(feature.location)[:100]}, outside of the {len(record)} letters: "
+            "correct the location"
         )
     name = next((feature.qualifiers[key][0] for key in _IDS if feature.qualifiers.get(key)), None)
     return Entry(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.tables import table_rows
+from chordmixer.files import is_folder
 
 FILES = "files"
 HEADER = "header:"
@@ -110,7 +111,7 @@ def named(
     A folder that holds a folder for each class keeps these classes as the labels, unless the user has given it a
     `name`, which is the label of all that it holds.
     """
-    folder = Path(path).is_dir() and name is None
+    folder = is_folder(path) and name is None
     by_file = [role for role, rule in rules.items() if rule == FILES]
     names = {role: name if role == "label" and name is not None else file_label(path) for role in by_file}
     patterns = {role: header_pattern(rule) for role, rule in rules.items() if rule.startswith(HEADER)}
@@ -132,10 +133,10 @@ def named(
             )
 
 
-def read_label_table(path: Path | str, columns: Columns) -> dict[str, dict[str, Any]]:
+def read_label_table(path: Path | str, columns: Columns, limit: int | None = None) -> dict[str, dict[str, Any]]:
     """What a table says of each id: label, target, split, group or weight, as far as it has such columns."""
     table: dict[str, dict[str, Any]] = {}
-    for number, row in table_rows(path, replace(columns, sequence=ABSENT)):
+    for number, row in table_rows(path, replace(columns, sequence=ABSENT), limit):
         name = row.pop("id")
         if name is None:
             raise ValueError(f"{path}, row {number} has no id: it tells which record is meant; fill it in")

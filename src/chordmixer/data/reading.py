@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Literal, get_args
 
 from chordmixer.data.columns import Columns
@@ -16,9 +17,10 @@ from chordmixer.data.fasta import read_fasta, read_fastq
 from chordmixer.data.genbank import read_genbank
 from chordmixer.data.labels import FILES, HEADER, Policy, header_pattern, joined, named, own_name, read_label_table
 from chordmixer.data.series import MAGIC, read_series, read_series_folder
-from chordmixer.data.sources import Source, open_source
+from chordmixer.data.sources import MAX_RECORD, Source, open_source
 from chordmixer.data.tables import PARQUET, delimiter, read_csv, read_jsonl, read_parquet
 from chordmixer.data.texts import class_files, read_text, read_text_folder
+from chordmixer.files import is_folder
 
 Kind = Literal["auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy"]
 
@@ -48,6 +50,9 @@ class Reading:
     whose header lacks the label or group."""
     names: tuple[str, ...] = ()
     """With labels `files`, the class of each file in their order; (): their own names."""
+    max_record: int = MAX_RECORD
+    """The most letters, steps or bytes that one record may have, decompressed; 1 GiB, which is four times the longest
+    human chromosome. A longer one is an error, so that a damaged or hostile file cannot fill the memory."""
 
     def __post_init__(self) -> None:
         for name, value, options in (
@@ -57,6 +62,8 @@ class Reading:
         ):
             if value not in options:
                 raise ValueError(f"{name}={value!r} is not a choice: give one of {', '.join(options)}")
+        if self.max_record < 1:
+            raise ValueError(f"max_record={self.max_record} is too small: give 1 byte or more")
         for rule in (self.labels, self.group):
             if rule is not None and rule.startswith(HEADER):
                 header_pattern(rule)
@@ -88,9 +95,14 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
         _entries(path, reading, account, name) for path, name in zip(paths, names, strict=True)
     )
     if reading.table is not None:
-        table = read_label_table(reading.table, reading.columns)
+        table = read_label_table(reading.table, reading.columns, reading.max_record)
         entries = joined(entries, table, reading.table, reading.on_unmatched, account)
     for entry in entries:
+        if entry.length > reading.max_record:
+            raise ValueError(
+                f"{entry.place}: record {entry.id!r} has a length of {entry.length:,}, and {reading.max_record:,} is "
+                "the most that is read of one: leave it out, or raise --max-record"
+            )
         if entry.length:
             yield entry
         elif reading.on_empty == "reject":
@@ -129,11 +141,12 @@ def content_key(paths: Sequence[Path | str], reading: Reading) -> str | None:
     Names count without their folders: they are in the ids of records that have none, and may be the labels.
     """
     given = [Path(path) for path in (*paths, *([reading.table] if reading.table is not None else []))]
-    if any(str(path) == "-" or (path.exists() and not (path.is_file() or path.is_dir())) for path in given):
+    if any(str(path) == "-" or _is_stream(path) for path in given):
         return None
     settings = asdict(replace(reading, labels="table") if reading.table is not None else reading)
     if not reading.names:
         del settings["names"]  # so that keys are those of versions without it
+    del settings["max_record"]  # what is read, if it is, does not depend on it
     contents = [[name, _sha256(path)] for top in given for name, path in _files(top)]
     return hashlib.sha256(json.dumps([settings, contents], sort_keys=True).encode()).hexdigest()
 
@@ -143,7 +156,7 @@ def content_key(paths: Sequence[Path | str], reading: Reading) -> str | None:
 
 def _entries(path: Path | str, reading: Reading, account: Account, name: str | None) -> Iterator[Entry]:
     """The records of one path, with what its name, or the one that it was given, or their headers say."""
-    inside = _folder(Path(path), reading, account) if Path(path).is_dir() else _file(path, reading)
+    inside = _folder(Path(path), reading, account) if is_folder(path) else _file(path, reading)
     rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
     return named(inside, path, rules, reading.on_unmatched, account, name)
 
@@ -153,7 +166,7 @@ def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:
     columns = reading.columns
     if reading.table is not None:
         columns = Columns(id=columns.id, sequence=columns.sequence)
-    with open_source(path) as source:
+    with open_source(path, reading.max_record) as source:
         kind = sniff(source) if reading.kind == "auto" else reading.kind
         yield from _READERS[kind](source, replace(reading, columns=columns))
 
@@ -204,7 +217,8 @@ def _folder(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]
             f"{folder} is a folder of {kind} files: of folders, texts and .npy files are read; "
             f"give {folder / '*'}, or --format text"
         )
-    return read_text_folder(folder, account) if kind == "text" else read_series_folder(folder, account)
+    read_folder = read_text_folder if kind == "text" else read_series_folder
+    return read_folder(folder, account, reading.max_record)
 
 
 def _sniff_folder(folder: Path) -> Kind:
@@ -218,11 +232,20 @@ def _sniff_folder(folder: Path) -> Kind:
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
     """The files of a path, under the names that `read` sees."""
-    if path.is_dir():
+    if is_folder(path):
         inside = (file for file, _ in class_files(path, Account()))
         yield from ((f"{own_name(path)}/{file.relative_to(path).as_posix()}", file) for file in inside)
     else:
         yield own_name(path), path
+
+
+def _is_stream(path: Path) -> bool:
+    """Neither a file nor a folder, but there."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (S_ISREG(mode) or S_ISDIR(mode))
 
 
 def _first_bytes(path: Path) -> bytes:

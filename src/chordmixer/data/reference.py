@@ -6,17 +6,20 @@ older than its FASTA, one is made here and, of a large file, kept in the user's 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import io
 import os
+import re
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from chordmixer import files
 from chordmixer.data.bgzip import HEADER, BgzipReader, is_bgzip
 from chordmixer.data.gathering import default_cache
+from chordmixer.data.sources import BLOCK, MAX_RECORD, Blocks, BrokenStream
 
 LARGE = 1 << 20
 """Bytes of a file from which on our own index is worth keeping."""
@@ -51,21 +54,23 @@ class Reference:
         self.path = Path(path)
         if not self.path.is_file():
             raise ValueError(f"{path} is not a file: give a reference as FASTA, plain or of bgzip")
-        with self.path.open("rb") as file:
-            head = file.read(HEADER)
-        if head.startswith(b"\x1f\x8b") and not is_bgzip(head):
-            raise ValueError(
-                f"{path} is compressed by gzip, of which no part can be read alone: unpack it, or compress it again "
-                "with bgzip"
-            )
-        self.bytes: _Plain | BgzipReader = BgzipReader(self.path) if is_bgzip(head) else _Plain(self.path)
-        self.contigs = _contigs(self.path, zipped=is_bgzip(head))
+        with _explaining(self.path):
+            with self.path.open("rb") as file:
+                head = file.read(HEADER)
+            if head.startswith(b"\x1f\x8b") and not is_bgzip(head):
+                raise ValueError(
+                    f"{path} is compressed by gzip, of which no part can be read alone: unpack it, or compress it "
+                    "again with bgzip"
+                )
+            self.bytes: _Plain | BgzipReader = BgzipReader(self.path) if is_bgzip(head) else _Plain(self.path)
+            self.contigs = _contigs(self.path, self.bytes)
 
     def fetch(self, name: str, start: int, stop: int) -> bytes:
         """The letters from base `start` on, counted from 0, up to `stop`, as they stand in the file."""
         contig = self.contigs[name]
         assert 0 <= start < stop <= contig.length
-        letters = self.bytes.read(_at(contig, start), _at(contig, stop - 1) + 1).translate(None, b"\r\n")
+        with _explaining(self.path):
+            letters = self.bytes.read(_at(contig, start), _at(contig, stop - 1) + 1).translate(None, b"\r\n")
         if len(letters) != stop - start or b">" in letters:
             raise ValueError(
                 f"{self.path} is not as its index says, {name} from base {start + 1:,} on: remove "
@@ -95,8 +100,24 @@ class _Plain:
         self.handle = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.handle)
 
+    @property
+    def size(self) -> int:
+        return os.fstat(self.handle).st_size
+
     def read(self, start: int, stop: int) -> bytes:
         return os.pread(self.handle, stop - start, start)
+
+    def blocks(self) -> Iterator[bytes]:
+        return (self.read(start, start + BLOCK) for start in range(0, self.size, BLOCK))
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    """The one place where a fault of the disk or of a damaged file becomes our error."""
+    try:
+        yield
+    except (OSError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{path} or its index cannot be read ({error}): use another copy") from None
 
 
 def _at(contig: Contig, base: int) -> int:
@@ -106,32 +127,58 @@ def _at(contig: Contig, base: int) -> int:
 # --- The index ---
 
 
-def _contigs(path: Path, zipped: bool) -> dict[str, Contig]:
+def _contigs(path: Path, reader: _Plain | BgzipReader) -> dict[str, Contig]:
     """From the index beside the file, or from one of our own; the user's folder is never written to."""
     about, beside = path.stat(), path.with_name(path.name + ".fai")
-    if beside.exists() and beside.stat().st_mtime >= about.st_mtime:
-        return _read_index(beside)
-    facts = repr((str(path.absolute()), about.st_size, about.st_mtime_ns))
-    own = default_cache().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"
-    if own.exists():
-        return _read_index(own)
-    with gzip.open(path) if zipped else path.open("rb") as file:
-        found = dict(scan(file, str(path)))
+    if beside.is_file() and beside.stat().st_mtime >= about.st_mtime:
+        return _read_index(beside, reader.size)
+    own = _own_index(path, about)
+    if own is not None and own.is_file():
+        return _read_index(own, reader.size)
+    found = dict(scan(_lines(reader, path), str(path)))
     if not found:
         raise ValueError(f"{path} has no contig: no line begins with >; give a FASTA file")
-    if about.st_size >= LARGE:
+    if own is not None and about.st_size >= LARGE:
         lines = ("\t".join(map(str, (name, *contig))) for name, contig in found.items())
-        files.write_text(own, "\n".join(lines) + "\n")
+        with suppress(ValueError):  # without room for it, it is made anew each time
+            files.write_text(own, "\n".join(lines) + "\n")
     return found
 
 
-def _read_index(path: Path) -> dict[str, Contig]:
+def _own_index(path: Path, about: os.stat_result) -> Path | None:
+    """Where an index of our own is kept; None where the user has no cache folder."""
+    facts = repr((str(path.absolute()), about.st_size, about.st_mtime_ns))
+    with suppress(ValueError):
+        return default_cache().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"
+    return None
+
+
+def _lines(reader: _Plain | BgzipReader, path: Path) -> Iterator[bytes]:
+    """Lines with their ends, none of them longer than a record may be."""
+    fault = BrokenStream(f"{path}: one line has over {MAX_RECORD:,} bytes, the most that is read: use shorter lines")
+    blocks = Blocks(reader.blocks(), MAX_RECORD, fault)
+    for line in io.BufferedReader(blocks, BLOCK):
+        blocks.taken = 0
+        yield line
+
+
+_INDEX = re.compile(r"([^\t]+)\t(\d{1,18})\t(\d{1,18})\t(\d{1,18})\t(\d{1,18})", re.ASCII)
+
+
+def _read_index(path: Path, size: int) -> dict[str, Contig]:
+    """The contigs of an index, which lie within the `size` bytes of the plain file."""
     contigs: dict[str, Contig] = {}
     for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), start=1):
-        name, *numbers = line.split("\t")
-        if len(numbers) != 4 or not all(word.isdecimal() for word in numbers) or int(numbers[2]) < 1:
+        words = _INDEX.fullmatch(line)
+        contig = Contig(*map(int, words.groups()[1:])) if words else Contig(0, 0, 0, 0)
+        if not words or not (contig.length and 1 <= contig.bases <= contig.width <= contig.bases + 2):
             raise ValueError(f"{path}, line {number} is not of an index: remove the file, and it is made anew")
-        contigs[name] = Contig(*map(int, numbers))
+        if _at(contig, contig.length - 1) >= size:
+            raise ValueError(
+                f"{path}, line {number} is of another file: {words[1]} would end beyond the {size:,} bytes of the "
+                "FASTA file; remove the index, and it is made anew"
+            )
+        contigs[words[1]] = contig
     if not contigs:
         raise ValueError(f"{path} is empty: remove the file, and it is made anew")
     return contigs
@@ -154,9 +201,10 @@ def scan(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Contig]]:
                 yield name, _contig(path, name, length, start, bases, width)
             words = line[1:].split(None, 1)
             name = words[0].decode(errors="backslashreplace") if words else ""
-            if not name or name in names:
+            if not name or name in names or not name.isprintable():
                 raise ValueError(
-                    f"{path}: contig {name!r} has no name, or that of another: each needs its own; rename"
+                    f"{path}: contig {name[:40]!r} has no name, that of another, or control characters in it: each "
+                    "needs a name of its own; rename"
                 )
             names.add(name)
             length, start, bases, width, ended = 0, offset, 0, 0, False

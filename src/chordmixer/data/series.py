@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAGIC = b"\x93NUMPY"
 
 _BAD_HEADER = (ValueError, SyntaxError, TypeError, KeyError, OverflowError, RecursionError, MemoryError, TokenError)
+"""What numpy raises of a damaged header."""
 
 
 def read_series(source: Source) -> Iterator[Entry]:
@@ -29,10 +30,10 @@ def read_series(source: Source) -> Iterator[Entry]:
     yield Entry(Path(source.name).name, _load(source), place=source.name)
 
 
-def read_series_folder(folder: Path, account: Account) -> Iterator[Entry]:
+def read_series_folder(folder: Path, account: Account, limit: int | None = None) -> Iterator[Entry]:
     """A record for each `.npy` file of a folder, or of its folders, which then name the classes."""
     for path, label in class_files(folder, account):
-        with open_source(path) as source:
+        with open_source(path, limit) as source:
             yield Entry(path.relative_to(folder).as_posix(), _load(source), place=source.name, label=label)
 
 
@@ -61,25 +62,35 @@ def as_series(values: Any) -> np.ndarray:
 
 def _load(source: Source) -> np.ndarray:
     """The array of a `.npy` file, whose header is believed only as far as the bytes go. Nothing is unpickled."""
-    data = source.stream.read()
     try:
-        shape, transposed, dtype, start = _header(data)
+        shape, transposed, dtype, start = _header(source.head)
     except _BAD_HEADER as error:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise ValueError(f"{source.name} is not a .npy file ({reason}): save it with numpy.save") from None
     if dtype.kind not in "biuf":
         raise ValueError(f"{source.name} holds {dtype}, not real numbers: save it as float32")
-    claimed, held = math.prod(shape) * dtype.itemsize, len(data) - start
-    if claimed != held:
-        raise ValueError(
-            f"{source.name} claims {claimed:,} bytes of numbers and holds {held:,}: it is cut or damaged; "
-            "use another copy"
-        )
-    array = np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if transposed else "C")
+    array = np.frombuffer(_numbers(source, start, math.prod(shape) * dtype.itemsize), dtype)
     try:
-        return as_series(array)
+        return as_series(array.reshape(shape, order="F" if transposed else "C"))
     except ValueError as error:
         raise ValueError(f"{source.name}: {error}") from None
+
+
+def _numbers(source: Source, start: int, claimed: int) -> bytes:
+    """All bytes behind the header; not one more than it claims is read."""
+    if claimed > source.limit:
+        raise ValueError(
+            f"{source.name} claims {claimed:,} bytes of numbers, and a record has {source.limit:,} at most: "
+            "use another copy, or raise --max-record if the file is sound"
+        )
+    data = source.stream.read(start + claimed + 1)[start:]
+    if len(data) != claimed:
+        more = " or more" if len(data) > claimed else ""
+        raise ValueError(
+            f"{source.name} claims {claimed:,} bytes of numbers and holds {len(data):,}{more}: it is cut or damaged; "
+            "use another copy"
+        )
+    return data
 
 
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -92,6 +103,6 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a damaged header may also be odd Python
         shape, transposed, dtype = readers[version](file)
-    if min(shape, default=0) < 0:
+    if not all(type(size) is int and 0 <= size < 1 << 62 for size in shape):  # numpy takes True for a size too
         raise ValueError(f"shape {shape}")
     return shape, transposed, dtype, file.tell()

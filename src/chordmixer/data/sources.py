@@ -12,22 +12,27 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from chordmixer.data.entries import Entry
+from typing import Any, BinaryIO, TypeVar
 
 BLOCK = 1 << 20
 """Bytes of a plain file that are read at once, and about what a decompressor gives at once."""
 HEAD = 1 << 16
+MAX_RECORD = 1 << 30
+"""Bytes of one record, decompressed, unless the user gives another limit: four human chromosomes 1."""
+AHEAD = 4 * BLOCK
+"""Bytes that readers may take beyond a record's end before they give it out."""
+
+
+T = TypeVar("T")
 
 
 class BrokenStream(ValueError):
-    """The bytes end or turn to rubbish in the middle; `until_broken` adds how many records came before."""
+    """The bytes end, turn to rubbish or grow without bound; `until_broken` adds how many records came before."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +50,47 @@ class Source:
     """Decompressed, without a byte order mark. `read1` gives all that came before a fault; `read` may not."""
     head: bytes
     """The first 64 KB, or all if it is less, for telling formats apart; the stream has them still."""
+    limit: int
+    """The most bytes of one record."""
+    blocks: Blocks
+    """What the stream reads from."""
+
+    def renew(self) -> None:
+        """A record ends here: the next one may have as many bytes again."""
+        self.blocks.taken = 0
 
 
 @contextmanager
-def open_source(path: Path | str) -> Iterator[Source]:
-    """Open a file, or standard input for `-`: gzip, bzip2, xz, Zstandard or plain, told by the first bytes."""
+def open_source(path: Path | str, limit: int | None = None) -> Iterator[Source]:
+    """Open a file, or standard input for `-`: gzip, bzip2, xz, Zstandard or plain, told by the first bytes.
+
+    A record of more than `limit` bytes is an error; None: more than `MAX_RECORD`, where the user has no say.
+    """
     name = str(path)
     if name == "-":
-        yield _source(name, sys.stdin.buffer)
+        if sys.stdin is None:
+            raise ValueError("- is standard input, which is closed: pipe a file into it, or give the path of a file")
+        yield _source(name, sys.stdin.buffer, limit)
         return
     with _opened(name) as file:
-        yield _source(name, file)
+        yield _source(name, file, limit)
 
 
-def source_of(data: bytes, name: str) -> Source:
+def source_of(data: bytes, name: str, limit: int | None = None) -> Source:
     """A source from bytes in memory, under a name for messages."""
-    return _source(name, io.BytesIO(data))
+    return _source(name, io.BytesIO(data), limit)
 
 
-def until_broken(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """The entries as they come; where their stream breaks, the error says how many came before."""
+def until_broken(source: Source, records: Iterable[T], what: str = "record") -> Iterator[T]:
+    """The records as they come, each within the limit; where their stream breaks, the error counts those before."""
     count = 0
     try:
-        for entry in entries:
-            yield entry
+        for record in records:
+            source.renew()
+            yield record
             count += 1
     except BrokenStream as error:
-        raise ValueError(f"{error}; {count:,} record{'s were' if count != 1 else ' was'} read before it") from None
+        raise ValueError(f"{error}; {count:,} {what}{'s were' if count != 1 else ' was'} read before it") from None
 
 
 def _opened(name: str) -> BinaryIO:
@@ -87,7 +106,7 @@ def _opened(name: str) -> BinaryIO:
         raise ValueError(f"{name!r} cannot be opened ({error}): give the path of a file") from None
 
 
-def _source(name: str, file: BinaryIO) -> Source:
+def _source(name: str, file: BinaryIO, limit: int | None = None) -> Source:
     kind, blocks = _plain_blocks(name, file)
     blocks = _gathered(blocks)
     head = next(blocks).removeprefix(codecs.BOM_UTF8)
@@ -99,7 +118,11 @@ def _source(name: str, file: BinaryIO) -> Source:
     for what, pattern in _ARCHIVES.items():
         if pattern.match(head):
             raise ValueError(f"{name} is a {what} archive: single files are read; unpack it and give what is inside")
-    return Source(name, io.BufferedReader(_Blocks(chain([head], blocks)), BLOCK), head[:HEAD])
+    most = MAX_RECORD if limit is None else limit
+    cure = "use another copy of the file" if limit is None else "raise --max-record if the file is sound"
+    fault = BrokenStream(f"{name}: one record has over {most:,} bytes, the most that is read of one: {cure}")
+    raw = Blocks(chain([head], blocks), most + AHEAD, fault)
+    return Source(name, io.BufferedReader(raw, BLOCK), head[:HEAD], most, raw)
 
 
 _WRONG_MARKS = {  # UTF-32 first: its little-endian mark begins with that of UTF-16
@@ -133,12 +156,13 @@ def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield b"".join(taken)
 
 
-class _Blocks(io.RawIOBase):
-    """Blocks of bytes as a file, for `io.BufferedReader`."""
+class Blocks(io.RawIOBase):
+    """Blocks of bytes as a file, for `io.BufferedReader`; `too_much` is raised after `most` without a new record."""
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self.blocks = blocks
+    def __init__(self, blocks: Iterator[bytes], most: int, too_much: BrokenStream) -> None:
+        self.blocks, self.most, self.too_much = blocks, most, too_much
         self.rest = memoryview(b"")
+        self.taken = 0
         self.fault: BrokenStream | None = None
 
     def readable(self) -> bool:
@@ -156,6 +180,10 @@ class _Blocks(io.RawIOBase):
             self.fault = fault
             raise
         count = min(len(target), len(self.rest))
+        self.taken += count
+        if self.taken > self.most:
+            self.fault = self.too_much
+            raise self.fault
         target[:count] = self.rest[:count]
         self.rest = self.rest[count:]
         return count

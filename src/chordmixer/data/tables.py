@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,29 +44,61 @@ class Row(NamedTuple):
     """What the table says of each role that it has a column for."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """An open CSV, TSV or Parquet file."""
+
+    names: list[str]
+    """Of its columns."""
+    rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
+    """Each row, by name, of these columns alone."""
+
+
 def read_csv(source: Source, columns: Columns) -> Iterator[Entry]:
     """The records of a table with a header, its fields apart by tab, comma or semicolon."""
-    return until_broken(entry(source.name, *row) for row in csv_rows(source, columns))
+    return until_broken(source, (entry(source.name, *row) for row in _rows(_csv(source), columns, source.name)))
 
 
 def read_jsonl(source: Source, columns: Columns) -> Iterator[Entry]:
     """The records of a file with one JSON object a line."""
-    return until_broken(entry(source.name, *row) for row in jsonl_rows(source, columns))
+    return until_broken(source, (entry(source.name, *row) for row in _jsonl_rows(source, columns)))
 
 
 def read_parquet(path: Path | str, columns: Columns) -> Iterator[Entry]:
     """The records of a Parquet file; a list column is a real-valued series."""
-    return (entry(str(path), *row) for row in parquet_rows(path, columns))
+    with _parquet(path) as table:
+        for row in _rows(table, columns, str(path)):
+            yield entry(str(path), *row)
 
 
-def table_rows(path: Path | str, columns: Columns) -> Iterator[Row]:
+def table_rows(path: Path | str, columns: Columns, limit: int | None = None) -> Iterator[Row]:
     """The rows of a table in any of these formats, told by what it holds."""
+    with open_source(path, limit) as source:
+        if source.head.startswith(PARQUET):
+            with _parquet(path) as table:
+                yield from _rows(table, columns, str(path))
+        elif source.head.lstrip().startswith(b"{"):
+            yield from until_broken(source, _jsonl_rows(source, columns), "row")
+        else:
+            yield from until_broken(source, _rows(_csv(source), columns, source.name), "row")
+
+
+@contextmanager
+def open_table(path: Path | str) -> Iterator[Table]:
+    """A CSV, TSV or Parquet file, for those who choose its columns themselves."""
     with open_source(path) as source:
         if source.head.startswith(PARQUET):
-            yield from parquet_rows(path, columns)
+            with _parquet(path) as table:
+                yield table
         else:
-            read = jsonl_rows if source.head.lstrip().startswith(b"{") else csv_rows
-            yield from read(source, columns)
+            plain = _csv(source)
+            yield Table(plain.names, lambda names: until_broken(source, plain.rows(names), "row"))
+
+
+def _rows(table: Table, columns: Columns, name: str) -> Iterator[Row]:
+    found = find(columns, table.names, name)
+    for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
+        yield Row(number, values(row, found, f"{name}, row {number}"))
 
 
 def delimiter(line: str) -> str | None:
@@ -82,8 +115,7 @@ def delimiter(line: str) -> str | None:
 # --- CSV ---
 
 
-def csv_rows(source: Source, columns: Columns) -> Iterator[Row]:
-    """The rows of a CSV or TSV file."""
+def _csv(source: Source) -> Table:
     csv.field_size_limit(LONGEST_FIELD)  # for the whole process: the parser has no other way
     lines = _lines(source, newline="")
     head = next((line for line in lines if line.strip()), None)
@@ -92,18 +124,21 @@ def csv_rows(source: Source, columns: Columns) -> Iterator[Row]:
     parser = csv.reader(chain([head], lines), delimiter=delimiter(head) or ",", strict=True)
     records = _parsed(parser, source.name)
     header = next(records)
-    found = find(columns, header, source.name)
-    number = 0
-    for number, fields in enumerate(records, start=1):
-        place = f"{source.name}, row {number}"
-        if len(fields) != len(header):
-            raise ValueError(
-                f"{place} (before line {parser.line_num + 1}) has {len(fields)} fields and the header "
-                f"{len(header)}: they must agree; quote fields that hold the delimiter"
-            )
-        yield Row(number, values(dict(zip(header, fields, strict=True)), found, place))
-    if not number:
-        raise ValueError(f"{source.name} has a header and no rows: give a table with records")
+
+    def rows(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        places = {name: header.index(name) for name in names}
+        number = 0
+        for number, fields in enumerate(records, start=1):
+            if len(fields) != len(header):
+                raise ValueError(
+                    f"{source.name}, row {number} (before line {parser.line_num + 1}) has {len(fields)} fields and "
+                    f"the header {len(header)}: they must agree; quote fields that hold the delimiter"
+                )
+            yield {name: fields[place] for name, place in places.items()}
+        if not number:
+            raise ValueError(f"{source.name} has a header and no rows: give a table with records")
+
+    return Table(header, rows)
 
 
 def _parsed(parser: Iterator[list[str]], name: str) -> Iterator[list[str]]:
@@ -136,7 +171,7 @@ def _lines(source: Source, newline: str | None) -> Iterator[str]:
 # --- JSON Lines ---
 
 
-def jsonl_rows(source: Source, columns: Columns) -> Iterator[Row]:
+def _jsonl_rows(source: Source, columns: Columns) -> Iterator[Row]:
     """The rows of a JSON Lines file; keys that a row leaves out are missing values."""
     layouts: dict[tuple[str, ...], dict[str, str]] = {}
     number = 0
@@ -175,23 +210,26 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 # --- Parquet ---
 
 
-def parquet_rows(path: Path | str, columns: Columns) -> Iterator[Row]:
-    """The rows of a Parquet file; pages that carry a checksum are verified."""
+@contextmanager
+def _parquet(path: Path | str) -> Iterator[Table]:
+    """A Parquet file; pages that carry a checksum are verified."""
     from pyarrow import parquet
 
     with _explaining(path):
         file = parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=BUFFER)
         names = file.schema_arrow.names
-    with file:
-        found = find(columns, names, str(path))
-        number = 0
-        for piece in _pieces(file, path, list(dict.fromkeys(found.values()))):
+
+    def rows(chosen: Sequence[str]) -> Iterator[dict[str, Any]]:
+        empty = True
+        for piece in _pieces(file, path, list(chosen)):
             for fields in zip(*piece.values(), strict=True):
-                number += 1
-                row = dict(zip(piece, fields, strict=True))
-                yield Row(number, values(row, found, f"{path}, row {number}"))
-    if not number:
-        raise ValueError(f"{path} has no rows: give a table with records")
+                empty = False
+                yield dict(zip(piece, fields, strict=True))
+        if empty:
+            raise ValueError(f"{path} has no rows: give a table with records")
+
+    with file:
+        yield Table(names, rows)
 
 
 def _pieces(file: ParquetFile, path: Path | str, names: list[str]) -> Iterator[dict[str, list[Any]]]:

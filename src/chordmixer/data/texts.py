@@ -18,14 +18,14 @@ def read_text(source: Source) -> Iterator[Entry]:
     yield Entry(Path(source.name).name, _load(source), place=source.name)
 
 
-def read_text_folder(folder: Path, account: Account) -> Iterator[Entry]:
+def read_text_folder(folder: Path, account: Account, limit: int | None = None) -> Iterator[Entry]:
     """A record for each file of a folder, or of its folders, which then name the classes."""
     for path, label in class_files(folder, account):
         name = path.relative_to(folder).as_posix()
         if not path.stat().st_size:
             yield Entry(name, "", place=str(path), label=label)
             continue
-        with open_source(path) as source:
+        with open_source(path, limit) as source:
             yield Entry(name, _load(source), place=source.name, label=label)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chordmixer.data.sources import BrokenStream, open_source
-from chordmixer.data.tables import PARQUET, delimiter
+from chordmixer.data.sources import open_source
+from chordmixer.data.tables import open_table
 from chordmixer.data.vcf import MAGIC, Line, Variant, open_vcf
 
 USUAL = {
@@ -135,17 +133,15 @@ def _variant(contig: str, position: Any, ref: str, alt: str, place: str, told: M
 def _of_table(
     path: Path | str, columns: VariantColumns, said: Mapping[str, str], told: Sequence[str]
 ) -> Iterator[Variant]:
-    found: dict[str, str] = {}
-    number = 0
-    for number, row in enumerate(_rows(path), start=1):
-        found = found or _find(columns, list(row), path, told)
-        place = f"{path}, row {number}"
-        cells = {role: _text(row[name]) for role, name in found.items()}
-        besides = {**{role: cells[role] for role in told if role in cells}, **said}
-        for alt in cells["alt"].split(","):
-            yield _variant(cells["contig"], cells["position"], cells["ref"], alt, place, besides)
-    if not number:
-        raise ValueError(f"{path} has no rows: give a table of variants with a header")
+    with open_table(path) as table:
+        found = _find(columns, table.names, path, told)
+        for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
+            cells = {role: _text(row[name]) for role, name in found.items()}
+            besides = {**{role: cells[role] for role in told if role in cells}, **said}
+            for alt in cells["alt"].split(","):
+                yield _variant(
+                    cells["contig"], cells["position"], cells["ref"], alt, f"{path}, row {number}", besides
+                )
 
 
 def _find(columns: VariantColumns, names: Sequence[str], path: Path | str, told: Sequence[str]) -> dict[str, str]:
@@ -168,38 +164,3 @@ def _find(columns: VariantColumns, names: Sequence[str], path: Path | str, told:
 def _text(value: Any) -> str:
     missing = value is None or (isinstance(value, float) and math.isnan(value))
     return "" if missing else str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
-
-
-def _rows(path: Path | str) -> Iterator[dict[str, Any]]:
-    """The rows of a CSV, TSV or Parquet file."""
-    with open_source(path) as source:
-        if source.head.startswith(PARQUET):
-            yield from _parquet_rows(path)
-            return
-        text = io.TextIOWrapper(source.stream, encoding="utf-8-sig", newline="")
-        mark = delimiter(source.head.partition(b"\n")[0].decode(errors="replace")) or "\t"
-        count = 0
-        try:
-            for row in csv.DictReader(text, delimiter=mark, strict=True):
-                if None in row or None in row.values():
-                    raise ValueError(
-                        f"{path}, row {count + 1} has not as many fields as the header: use another copy"
-                    )
-                count += 1
-                yield row
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}, row {count + 1} cannot be read as a table ({error}): correct it") from None
-        except BrokenStream as error:
-            raise ValueError(f"{error}; {count:,} rows came before it") from None
-
-
-def _parquet_rows(path: Path | str) -> Iterator[dict[str, Any]]:
-    from pyarrow import ArrowException, parquet
-
-    try:
-        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            for batch in file.iter_batches(4096):
-                yield from batch.to_pylist()
-    except (ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ValueError(f"{path} cannot be read as Parquet ({reason}): use another copy") from None

@@ -108,6 +108,7 @@ def _lines(source: Source) -> Iterator[Line]:
                 fields = raw.rstrip(b"\r\n").split(b"\t")
                 _check(place, fields, columns)
                 count += 1
+            source.renew()
             yield Line(number, raw, fields, place)
     except BrokenStream as error:
         raise ValueError(f"{error}; {count:,} line{'s' if count != 1 else ''} with variants came before it") from None

@@ -180,7 +180,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
     @classmethod
     def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:
         """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub."""
-        folder = Path(source) if Path(source).is_dir() else _download(str(source), hub)
+        folder = Path(source) if files.is_folder(source) else _download(str(source), hub)
         if (folder / files.MANIFEST).exists():
             files.verify(folder, ["config.json", "model.safetensors"])
         config = read_config(folder)
@@ -215,6 +215,6 @@ def _download(repository: str, hub: dict[str, Any]) -> Path:
         return Path(snapshot_download(repository, allow_patterns=wanted, **hub))
     except (ValueError, OSError) as error:  # the hub's own errors are of these kinds
         raise ValueError(
-            f"{repository} is neither a folder nor a repository that can be reached: give a run folder or a "
+            f"{repository[:100]} is neither a folder nor a repository that can be reached: give a run folder or a "
             "Hugging Face repository id"
         ) from error
