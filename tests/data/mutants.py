@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 COUNT = int(os.environ.get("MUTANTS", "150"))
 """How many each test makes: `MUTANTS=2000 python -m pytest tests/data -k mutants` for a thorough run."""
 T = TypeVar("T")
+Change = Callable[[bytes, random.Random], bytes]
 
 
 def mutants(data: bytes, count: int, seed: int) -> Iterator[bytes]:
     """Copies with one to three of the `CHANGES` each; the same for the same seed."""
-    for number in range(count):
-        draw = random.Random(f"{seed} {number}")
-        mutant = data
-        for _ in range(draw.choice((1, 1, 2, 3))):
-            mutant = draw.choice(CHANGES)(mutant, draw)
-        yield mutant
+    return (mutant(data, random.Random(f"{seed} {number}")) for number in range(count))
+
+
+def mutant(data: bytes, draw: random.Random, changes: Sequence[Change] | None = None) -> bytes:
+    """A copy with one to three of the changes; where they come to nothing, with one more."""
+    damaged = data
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        damaged = draw.choice(changes or CHANGES)(damaged, draw)
+    return damaged if damaged != data else flip(data, draw)
 
 
 def survivors(data: bytes, read: Callable[[bytes], T], seed: int, count: int = COUNT) -> list[tuple[bytes, T]]:
@@ -92,7 +98,65 @@ def renumber(data: bytes, draw: random.Random) -> bytes:
     return data[:at] + str(draw.randrange(10)).encode() + data[at + 1 :]
 
 
-CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
+NUMBERS = (b"-1", b"0", b"True", b"1e999", b"nan", b"2147483648", b"9223372036854775808", b"9" * 30, b"9" * 5000)
+
+
+def exaggerate(data: bytes, draw: random.Random) -> bytes:
+    """Another number for one, that no file can mean."""
+    found = list(re.finditer(rb"\d+", data))
+    if not found:
+        return flip(data, draw)
+    number = draw.choice(found)
+    return data[: number.start()] + draw.choice(NUMBERS) + data[number.end() :]
+
+
+def end_lines(data: bytes, draw: random.Random) -> bytes:
+    """Other line ends, for all or for one."""
+    return data.replace(b"\n", draw.choice((b"\r", b"\r\n", b"\n\n", b"\x0b")), draw.choice((-1, 1)))
+
+
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, -0.5, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf")),
+    *("", "x", "x" * 3000, "\x1b[31m", "a\0b", "1e999", [], {}, [[]], [None], [[1], 2], {"a": 1}),
+)
+
+
+def change_json(data: bytes, draw: random.Random) -> bytes:
+    """Another value in a place of a JSON object, or of a line of several; a key less, or under another name."""
+    lines = data.splitlines()
+    at = draw.randrange(len(lines) or 1)
+    for whole, start, end in ((False, at, at + 1), (True, 0, len(lines))):
+        try:
+            tree = json.loads(b"\n".join(lines[start:end]))
+            places = list(_places(tree))
+        except ValueError:
+            continue
+        if whole or places:
+            break
+    else:
+        return flip(data, draw)
+    if not places:
+        return flip(data, draw)
+    inside, key = draw.choice(places)
+    act = draw.randrange(8)
+    if act == 0:
+        del inside[key]
+    elif act == 1 and isinstance(inside, dict):
+        inside[draw.choice(("", "x", "__class__", key * 2))] = inside.pop(key)
+    else:
+        inside[key] = draw.choice(VALUES)
+    return b"\n".join([*lines[:start], json.dumps(tree).encode(), *lines[end:], b""])
+
+
+def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Each container of a JSON value with each of its keys."""
+    keys: Any = tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
+    for key in list(keys):
+        yield tree, key
+        yield from _places(tree[key])
+
+
+CHANGES: tuple[Change, ...] = (
     flip,
     cut,
     zero,
@@ -102,4 +166,6 @@ CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     swap,
     rubbish,
     renumber,
+    exaggerate,
+    end_lines,
 )

@@ -172,6 +172,17 @@ def test_without_the_note_it_begins_anew(fetcher: Fetcher, database: Database) -
     assert gzip.decompress(path.read_bytes()).decode() == "".join(map(fasta, database.names))
 
 
+@pytest.mark.parametrize("change", [{"records": "5"}, {"without": 3}, {"found": None}, {"total": 10**30}])
+def test_a_note_that_is_damaged(fetcher: Fetcher, database: Database, change: dict[str, object]) -> None:
+    stopped(fetcher, database)
+    path = fetcher.folder / "carassius.fa.gz.fetch.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(
+        ValueError, match=r"fetch\.json is damaged: a count or a name is not one; remove it and fetch"
+    ):
+        fetcher()
+
+
 def test_other_settings_for_the_same_file(fetcher: Fetcher, database: Database) -> None:
     stopped(fetcher, database)
     with pytest.raises(ValueError, match=r"fetch.json is of most=None and 9 is asked for: one file holds one search"):

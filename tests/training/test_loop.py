@@ -372,3 +372,12 @@ def test_a_run_that_cannot_fit_is_refused_before_its_folder_is_made(
     with pytest.raises(ValueError, match=r"a training step needs about .* of memory, and .* has .* free"):
         train(tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_kill_between_the_last_step_and_its_validation(tiny: Experiment, tmp_path: Path) -> None:
+    experiment = override(tiny, {"training": {"steps": 6, "checkpoint_every": 3}})
+    train(experiment, tmp_path / "run")
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000000006-finished")
+    train(experiment, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights

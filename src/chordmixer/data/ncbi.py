@@ -154,7 +154,20 @@ def _state(target: Path, note: Path, asked: dict[str, Any]) -> dict[str, Any]:
                 f"{note} is of {key}={state.get(key)!r} and {value!r} is asked for: one file holds one search; "
                 "give the same options, choose another --out, or remove it and the file beside it"
             )
+    _check_note(note, state)
     return state
+
+
+def _check_note(note: Path, state: dict[str, Any]) -> None:
+    counts, names = [state.get(key) for key in ("total", "wanted", "records")], state.get("without")
+    dates = (state.get("found"), state.get("finished", ""))
+    if not (
+        all(type(count) is int and 0 <= count < 1 << 62 for count in counts)
+        and all(isinstance(day, str) for day in dates)
+        and isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(f"{note} is damaged: a count or a name is not one; remove it and fetch again")
 
 
 def _search(service: Service, term: str, say: Callable[[str], None]) -> Found:
@@ -171,8 +184,8 @@ def _search(service: Service, term: str, say: Callable[[str], None]) -> Found:
 def _kept(parts: Path, state: dict[str, Any]) -> list[str] | None:
     """The list of an earlier start, if it is there."""
     try:
-        names = (parts / "accessions.txt").read_text().split()
-    except FileNotFoundError:
+        names = (parts / "accessions.txt").read_text(errors="replace").split()
+    except OSError:
         return None
     return names if len(names) == state.get("wanted") else None
 

@@ -153,13 +153,17 @@ def _own_index(path: Path, about: os.stat_result) -> Path | None:
     return None
 
 
-def _lines(reader: _Plain | BgzipReader, path: Path) -> Iterator[bytes]:
+def _lines(reader: _Plain | BgzipReader, path: Path) -> Iterable[bytes]:
     """Lines with their ends, none of them longer than a record may be."""
+
+    def watched() -> Iterator[bytes]:
+        for block in reader.blocks():
+            raw.taken = 0 if b"\n" in block else raw.taken
+            yield block
+
     fault = BrokenStream(f"{path}: one line has over {MAX_RECORD:,} bytes, the most that is read: use shorter lines")
-    blocks = Blocks(reader.blocks(), MAX_RECORD, fault)
-    for line in io.BufferedReader(blocks, BLOCK):
-        blocks.taken = 0
-        yield line
+    raw = Blocks(watched(), MAX_RECORD, fault)
+    return io.BufferedReader(raw, BLOCK)
 
 
 _INDEX = re.compile(r"([^\t]+)\t(\d{1,18})\t(\d{1,18})\t(\d{1,18})\t(\d{1,18})", re.ASCII)

@@ -85,12 +85,17 @@ class Run:
             if self.state.step == 0:
                 self._rehearse()
             with Interrupts() as self.interrupts, self.display:
-                while self.state.epoch < self.config.epochs and self.budget.spent < 1 and not self._out_of_patience():
+                while self._goes_on():
                     self._epoch()
                 self.state.finished = True
                 self._save()
                 self._leave_if_asked()
         return self._finish()
+
+    def _goes_on(self) -> bool:
+        """Whether an epoch is left, or the end of one: its validation comes after a checkpoint of its last step."""
+        left = self.budget.spent < 1 or self.state.batch > 0
+        return self.state.epoch < self.config.epochs and left and not self._out_of_patience()
 
     def _rehearse(self) -> None:
         """The largest batch once for nothing: memory runs out now or never."""
