@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import sys
@@ -174,7 +175,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--mutants", type=int, default=2000, help="of all targets together")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", metavar="NAME", help="targets whose name contains this")
+    options.add_argument("--only", metavar="NAME", help="targets whose name this regular expression finds")
     options.add_argument("--number", type=int, help="this mutant of the targets alone, in this process")
     options.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options.add_argument("--json", type=Path, help="where the result is kept, every few seconds")
@@ -187,7 +188,7 @@ def main() -> None:
 
 def _run(given: argparse.Namespace, scratch: Path) -> int:
     run = None
-    if not given.only or not any(given.only in name for name in targets(None)):
+    if not given.only or not any(re.search(given.only, name) for name in targets(None)):
         from tests.fuzzing.runs import make_run
 
         print("training a run to damage", flush=True)
@@ -195,9 +196,9 @@ def _run(given: argparse.Namespace, scratch: Path) -> int:
     if given.number is not None:
         return _again(targets(run), given, scratch)
     workers = [Worker(run, scratch / f"worker-{k}", given.seed) for k in range(given.workers)]
-    names = [name for name in workers[0].names if not given.only or given.only in name]
+    names = [name for name in workers[0].names if re.search(given.only or "", name)]
     if not names:
-        raise SystemExit(f"--only {given.only} is part of no name: choose from {', '.join(workers[0].names)}")
+        raise SystemExit(f"--only {given.only} finds no name: choose from {', '.join(workers[0].names)}")
     jobs = ((names[k % len(names)], k // len(names)) for k in range(given.mutants))
     counts: dict[str, Counter[str]] = {name: Counter() for name in names}
     faults: list[Outcome] = []
@@ -219,7 +220,7 @@ def _run(given: argparse.Namespace, scratch: Path) -> int:
 
 def _again(known: dict[str, Any], given: argparse.Namespace, scratch: Path) -> int:
     """One mutant in this process, its file kept."""
-    for name in (name for name in known if not given.only or given.only in name):
+    for name in (name for name in known if re.search(given.only or "", name)):
         print(*attempt(known, name, given.number, given.seed, scratch), sep="\n  ")
         kept = Path(tempfile.mkdtemp(prefix="fuzz-")) / "case"
         print(f"  kept in {shutil.copytree(scratch / 'case', kept)}")
