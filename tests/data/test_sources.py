@@ -91,7 +91,7 @@ def test_texts_that_begin_like_a_format(text: bytes) -> None:
 
 @each_kind
 def test_memory_is_constant(kind: str) -> None:
-    packed = KINDS[kind](bytes(16 * BLOCK))
+    packed = KINDS[kind](bytes(64 * BLOCK))
     tracemalloc.start()
     source = source_of(packed, "x")
     size = 0
