@@ -7,6 +7,7 @@ catches there. Anything else is a table.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -50,7 +51,8 @@ def named_files(inputs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     >>> named_files(["worm=new/a.fa", "fly.fa"]), named_files(["worm.fa"])
     ((['new/a.fa', 'fly.fa'], ('worm', 'fly')), (['worm.fa'], ()))
     """
-    pairs = [text.partition("=") if "=" in text and not Path(text).exists() else ("", "", text) for text in inputs]
+    there = os.path.exists  # unlike that of Path it takes names of any length
+    pairs = [text.partition("=") if "=" in text and not there(text) else ("", "", text) for text in inputs]
     for text, (name, given, path) in zip(inputs, pairs, strict=True):
         if given and not (name.strip() and name.isprintable() and path):
             raise ValueError(
