@@ -79,7 +79,8 @@ def test_windows_and_strands_are_averaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("out", "given", "message"),
     [
-        ("e.tsv", {}, r"e\.tsv ends in '\.tsv': rows are written as \.parquet; name it so"),
+        ("e.xls", {}, r"e\.xls ends in '\.xls': rows are written as \.parquet, \.npy, \.tsv, \.csv; name it so"),
+        ("e.npy", {"per_token": True}, r"e\.npy ends in '\.npy': rows are written as \.parquet; name it so"),
         ("-", {}, r"standard output cannot take \.parquet: name a file with -o NAME\.parquet"),
         (
             "e.parquet",
@@ -106,3 +107,54 @@ def test_nothing_is_left_to_do(run: Path, tmp_path: Path) -> None:
     embed(run, [path], tmp_path / "e.parquet")
     embed(run, [path], tmp_path / "e.parquet", resume=True, say=said.append)
     assert said == [f"{tmp_path / 'e.parquet'} is whole already: nothing is left to do"]
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv", "npy"])
+def test_other_formats_hold_the_same_numbers_and_can_be_resumed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("chordmixer.training.outputs.SECONDS", 0.0)
+    path, out = write_fasta(tmp_path / "x.fa", LENGTHS), tmp_path / f"e.{ending}"
+    embed(run, [path], tmp_path / "e.parquet", batch_tokens=8)
+    expected = np.array(pq.read_table(tmp_path / "e.parquet").column("embedding").to_pylist(), dtype=np.float32)
+    with monkeypatch.context() as patch:
+        averages = embedding.Trained.averages
+        left = iter(range(2))
+
+        def failing(*given: Any) -> Any:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return averages(*given)
+
+        patch.setattr(embedding.Trained, "averages", failing)
+        with pytest.raises(KeyboardInterrupt):
+            embed(run, [path], out, batch_tokens=8)
+    assert not out.exists()
+    embed(run, [path], out, batch_tokens=8, resume=True)
+    if ending == "npy":
+        found, ids = np.load(out), (tmp_path / "e.ids.txt").read_text().split()
+    else:
+        cells = [line.split("," if ending == "csv" else "\t") for line in out.read_text().splitlines()]
+        assert cells[0][:4] == ["id", "length", "windows", "embedding_0"]
+        found, ids = np.array([row[3:] for row in cells[1:]], dtype=np.float32), [row[0] for row in cells[1:]]
+    np.testing.assert_array_equal(found, expected)
+    assert ids == [f"r{i}" for i in range(len(LENGTHS))]
+
+
+def test_the_ids_of_another_output_are_not_replaced(run: Path, tmp_path: Path) -> None:
+    path = write_fasta(tmp_path / "x.fa", [10])
+    (tmp_path / "e.ids.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"e\.ids\.txt is there already: give another name with -o, or replace it"):
+        embed(run, [path], tmp_path / "e.npy")
+    assert (tmp_path / "e.ids.txt").read_text() == "mine"
+
+
+def test_records_that_are_too_long_can_be_left_out(run: Path, tmp_path: Path) -> None:
+    path = write_fasta(tmp_path / "x.fa", [30, 129, 128])
+    for name, given in (("e.parquet", {}), ("t.parquet", {"per_token": True})):
+        account = embed(run, [path], tmp_path / name, over_length="reject", **given)
+        assert pq.read_table(tmp_path / name).column("id").to_pylist() == ["r0", "r2"]
+        assert list(account.lines()) == [
+            "3 records read: 2 used, 1 rejected",
+            "1 rejected, longer than this model's max_length=128: r1",
+        ]

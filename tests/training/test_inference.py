@@ -104,6 +104,6 @@ def test_one_strand_is_not_two(tmp_path: Path, tokenizer: Any) -> None:
 
 def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="device='cuda' but torch sees no GPU"):
+    with pytest.raises(ValueError, match="--device cuda, but torch sees no GPU"):
         Trained(make_run(tmp_path), device="cuda")
     assert Trained(tmp_path, device="auto").device.type == "cpu"

@@ -89,7 +89,7 @@ def test_resume_without_a_beginning_begins(run: Path, fasta: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("out", "given", "message"),
     [
-        ("y.csv", {}, r"y\.csv ends in '\.csv': rows are written as \.tsv, \.jsonl, \.parquet; name it so"),
+        ("y.xls", {}, r"y\.xls ends in '\.xls': rows are written as \.tsv, \.csv, \.jsonl, \.parquet; name it so"),
         ("y", {}, r"y ends in '': rows are written"),
         ("none/y.tsv", {}, "none is not a folder: make it"),
         ("y.tsv", {"resume": True, "force": True}, "--resume goes on and --force starts again: give one"),
@@ -114,7 +114,7 @@ def test_an_input_is_not_an_output(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("each_window")
-@pytest.mark.parametrize("ending", ["tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl", "parquet"])
 @pytest.mark.parametrize("after", [1, 4, 6])
 def test_what_was_done_is_not_done_again(run: Path, fasta: Path, tmp_path: Path, ending: str, after: int) -> None:
     out = tmp_path / f"y.{ending}"
@@ -149,7 +149,7 @@ def test_nothing_is_left_of_a_run_that_has_done_nothing(run: Path, fasta: Path, 
 @pytest.mark.usefixtures("each_window")
 def test_other_settings_are_refused(run: Path, fasta: Path, tmp_path: Path) -> None:
     interrupted(run, fasta, tmp_path / "y.tsv", 2)
-    for given, name in (({"min_confidence": 0.5}, "min_confidence"), ({"batch_tokens": 7}, "batch_tokens")):
+    for given, name in (({"min_confidence": 0.5}, "--min-confidence"), ({"batch_tokens": 7}, "--batch-tokens")):
         with pytest.raises(ValueError, match=rf"partial was begun with another {name}: resume with the same"):
             predict(run, [fasta], tmp_path / "y.tsv", resume=True, **given)
     other = make_run(tmp_path / "other", seed=1)

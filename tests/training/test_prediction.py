@@ -16,7 +16,8 @@ from tests.training.trained_runs import CLASSES, SEVERAL, dna, make_run, write_f
 
 from chordmixer.data.alphabets import Dna, Kmers
 from chordmixer.data.columns import Columns
-from chordmixer.data.reading import Reading
+from chordmixer.data.entries import Account
+from chordmixer.data.reading import Reading, read
 from chordmixer.data.tokenizers import Numbers
 from chordmixer.models import Model
 from chordmixer.packed import Packed
@@ -164,6 +165,23 @@ def test_windows_of_long_records(run: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose([float(table[1][k]) for k in CLASSES.labels], shares / shares.sum(), atol=1e-5)
 
 
+def test_long_records_can_be_left_out(run: Path, tmp_path: Path) -> None:
+    """predict and evaluate: as rejected ones, counted and named; a run that cuts records has none."""
+    write_fasta(tmp_path / "x.fa", [128, 300, 10, 129])
+    with pytest.raises(ValueError, match="add --over-length windows or --over-length reject, or train with a larger"):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
+    account = predict(run, [tmp_path / "x.fa"], tmp_path / "y.csv", over_length="reject")
+    assert (tmp_path / "y.csv").read_text().splitlines()[0] == "id,length,windows,class,probability,worm,fly,yeast"
+    assert [line.split(",")[0] for line in (tmp_path / "y.csv").read_text().splitlines()[1:]] == ["r0", "r2"]
+    assert (account.read, account.used, account.rejected.total()) == (4, 2, 2)
+    assert account.examples == {"longer than this model's max_length=128": ["r1", "r3"]}
+    trained = inference.Trained(run)
+    trained.cut = 100
+    entries = read([tmp_path / "x.fa"], Reading(), Account())
+    (window,) = trained.windows(entries, Account(), None, lambda _: None, "reject")
+    assert [len(tokens) for _, tokens in window] == [100, 100, 10, 100]
+
+
 @pytest.mark.parametrize("length", [129, 191, 192, 193, 256, 257, 1000])
 @pytest.mark.parametrize("most", [1, 2, 3, 128])
 def test_windows_cover_a_record(run: Path, length: int, most: int) -> None:
@@ -252,11 +270,11 @@ def test_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"min_confidence": 1.5}, "min_confidence=1.5 is not a probability"),
-        ({"over_length": "cut"}, "over_length='cut' is not a choice: give one of error, windows"),
-        ({"on_bad": "drop"}, "on_bad='drop' is not a choice: give one of error, unknown, reject"),
-        ({"device": "tpu"}, "device='tpu' is not a choice: give one of auto, cpu, cuda"),
-        ({"batch_tokens": 0}, "batch_tokens=0 is too small"),
+        ({"min_confidence": 1.5}, "--min-confidence 1.5 is not a probability"),
+        ({"over_length": "cut"}, "--over-length cut is not a choice: give one of error, windows, reject"),
+        ({"on_bad": "drop"}, "--on-bad drop is not a choice: give one of error, unknown, reject"),
+        ({"device": "tpu"}, "--device tpu is not a choice: give one of auto, cpu, cuda"),
+        ({"batch_tokens": 0}, "--batch-tokens 0 is too small"),
     ],
 )
 def test_options_out_of_range(run: Path, fasta: Path, tmp_path: Path, given: dict[str, Any], message: str) -> None:
@@ -267,7 +285,7 @@ def test_options_out_of_range(run: Path, fasta: Path, tmp_path: Path, given: dic
 
 def test_confidence_is_for_classes(fasta: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", SEVERAL)
-    with pytest.raises(ValueError, match="min_confidence is for a choice between classes"):
+    with pytest.raises(ValueError, match="--min-confidence is for a choice between classes"):
         predict(run, [fasta], tmp_path / "y.tsv", min_confidence=0.5)
 
 

@@ -16,7 +16,9 @@ def predict(
     run: options.Run,
     inputs: options.Inputs,
     reading: Any,
-    out: Annotated[str, typer.Option("--out", "-o", help=".tsv, .jsonl or .parquet; - is standard output.")] = "-",
+    out: Annotated[
+        str, typer.Option("--out", "-o", help=".tsv, .csv, .jsonl or .parquet; - is standard output.")
+    ] = "-",
     min_confidence: Annotated[
         float | None, typer.Option(help="Answers of a lower probability are `unclassified`.")
     ] = None,
@@ -54,7 +56,10 @@ def embed(
     run: options.Run,
     inputs: options.Inputs,
     reading: Any,
-    out: Annotated[str, typer.Option("--out", "-o", help="The .parquet file to write.")],
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="The file to write: .parquet, .tsv, .csv, or .npy with the ids beside it."),
+    ],
     per_token: Annotated[bool, typer.Option("--per-token", help="A vector a token, not one a record.")] = False,
     on_bad: options.OnBad = None,
     over_length: options.OverLength = "error",

@@ -20,7 +20,9 @@ from chordmixer.training import outputs
 from chordmixer.training.inference import Item, OnBad, OverLength, Piece, Trained
 from chordmixer.training.rows import RECORD, Work, to_stderr, unlabelled
 
-KINDS = (".parquet",)
+KINDS = (".parquet", ".npy", ".tsv", ".csv")
+TOKEN_KINDS = (".parquet",)
+"""Where a record has a vector a token."""
 MOST_BYTES = 2**31 - 1
 """Of one row: what readers of Parquet can be trusted with."""
 
@@ -40,17 +42,19 @@ def embed(
     force: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Account:
-    """Write a Parquet file of id, length, windows and embedding, a row a record, in the order of the input.
+    """Write id, length, windows and embedding, a row a record, in the order of the input, to a .parquet file.
 
+    A .tsv or .csv file has a column for each number of the embedding, and a .npy file the embeddings alone, of shape
+    (records, C), with the ids of its rows in the file NAME.ids.txt beside it.
     An embedding is the mean of the encoder's tokens, as the average head takes it: a list of C float32; over both
     strands and over windows it is the mean of theirs, as of outputs in `predict`. With `per_token` it is a list of N
     such lists, of the strand that the file has.
     """
-    if not outputs.check(out, paths, KINDS, resume, force):
+    if not outputs.check(out, paths, TOKEN_KINDS if per_token else KINDS, resume, force):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
-    if per_token and over_length != "error":
-        raise ValueError("over_length='windows' gives a token several embeddings: leave it out, or per_token")
+    if per_token and over_length == "windows":
+        raise ValueError("--over-length windows gives a token several embeddings: leave it out, or --per-token")
     trained = Trained(run, device, batch_tokens)
     width = int(trained.model.encoder.width)  # type: ignore[arg-type]
     vector = pa.list_(pa.float32(), width)

@@ -94,7 +94,7 @@ def evaluate_files(
     known = seen.load(trained.folder)
     account, rows = Account() if account is None else account, Rows()
     entries = _answered(read(paths, reading, account), target, reading.on_unmatched == "reject", account)
-    for window in trained.windows(entries, account, on_bad, say):
+    for window in trained.windows(entries, account, on_bad, say, over_length):
         pieces = trained.pieces(window, over_length)
         rows.truth += [_target(entry, target, separator) for entry, _ in window]
         rows.outputs.append(trained.outputs(window, pieces))

@@ -1,15 +1,18 @@
-"""How rows look in a file: TSV, JSON Lines or Parquet. Each can be added to a row at a time, and cut after any row.
+"""How rows look in a file: TSV, CSV, JSON Lines, Parquet or .npy. Each can be added to, and cut after any row.
 
-A Parquet file cannot, so its rows wait as an Arrow stream and are turned into Parquet at the end.
+Parquet and .npy files cannot, so their rows wait as an Arrow stream and are turned into such a file at the end.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,6 +22,8 @@ GROUP_BYTES = 32 << 20
 """About the size of a Parquet file's row groups, which a reader holds one at a time."""
 PLACES = {"value": ".7g", "truth": ".7g"}
 """How a TSV has the numbers of a column; six digits behind the point elsewhere."""
+FLOAT32 = ".9g"
+"""Digits from which a float32 is read back exactly."""
 
 
 class Format(Protocol):
@@ -34,16 +39,14 @@ class Format(Protocol):
 
 
 class Tsv:
-    """A header, then a line a record; the items of a list are joined by semicolons."""
+    """A header, then a line a record; a vector has a column a number, the items of other lists are joined by `;`."""
 
     def head(self, schema: pa.Schema) -> bytes:
-        return self._line(schema.names)
+        return self._line([name for field in schema for name in _column_names(field)])
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        columns = [
-            [_cell(value, PLACES.get(name, ".6f")) for value in column.to_pylist()]
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        ]
+        named = zip(batch.schema.names, batch.columns, strict=True)
+        columns = [cells for name, column in named for cells in _cells(name, column)]
         return b"".join(self._line(cells) for cells in zip(*columns, strict=True))
 
     def finish(self, partial: Path, out: Path) -> None:
@@ -55,6 +58,15 @@ class Tsv:
             bad = next(cell for cell in cells if {*cell} & {*"\t\r\n"})
             raise ValueError(f"{bad!r} holds a tab or a line break: a TSV cannot; write .jsonl or .parquet")
         return f"{line}\n".encode()
+
+
+class Csv(Tsv):
+    """The same with commas; a cell that holds a comma, a quote or a line break is quoted."""
+
+    def _line(self, cells: Sequence[str]) -> bytes:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        return line.getvalue().encode()
 
 
 class Jsonl:
@@ -70,8 +82,8 @@ class Jsonl:
         partial.replace(out)
 
 
-class Parquet:
-    """Row groups of about 32 MB, each page with a checksum."""
+class _Arrow:
+    """Rows as an Arrow stream, until all are there."""
 
     def head(self, schema: pa.Schema) -> bytes:
         message: bytes = schema.serialize().to_pybytes()
@@ -80,6 +92,10 @@ class Parquet:
     def rows(self, batch: pa.RecordBatch) -> bytes:
         message: bytes = batch.serialize().to_pybytes()
         return message
+
+
+class Parquet(_Arrow):
+    """Row groups of about 32 MB, each page with a checksum."""
 
     def finish(self, partial: Path, out: Path) -> None:
         temporary = out.with_name(files.TEMPORARY + out.name)
@@ -93,7 +109,43 @@ class Parquet:
         partial.unlink()
 
 
-FORMATS: dict[str, type[Format]] = {".tsv": Tsv, ".jsonl": Jsonl, ".parquet": Parquet}
+class Npy(_Arrow):
+    """The vectors of the last column as one array, (records, numbers), for `numpy.load`; ids in a file beside it."""
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        bad = next((id for id in batch.column("id").to_pylist() if id.splitlines() != [id]), None)
+        if bad is not None:
+            raise ValueError(f"{bad!r} is an id with a line break: a list of ids cannot; write .parquet")
+        return super().rows(batch)
+
+    def finish(self, partial: Path, out: Path) -> None:
+        temporary = out.with_name(files.TEMPORARY + out.name)
+        with pa.memory_map(str(partial)) as source:
+            ids = [id for batch in pa.ipc.open_stream(source) for id in batch.column("id").to_pylist()]
+            source.seek(0)
+            stream = pa.ipc.open_stream(source)
+            shape = (len(ids), stream.schema[-1].type.list_size)
+            with temporary.open("wb") as file:
+                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for batch in stream:
+                    file.write(_matrix(batch.columns[-1]).astype("<f4").tobytes())
+        files.flush(temporary)
+        files.write_text(files_of(out)[1], "".join(f"{id}\n" for id in ids))
+        temporary.replace(out)
+        partial.unlink()
+
+
+FORMATS: dict[str, type[Format]] = {".tsv": Tsv, ".csv": Csv, ".jsonl": Jsonl, ".parquet": Parquet, ".npy": Npy}
+
+
+def files_of(out: Path) -> list[Path]:
+    """All files of an output.
+
+    >>> [path.name for path in files_of(Path("vectors.npy"))]
+    ['vectors.npy', 'vectors.ids.txt']
+    """
+    return [out, out.with_suffix(".ids.txt")] if out.suffix == ".npy" else [out]
 
 
 def batch_of(schema: pa.Schema, columns: Sequence[Any]) -> pa.RecordBatch:
@@ -108,6 +160,25 @@ def _cell(value: Any, places: str) -> str:
     if isinstance(value, list):
         return ";".join(value)
     return format(value, places) if isinstance(value, float) else str(value)
+
+
+def _column_names(field: pa.Field) -> list[str]:
+    if not pa.types.is_fixed_size_list(field.type):
+        return [field.name]
+    return [f"{field.name}_{number}" for number in range(field.type.list_size)]
+
+
+def _cells(name: str, column: pa.Array) -> Iterator[list[str]]:
+    """The text of each of its columns."""
+    if pa.types.is_fixed_size_list(column.type):
+        yield from ([format(value, FLOAT32) for value in own] for own in _matrix(column).T.tolist())
+    else:
+        yield [_cell(value, PLACES.get(name, ".6f")) for value in column.to_pylist()]
+
+
+def _matrix(vectors: pa.Array) -> np.ndarray:
+    """Shape (records, numbers)."""
+    return vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(vectors), vectors.type.list_size)
 
 
 def _groups(stream: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

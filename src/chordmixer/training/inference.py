@@ -7,6 +7,7 @@ where an interrupted run was taken up again.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -31,7 +32,7 @@ from chordmixer.training.answers import Answers
 from chordmixer.training.strands import both_strands
 
 OnBad = Literal["error", "unknown", "reject"]
-OverLength = Literal["error", "windows"]
+OverLength = Literal["error", "windows", "reject"]
 
 BATCH_TOKENS = {"cpu": 1 << 16, "cuda": 1 << 19}
 """Of a batch where none were asked for; a longer record is a batch of its own."""
@@ -64,7 +65,7 @@ class Trained:
         if not self.folder.is_dir():
             raise ValueError(f"{run} is not a folder: give the --out folder of a training run")
         if batch_tokens is not None and batch_tokens < 1:
-            raise ValueError(f"batch_tokens={batch_tokens} is too small: give 1 or more")
+            raise ValueError(f"--batch-tokens {batch_tokens} is too small: give 1 or more")
         self.device = _device(device)
         self._answers = None if _is_pretrained(self.folder) else Answers.load(self.folder)
         self.documents = [tokenizers.FILE] if self._answers is None else [answers.FILE, tokenizers.FILE]
@@ -102,9 +103,10 @@ class Trained:
     def answers(self) -> Answers:
         """What the outputs mean."""
         if self._answers is None:
+            run = shlex.quote(str(self.folder))
             raise ValueError(
                 f"{self.folder} was pre-trained: it finds masked tokens and has no answers about records; embed "
-                f"takes it, or train it further: chordmixer train LABELLED_FILES --from {self.folder} --out RUN"
+                f"takes it, or train it further: chordmixer train LABELLED_FILES --from {run} --out RUN"
             )
         return self._answers
 
@@ -122,16 +124,24 @@ class Trained:
         return whole.hexdigest()
 
     def windows(
-        self, entries: Iterable[Entry], account: Account, on_bad: OnBad | None, say: Callable[[str], None]
+        self,
+        entries: Iterable[Entry],
+        account: Account,
+        on_bad: OnBad | None,
+        say: Callable[[str], None],
+        over_length: OverLength = "error",
     ) -> Iterator[list[Item]]:
         """The records as tokens, so many at a time that the memory they take has a bound.
 
-        Those of a run that was trained on cut records are cut in the same way, and counted in the account.
+        Those of a run that was trained on cut records are cut in the same way, and counted in the account. With
+        `over_length="reject"` records above the model's max_length are left out; else see `pieces`.
         """
         tokenizer = _lenient(self.tokenizer) if on_bad == "unknown" else self.tokenizer
         window: list[Item] = []
         total = 0
-        items = _items(entries, tokenizer, on_bad == "reject", account, say)
+        cut_to_fit = self.cut is not None and self.cut <= self.max_length
+        most = self.max_length if over_length == "reject" and not cut_to_fit else None
+        items = _items(entries, tokenizer, on_bad == "reject", most, account, say)
         for item in items if self.cut is None else _cut(items, self.cut, account):
             if window and (total + len(item.tokens) > BATCHES * self.batch_tokens or len(window) == MOST_RECORDS):
                 yield _noted(window, tokenizer, account)
@@ -149,7 +159,8 @@ class Trained:
             if whole > most and over_length == "error":
                 raise ValueError(
                     f"{entry.place} ({entry.id}) has {whole:,} tokens, above this model's max_length={most:,}: no "
-                    "record is cut unasked; add --over-length windows, or train with a larger max_length"
+                    "record is cut unasked; add --over-length windows or --over-length reject, or train with a "
+                    "larger max_length"
                 )
             step = max(1, most // 2)
             starts = range(0, whole - most + step, step) if whole > most else (0,)
@@ -215,15 +226,16 @@ class Trained:
 
 
 def check_choice(name: str, value: Any, options: Sequence[Any]) -> None:
-    """Refuse what is not one of several words."""
+    """Refuse what is not one of several words; the message names the option of the command line."""
     if value not in options:
-        raise ValueError(f"{name}={value!r} is not a choice: give one of {', '.join(filter(None, options))}")
+        option = f"--{name.replace('_', '-')}"
+        raise ValueError(f"{option} {value} is not a choice: give one of {', '.join(filter(None, options))}")
 
 
 def _device(name: str | None) -> torch.device:
     check_choice("device", name, (None, "auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+        raise ValueError("--device cuda, but torch sees no GPU: use --device auto or cpu")
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
@@ -242,8 +254,14 @@ def _lenient(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _items(
-    entries: Iterable[Entry], tokenizer: Tokenizer, reject: bool, account: Account, say: Callable[[str], None]
+    entries: Iterable[Entry],
+    tokenizer: Tokenizer,
+    reject: bool,
+    most: int | None,
+    account: Account,
+    say: Callable[[str], None],
 ) -> Iterator[Item]:
+    """Records as tokens; those of more than `most` tokens are rejected, and with `reject` those without tokens."""
     for entry in entries:
         try:
             tokens = tokenizer.encode(entry.sequence)
@@ -252,6 +270,9 @@ def _items(
                 raise ValueError(f"{entry.place} ({entry.id}): {error}") from None
             say(f"rejected {entry.place} ({entry.id}): {error}")
             account.reject(entry.id, f"refused by the {tokenizer.name} tokenizer")
+            continue
+        if most is not None and len(tokens) > most:
+            account.reject(entry.id, f"longer than this model's max_length={most:,}")
             continue
         account.use()
         yield Item(entry, tokens)

@@ -20,11 +20,14 @@ from typing import Any, BinaryIO, Protocol, Self
 import pyarrow as pa
 
 from chordmixer import files
-from chordmixer.training.formats import FORMATS, Tsv
+from chordmixer.training.formats import FORMATS, Tsv, files_of
 from chordmixer.training.inference import Item
 
 SECONDS = 1.0
 """Between two entries in the journal: the most work, beside a window, that a kill may cost."""
+
+NOT_OPTIONS = ("version", "run", "reading", "columns")
+"""Of the settings that rows depend on: all others are options of the command line."""
 
 
 class Sink(Protocol):
@@ -77,8 +80,9 @@ def check(out: Path | str, inputs: Sequence[Path | str], kinds: Sequence[str], r
     if path.exists() and resume and not partial.exists():
         _journal(path).unlink(missing_ok=True)  # a kill between the last two acts leaves it
         return False
-    if path.exists() and not (force or resume):
-        raise ValueError(f"{out} is there already: give another name with -o, or replace it with --force")
+    there = next((made for made in files_of(path) if made.exists()), None)
+    if there is not None and not (force or resume):
+        raise ValueError(f"{there} is there already: give another name with -o, or replace it with --force")
     if partial.exists() and not (force or resume):
         raise ValueError(
             f"{partial} was left by an interrupted run: go on with --resume, or start again with --force"
@@ -154,8 +158,9 @@ class Partial:
         except (KeyError, AttributeError, TypeError):
             raise ValueError(f"{self.journal} is damaged: start again with --force") from None
         if odd is not None:
+            what = odd if odd in NOT_OPTIONS else f"--{odd.replace('_', '-')}"
             raise ValueError(
-                f"{self.partial} was begun with another {odd}: resume with the same, or start again with --force"
+                f"{self.partial} was begun with another {what}: resume with the same, or start again with --force"
             )
         if torn:
             raise ValueError(f"{self.partial} is shorter than its journal says: start again with --force")

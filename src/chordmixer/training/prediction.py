@@ -19,7 +19,7 @@ from chordmixer.training.inference import Item, OnBad, OverLength, Piece, Traine
 from chordmixer.training.rows import RECORD, Work, to_stderr, unlabelled
 
 UNCLASSIFIED = "unclassified"
-KINDS = ("-", ".tsv", ".jsonl", ".parquet")
+KINDS = ("-", ".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def predict(
@@ -37,12 +37,13 @@ def predict(
     force: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Account:
-    """Write a row a record, in the order of the input, to a .tsv, .jsonl or .parquet file, or as TSV for `-`.
+    """Write a row a record, in the order of the input, to a .tsv, .csv, .jsonl or .parquet file, or as TSV for `-`.
 
     Columns: id, length, windows; then for classes the most probable one with its calibrated probability, and that of
     each class under its name; for several labels those above 0.5, and the probability of each; or the value.
     A record above the model's max_length is an error, or with `over_length="windows"` cut into windows of max_length
-    that overlap by half: its outputs are the mean of the windows', each weighted by its length.
+    that overlap by half: its outputs are the mean of the windows', each weighted by its length. With
+    `over_length="reject"` it has no row and stands in the account.
     Labels that stand in the files are not looked at. Records read = rows + those that the account has as rejected.
     """
     if not outputs.check(out, paths, KINDS, resume, force):
@@ -93,6 +94,6 @@ def _check_confidence(least: float | None, answers: Answers) -> None:
     if least is None:
         return
     if not isinstance(answers.target, Classification):
-        raise ValueError("min_confidence is for a choice between classes: this run gives none; leave it out")
+        raise ValueError("--min-confidence is for a choice between classes: this run gives none; leave it out")
     if not 0 <= least <= 1:
-        raise ValueError(f"min_confidence={least} is not a probability: give one from 0 to 1")
+        raise ValueError(f"--min-confidence {least:g} is not a probability: give one from 0 to 1")

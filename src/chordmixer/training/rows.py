@@ -54,7 +54,7 @@ class Work:
         account, pace = Account(), Pace(self.say)
         with outputs.opened(out, schema, self._settings() | settings, resume=resume, force=force) as sink:
             entries = read(self.paths, self.reading, account)
-            for window in self.trained.windows(entries, account, self.on_bad, self.say):
+            for window in self.trained.windows(entries, account, self.on_bad, self.say, self.over_length):
                 pieces = self.trained.pieces(window, self.over_length)
                 if not sink.has(window):
                     cuts = np.bincount([piece.record for piece in pieces], minlength=len(window))

@@ -69,7 +69,7 @@ def score(
 
     To a name that ends in .vcf or .vcf.gz go all lines of a VCF file as they were, with CHORDMIXER=score in INFO: the
     probability of the second class, or the number. The file is there when it is whole, or not at all.
-    To a .tsv, .jsonl or .parquet file, or as TSV to standard output, goes a row for each variant that has a score.
+    To a .tsv, .csv, .jsonl or .parquet file, or as TSV to standard output, goes a row for each variant with a score.
     Variants read = scored + those that the account has as rejected.
     """
     config = config or ScoringConfig()
