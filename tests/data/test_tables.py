@@ -75,6 +75,17 @@ def test_what_python_writes_is_what_we_read(rows: list[tuple[str, str]], delimit
     assert pairs(from_csv(file.getvalue())) == rows
 
 
+def test_a_table_without_a_header() -> None:
+    needed = "; if its first row is a record: a table needs a header row, such as id,sequence,label; add one"
+    for text in ("g1,ACGT,worm\ng2,AC,fly\n", "1,1,2\n3,4,5\n"):
+        with pytest.raises(ValueError) as caught:
+            from_csv(text)
+        assert str(caught.value).startswith("t.csv has ") and str(caught.value).endswith(needed)
+    with pytest.raises(ValueError, match="has no column for the sequence") as caught:
+        from_csv("id,letters\ng1,ACGT\n")
+    assert needed not in str(caught.value)
+
+
 @pytest.mark.parametrize("length", [131_071, 131_072, 131_073, 3_000_000])
 @pytest.mark.parametrize("quote", ["", '"'], ids=["bare", "quoted"])
 def test_long_fields(length: int, quote: str) -> None:
@@ -211,7 +222,6 @@ def test_a_given_name_may_be_missing_in_some_rows() -> None:
         (b'{"text": "\\u0000"}', "t.jsonl, row 1, column 'text': a NUL character at position 0"),
         (b'{"text": "\\ud800"}', "t.jsonl, row 1, column 'text': half a character"),
         (b'{"text": "a", "target": Infinity}', "column 'target': inf is not a finite number"),
-        (b'{"series": [1, Infinity]}', "inf at step 1 is not finite in float32"),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -285,7 +295,6 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pie
     ("columns", "message"),
     [
         ({"text": pa.array([], pa.string())}, r"t.parquet has no rows: give a table with records"),
-        ({"series": [[1.0, None]]}, r"t.parquet, row 1, column 'series': nan at step 1 is not finite"),
         ({"series": [[[1.0], [2.0, 3.0]]]}, r"t.parquet, row 1, column 'series': lists of unequal lengths"),
         ({"series": [[[1.0], None]]}, r"column 'series': lists of unequal lengths"),
         ({"series": [[[[1.0]]]]}, r"column 'series': shape \(1, 1, 1\) is not \(steps,\) or \(steps, channels\)"),

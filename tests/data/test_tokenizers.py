@@ -115,12 +115,14 @@ def test_numbers() -> None:
 def test_numbers_that_are_not_finite(bad: float) -> None:
     series = np.array([1.0, 2.0, bad])
     with pytest.raises(
-        ValueError, match=rf"{re.escape(str(bad))} at position 3 is not finite in float32: .*taken as 0 with on_bad"
+        ValueError, match=rf"{re.escape(str(bad))} at position 3 is missing or not finite .*taken as 0 with --on-bad"
     ):
         Numbers().encode(series)
     lenient = Numbers(on_bad="unknown")
     assert lenient.encode(series).ravel().tolist() == [1, 2, 0]
-    assert lenient.notes(lenient.census([series, np.ones(2)])) == {"numbers that are not finite taken as 0": 1}
+    assert lenient.notes(lenient.census([series, np.ones(2)])) == {
+        "numbers that are missing or not finite, taken as 0": 1
+    }
 
 
 def test_numbers_of_another_shape() -> None:
@@ -174,7 +176,7 @@ def test_a_guess_judges_all_records_together() -> None:
 @pytest.mark.parametrize("sample", [[], [b""], [b"---", ""]], ids=str)
 def test_nothing_to_guess_from(sample: list[bytes | str]) -> None:
     with pytest.raises(
-        ValueError, match="there are no characters to guess a tokenizer from: name one with tokenizer="
+        ValueError, match="there are no characters to guess a tokenizer from: name one with --tokenizer"
     ):
         guess(sample)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from chordmixer.data.channels import Channels
 from chordmixer.data.entries import Account
 from chordmixer.data.inspection import Duplicates, Inspection
 from chordmixer.data.target_summary import summarise_targets
@@ -83,6 +84,13 @@ def test_what_is_absent_is_not_shown() -> None:
     text = shown(bare)
     for words in ("letters", "ambiguous", "GC content", "classes", "predict the label", "complement", "labels"):
         assert words not in text, words
+
+
+def test_channels_of_series() -> None:
+    channels = Channels([-1.0] * 14, [0.5] * 14, [0.25] * 14, [1234.5] * 14, missing=30, numbers=1000)
+    text = shown(replace(GOOD, letters={"not finite": 30}, channels=channels))
+    assert "letters" not in text and "2 more" in text
+    assert "-1    0.5                 0.25   1234" in text and "missing numbers: 30 of 1,000 (3.00%)" in text
 
 
 def test_many_classes_and_long_names() -> None:

@@ -95,6 +95,17 @@ def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = 
     return found
 
 
+def known(columns: Columns, names: Sequence[str]) -> bool:
+    """Whether any of these is the name of a column, a usual one or one that was given.
+
+    >>> known(Columns(), ["Seq", "x"]), known(Columns(), ["ACGT", "worm"])
+    (True, False)
+    """
+    usual = {name for own in USUAL.values() for name in own}
+    given = {_folded(name) for f in fields(columns) if (name := getattr(columns, f.name)) is not None}
+    return any(_folded(name) in usual | given for name in names)
+
+
 def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict[str, Any]:
     """What an Entry takes, from a row.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.alphabets import Dna
+from chordmixer.data.channels import Channels, channels_of
 from chordmixer.data.entries import Account
 from chordmixer.data.sketches import digest
 from chordmixer.data.store import Store
@@ -75,6 +76,8 @@ class Inspection:
     account: Account
     targets: TargetSummary | None = None
     """The numbers to predict; None where there are none."""
+    channels: Channels | None = None
+    """Of real-valued series; None of letters and text."""
 
 
 def inspect(
@@ -121,6 +124,7 @@ def inspect(
         padding_to_longest=padding(lengths, len(lengths)),
         account=store.account,
         targets=None if numbers is None else summarise_targets(numbers),
+        channels=channels_of(store),
     )
 
 

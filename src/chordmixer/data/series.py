@@ -38,7 +38,7 @@ def read_series_folder(folder: Path, account: Account, limit: int | None = None)
 
 
 def as_series(values: Any) -> np.ndarray:
-    """Numbers as float32 of shape (N,) or (N, channels), all finite.
+    """Numbers as float32 of shape (N,) or (N, channels); what becomes of those that are missing, a tokenizer decides.
 
     >>> as_series([[1, 2], [3, 4], [5, 6]]).shape
     (3, 2)
@@ -47,17 +47,22 @@ def as_series(values: Any) -> np.ndarray:
         array = np.asarray(values)
     except ValueError:
         raise ValueError("lists of unequal lengths: every step of a series must have the same channels") from None
+    if array.dtype == object and all(v is None or isinstance(v, float) or type(v) is int for v in array.flat):
+        array = _with_gaps(array)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{array.dtype} is not a type of real number: save the series as float32")
     if array.ndim not in (1, 2) or array.shape[1:] == (0,):
         raise ValueError(f"shape {array.shape} is not (steps,) or (steps, channels): a record is one series; reshape")
     with np.errstate(over="ignore"):
-        series = np.ascontiguousarray(array, dtype=np.float32)
-    if not np.isfinite(series).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(series))[0])
-        where = f"step {at[0]}" + (f", channel {at[1]}" if len(at) == 2 else "")
-        raise ValueError(f"{array[at]} at {where} is not finite in float32: every number must be; clean the series")
-    return series
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _with_gaps(array: np.ndarray) -> np.ndarray:
+    """NaN in place of None; a number that no float can hold is left as it is."""
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        return array
 
 
 def _load(source: Source) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Tables, a record a row: CSV, TSV, JSON Lines and Parquet, read a piece at a time.
 
 CSV is parsed by Python's own reader: a field may be as long as a chromosome and hold line breaks, which block-wise
-parsers cut or refuse.
+parsers cut or refuse. A CSV column of sequences whose cells are lists of numbers holds series.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chordmixer.data.columns import Columns, entry, find, values
+from numpy import ndarray
+
+from chordmixer.data.columns import Columns, entry, find, known, values
 from chordmixer.data.entries import Entry
-from chordmixer.data.sources import open_source, until_broken
+from chordmixer.data.number_cells import hold_series, read_numbers
+from chordmixer.data.sources import HEAD, open_source, until_broken
 
 if TYPE_CHECKING:
     from pyarrow import Array
@@ -56,7 +60,7 @@ class Table:
 
 def read_csv(source: Source, columns: Columns) -> Iterator[Entry]:
     """The records of a table with a header, its fields apart by tab, comma or semicolon."""
-    return until_broken(source, (entry(source.name, *row) for row in _rows(_csv(source), columns, source.name)))
+    return until_broken(source, (entry(source.name, *row) for row in _csv_rows(source, columns)))
 
 
 def read_jsonl(source: Source, columns: Columns) -> Iterator[Entry]:
@@ -80,7 +84,7 @@ def table_rows(path: Path | str, columns: Columns, limit: int | None = None) -> 
         elif source.head.lstrip().startswith(b"{"):
             yield from until_broken(source, _jsonl_rows(source, columns), "row")
         else:
-            yield from until_broken(source, _rows(_csv(source), columns, source.name), "row")
+            yield from until_broken(source, _csv_rows(source, columns), "row")
 
 
 @contextmanager
@@ -139,6 +143,52 @@ def _csv(source: Source) -> Table:
             raise ValueError(f"{source.name} has a header and no rows: give a table with records")
 
     return Table(header, rows)
+
+
+def _csv_rows(source: Source, columns: Columns) -> Iterator[Row]:
+    """Cells of the first 64 KB tell whether the sequences are series of numbers."""
+    table = _csv(source)
+    found = _found(columns, table.names, source.name)
+    column = found.get("sequence", "")
+    numeric = column and hold_series(_first_cells(source, table.names.index(column)))
+    for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
+        place = f"{source.name}, row {number}"
+        if numeric:
+            row[column] = _series(row[column], f"{place}, column {column!r}")
+        yield Row(number, values(row, found, place))
+
+
+def _found(columns: Columns, header: Sequence[str], name: str) -> dict[str, str]:
+    """The columns by role; a first row in which no name is known may be a record."""
+    try:
+        return find(columns, header, name)
+    except ValueError as error:
+        if known(columns, header):
+            raise
+        raise ValueError(
+            f"{error}; if its first row is a record: a table needs a header row, such as id,sequence,label; add one"
+        ) from None
+
+
+def _first_cells(source: Source, column: int) -> list[str]:
+    """Of one column, in the whole rows of the source's head; of a first row that is longer, the whole words."""
+    text = source.head.decode(errors="replace")
+    mark = delimiter(next(line for line in text.splitlines() if line.strip())) or ","
+    lines = io.StringIO(text, newline="")
+    rows: list[list[str]] = []
+    with suppress(csv.Error):
+        rows.extend(row for row in csv.reader(lines, delimiter=mark) if row)
+    cells = [row[column] for row in rows[1:] if len(row) > column]
+    if len(source.head) < HEAD or not cells:
+        return cells
+    return cells[:-1] or [re.sub(r"[\[\]]", " ", cells[0]).rstrip("+-.eE0123456789")]
+
+
+def _series(cell: str, place: str) -> ndarray:
+    try:
+        return read_numbers(cell)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def _parsed(parser: Iterator[list[str]], name: str) -> Iterator[list[str]]:

@@ -20,6 +20,8 @@ from chordmixer.data.encoding import FORMAT, OnBad, Tokenizer, as_text, as_utf8,
 FILE = "tokenizer.json"
 SAMPLED = 10_000
 """Characters of each sequence that a guess looks at."""
+NOT_FINITE = "not finite"
+"""In a census of numbers, those that are missing, infinite, or too large for float32."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Numbers(Tokenizer):
 
     channels: int = 1
     on_bad: OnBad = "error"
-    """NaN and infinite numbers: an error, or taken as 0 and counted."""
+    """NaN and infinite numbers: an error, or taken as the mean, 0 where there is none, and counted."""
     mean: tuple[float, ...] = ()
     """Of each channel, what is taken off; none: nothing."""
     scale: tuple[float, ...] = ()
@@ -167,13 +169,15 @@ class Numbers(Tokenizer):
                 f"a series of shape {sequence.shape} does not have {self.channels} channels: all records have the "
                 f"same; give (N, {self.channels}), or set channels"
             )
+        given = values
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)
         if not np.isfinite(values.sum(dtype=np.float64)) and self.on_bad == "error":
-            at = int(np.argwhere(~np.isfinite(values))[0, 0])
+            step, channel = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            where = f"position {step + 1:,}" + (f", channel {channel + 1}" if self.channels > 1 else "")
             raise ValueError(
-                f"{sequence[at]} at position {at + 1:,} is not finite in float32: mend the record, or have such "
-                "numbers taken as 0 with on_bad=unknown"
+                f"{given[step, channel]} at {where} is missing or not finite in float32: mend the record, leave "
+                f"it out with --on-bad reject, or have such numbers taken as {self._filled} with --on-bad unknown"
             )
         if self.mean or self.scale:
             values = ((values - np.array(self.mean or 0.0)) / np.array(self.scale or 1.0)).astype(np.float32)
@@ -186,11 +190,15 @@ class Numbers(Tokenizer):
     def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
         with np.errstate(over="ignore"):
             bad = sum(int((~np.isfinite(np.asarray(s).astype(np.float32))).sum()) for s in sequences)
-        return Counter({"not finite": bad} if bad else {})
+        return Counter({NOT_FINITE: bad} if bad else {})
 
     def notes(self, census: Mapping[str, int]) -> Counter[str]:
-        bad = census.get("not finite", 0)
-        return Counter({"numbers that are not finite taken as 0": bad} if bad else {})
+        bad = census.get(NOT_FINITE, 0)
+        return Counter({f"numbers that are missing or not finite, taken as {self._filled}": bad} if bad else {})
+
+    @property
+    def _filled(self) -> str:
+        return "the channel's mean" if self.mean else "0"
 
 
 def _codes(text: str) -> ndarray:
@@ -250,7 +258,7 @@ def guess(sample: Iterable[bytes | str | ndarray]) -> str:
         del counts[gap]
     total = counts.total()
     if not total:
-        raise ValueError("there are no characters to guess a tokenizer from: name one with tokenizer=")
+        raise ValueError("there are no characters to guess a tokenizer from: name one with --tokenizer")
 
     def share(letters: str) -> float:
         return sum(count for c, count in counts.items() if c in letters) / total

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from chordmixer.data.channels import Channels
 from chordmixer.data.inspection import BATCH, Inspection
 from chordmixer.data.target_summary import TargetSummary
 from chordmixer.views import drawing, metrics
@@ -34,7 +35,8 @@ def report(inspection: Inspection) -> Group:
         Text(f"{inspection.records:,} records, {inspection.tokens:,} tokens ({inspection.tokenizer})", style="bold"),
         *(Text(f"  {line}") for line in inspection.account.lines()),
         _lengths(inspection),
-        *([_shares("letters", inspection.letters)] if inspection.letters else []),
+        *([_shares("letters", inspection.letters)] if inspection.letters and not inspection.channels else []),
+        *([_channels(inspection.channels)] if inspection.channels else []),
         *([_shares("classes", inspection.classes)] if inspection.classes else []),
         *([_targets(inspection.targets)] if inspection.targets else []),
         _facts(inspection),
@@ -197,6 +199,18 @@ def _shares(title: str, counts: Mapping[str, int]) -> Table:
         rest = sum(list(counts.values())[ROWS:])
         grid.add_row(f"{len(counts) - ROWS:,} more", f"{rest:,}", f"{rest / total:.1%}", "")
     return grid
+
+
+def _channels(channels: Channels) -> Group:
+    """The range of each channel of series, the first few of many, and the numbers that are missing."""
+    grid = _grid("channels", "", "least", "mean", "standard deviation", "most")
+    rows = zip(channels.least, channels.mean, channels.deviation, channels.most, strict=True)
+    for number, row in list(enumerate(rows, start=1))[:ROWS]:
+        grid.add_row(f"{number}", *(f"{value:.4g}" for value in row))
+    if len(channels.mean) > ROWS:
+        grid.add_row(f"{len(channels.mean) - ROWS:,} more")
+    share = channels.missing / channels.numbers
+    return Group(grid, Text(f"missing numbers: {channels.missing:,} of {channels.numbers:,} ({share:.2%})"), Text())
 
 
 def _facts(inspection: Inspection) -> Table:
