@@ -68,7 +68,7 @@ def test_what_is_asked_for(chordmixer: Command, tmp_path: Path, monkeypatch: pyt
         (["--lengths", "1k,many"], "--lengths 'many' is not a number: write it as 200 or 128k"),
         (["--base-length", "inf"], "--base-length 'inf' is not a number: write it as 200 or 128k"),
         (["--batch", "0"], "batch=0 is too small: give 1 or more"),
-        (["--device", "tpu"], "device='tpu' is not a choice: give one of auto, cpu, cuda"),
+        (["--device", "tpu"], "--device tpu is not a choice: give one of auto, cpu, cuda"),
         (["--out", "r.txt"], "--out r.txt is not a .json file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

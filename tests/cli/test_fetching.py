@@ -73,7 +73,7 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(
         (["Mus", "mus", "--email", "me@here"], "'mus' and a query before it are both named mus.fa.gz: fetch one"),
         (
             ["Mus", "--email", "me@here", "--format", "xml"],
-            "format='xml' is not a choice: give one of fasta, genbank",
+            "--format xml is not a choice: give one of fasta, genbank",
         ),
     ],
     ids=["email", "twice", "format"],

@@ -76,6 +76,21 @@ def test_a_run_at_work(chordmixer: Command, motifs: list[str], tmp_path: Path) -
     assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")
 
 
+def test_shorthands_for_settings_and_a_folder_with_a_space(
+    chordmixer: Command, motifs: list[str], tmp_path: Path
+) -> None:
+    """What was changed is said before training starts, and what to paste next has quotes."""
+    run = tmp_path / "my run"
+    short = ["--epochs", 1, "--seed", 3, "--device", "cpu", "--no-baselines"]
+    code, said, errors = chordmixer("train", *motifs, "--out", run, *TINY, *short)
+    assert (code, errors) == (0, "")
+    training = Experiment.load(run).training
+    assert (training.epochs, training.seed, training.device) == (1, 3, "cpu")
+    changed = said.index("settings changed: training.epochs=1 (default 200), training.seed=3 (default 0)")
+    assert changed < said.index("files: ") and "model.network.hidden=8 (default 64)" in said
+    assert f"chordmixer predict '{run}' NEW_FILES" in said and f"chordmixer evaluate '{run}' OTHER" in said
+
+
 def test_a_task_of_the_paper_beside_plain_baselines(chordmixer: Command, tmp_path: Path) -> None:
     few = ["training=64", "validation=16", "test=32", "min_length=20", "max_length=60", "max_depth=4"]
     small = [word for own in [*few, f"cache={tmp_path / 'cache'}"] for word in ("--set", f"data.{own}")]
@@ -111,8 +126,8 @@ def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[s
         (["{0}", "{1}"], "no folder for the run: add --out RUN"),
         (["{0}", "--out", "{run}"], "no record has a label or a number to learn: give one file for each class"),
         (["{0}", "none.fa", "--out", "{run}"], "none.fa is neither a file nor a task"),
-        (["{0}", "{1}", "--out", "{run}", "--ask", "sums"], "data.asked='sums' is not a choice: give one of auto"),
-        (["{0}", "{1}", "--out", "{run}", "--split", "even"], "data.split.method='even' is not a choice"),
+        (["{0}", "{1}", "--out", "{run}", "--ask", "sums"], "--ask sums is not a choice: give one of auto"),
+        (["{0}", "{1}", "--out", "{run}", "--split", "even"], "--split even is not a choice"),
         (["{0}", "{1}", "--out", "{run}", "--split", "grouped"], "split method 'grouped' needs groups"),
         (["{0}", "{1}", "--out", "{run}", "--base-length", "3"], "--base-length is of the Adding problem"),
         (

@@ -5,13 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from chordmixer.cli import learning, looking, options, using
 from chordmixer.data.columns import Columns
-from chordmixer.data.reading import Reading
+from chordmixer.data.gathering import TokenizerConfig
+from chordmixer.data.labels import Policy
+from chordmixer.data.reading import Kind, Reading
+from chordmixer.data.splits import SplitConfig
+from chordmixer.tasks.questions import Asked
+from chordmixer.training import TrainingConfig
+from chordmixer.training.inference import OnBad, OverLength
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -42,17 +48,35 @@ def test_who_asks_for_labels() -> None:
     assert asks == {"train": True, "inspect": True, "evaluate": True, "predict": False, "embed": False}
 
 
+def test_choices_are_those_of_the_library() -> None:
+    tokenizer, method, device = (
+        get_type_hints(config)[name]
+        for config, name in ((TokenizerConfig, "name"), (SplitConfig, "method"), (TrainingConfig, "device"))
+    )
+    for given, kind in (
+        (options.ON_BAD, OnBad),
+        (options.OVER_LENGTH, OverLength),
+        (options.TOKENIZERS, tokenizer),
+        (options.SPLITS, method),
+        (options.DEVICES, device),
+        (options.ASKED_FOR, Asked),
+        (options.FORMATS, Kind),
+        (options.POLICIES, Policy),
+    ):
+        assert {*given} == {*get_args(kind)}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (["--column", "label"], "--column label is not ROLE=NAME: write it as --column label=NAME"),
         (["--column", "lable=x"], "--column.lable is not a setting: did you mean label?"),
-        (["--format", "docx"], "kind='docx' is not a choice: give one of auto, fasta"),
-        (["--on-empty", "drop"], "on_empty='drop' is not a choice: give one of error, reject"),
-        (["--on-unmatched", "drop"], "on_unmatched='drop' is not a choice: give one of error, reject"),
-        (["--on-bad", "drop"], "tokenizer.on_bad='drop' is not a choice: give one of error, unknown, reject"),
-        (["--tokenizer", "words"], "tokenizer.name='words' is not a choice: give one of auto, dna"),
-        (["--group", "gene"], "group='gene' is not files, header:NAME or header:/REGEX/"),
+        (["--format", "docx"], "--format docx is not a choice: give one of auto, fasta"),
+        (["--on-empty", "drop"], "--on-empty drop is not a choice: give one of error, reject"),
+        (["--on-unmatched", "drop"], "--on-unmatched drop is not a choice: give one of error, reject"),
+        (["--on-bad", "drop"], "--on-bad drop is not a choice: give one of error, unknown, reject"),
+        (["--tokenizer", "words"], "--tokenizer words is not a choice: give one of auto, dna"),
+        (["--group", "gene"], "--group gene is not files, header:NAME or header:/REGEX/"),
         (["--labels", "header:"], "'header:' names nothing in a header"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

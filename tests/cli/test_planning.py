@@ -147,7 +147,7 @@ def test_weights_that_do_not_fit(chordmixer: Command, motifs: list[str], trained
         (["{0}", "{1}", "--set", "training.batch_tokens=40"], "above training.batch_tokens=40"),
         (["{0}", "{1}", "--set", "model.encoder=pointwise"], "encoder 'pointwise' has no count of its memory"),
         (["{0}", "{1}", "--model", "s4d"], "encoder 's4d' has no count of its memory"),
-        (["{0}", "{1}", "--ask", "sums"], "data.asked='sums' is not a choice"),
+        (["{0}", "{1}", "--ask", "sums"], "--ask sums is not a choice"),
         (["{0}", "{1}", "--freeze"], "--freeze keeps the encoder of a trained run as it is: add --from RUN"),
         (["{0}", "{1}", "--from", "none"], "none has no model.safetensors to start from"),
     ],

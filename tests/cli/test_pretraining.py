@@ -81,7 +81,7 @@ def test_from_files_to_embeddings(chordmixer: Command, motifs: list[str], tmp_pa
         (["{0}"], "no folder for the run: add --out RUN"),
         (["none.fa", "--out", "{run}"], "none.fa cannot be read"),
         (["{0}", "--out", "{run}", "--set", "data.share=2"], "share=2.0 is not a part of the tokens"),
-        (["{0}", "--out", "{run}", "--split", "even"], "data.split.method='even' is not a choice"),
+        (["{0}", "--out", "{run}", "--split", "even"], "--split even is not a choice"),
         (
             ["{0}", "--out", "{run}", "--set", "model.decoder=large"],
             "model.decoder='large' is not a choice: give one",

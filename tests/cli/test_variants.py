@@ -50,7 +50,7 @@ def test_learning_and_scoring(chordmixer: Command, tmp_path: Path) -> None:
         (["--out", "x", "--context", "liver"], "without --run a run is trained"),
         (["--out", "x", "--column", "label"], "--column label is not ROLE=NAME: write it as --column label=NAME"),
         (["--out", "x", "--column", "lable=A"], "--column.lable is not a setting: did you mean label?"),
-        (["--out", "x", "--on-mismatch", "no"], "data.on_mismatch='no' is not a choice: give one of error, reject"),
+        (["--out", "x", "--on-mismatch", "no"], "--on-mismatch no is not a choice: give one of error, reject"),
         (
             ["--out", "x", "--column", "label=CLASS", "--freeze"],
             "--freeze keeps the weights of a run as they are: name",

@@ -87,7 +87,7 @@ def test_no_reverse_complement() -> None:
     [
         (
             b"ACG7T",
-            "character '7' at position 4 is not a nucleotide: mend the record, or .* as N with on_bad=unknown",
+            "character '7' at position 4 is not a nucleotide: mend the record, or .* as N with --on-bad unknown",
         ),
         ("ACGéT", r"character '\\xe9' at position 4 is not a nucleotide"),
         ("ACG\N{SNOWMAN}T", r"character '\\u2603' at position 4 is not a nucleotide"),
@@ -106,7 +106,7 @@ def test_bad_characters(sequence: bytes | str, message: str) -> None:
 
 
 def test_bad_amino_acids() -> None:
-    with pytest.raises(ValueError, match=r"character '1' at position 2 is not an amino acid: .*as X with on_bad"):
+    with pytest.raises(ValueError, match=r"character '1' at position 2 is not an amino acid: .*as X with --on-bad"):
         Protein().encode("M1")
     assert Protein(on_bad="unknown").encode("M1-").tolist() == [10, 20, 20]
 

@@ -144,7 +144,7 @@ def test_a_whole_genome() -> None:
 @pytest.mark.parametrize("rank", ["species", "lineage:0", "lineage:", "lineage:x", "qualifier:", ""])
 def test_ranks_that_are_not_there(rank: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"^rank='{rank}' is not in GenBank: give organism, genus, lineage:N with N"
+        ValueError, match=rf"^--rank {rank} is not in GenBank: give organism, genus, lineage:N with N"
     ):
         read_genbank(source_of(b"LOCUS", "x.gb"), rank=rank)
 

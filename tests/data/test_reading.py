@@ -294,12 +294,12 @@ def test_an_empty_record_has_had_its_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "word"}, r"kind='word' is not a choice: give one of auto, fasta, .*npy"),
-        ({"on_empty": "skip"}, r"on_empty='skip' is not a choice: give one of error, reject"),
-        ({"on_unmatched": "skip"}, r"on_unmatched='skip' is not a choice"),
+        ({"kind": "word"}, r"--format word is not a choice: give one of auto, fasta, .*npy"),
+        ({"on_empty": "skip"}, r"--on-empty skip is not a choice: give one of error, reject"),
+        ({"on_unmatched": "skip"}, r"--on-unmatched skip is not a choice"),
         ({"labels": "header:/a/"}, r"has 0 groups"),
         ({"group": "header:/(/"}, r"is not a regular expression"),
-        ({"group": "family"}, r"group='family' is not files, header:NAME or header:/REGEX/: .* --column group=NAME"),
+        ({"group": "family"}, r"--group family is not files, header:NAME or header:/REGEX/: .* --column group=NAME"),
     ],
     ids=str,
 )

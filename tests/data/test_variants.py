@@ -113,13 +113,13 @@ def test_names_tell_of_all_variants_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("(", r"names='\(' is not a regular expression \(.*\): correct it$"),
+        ("(", r"--names '\(' is not a regular expression \(.*\): correct it$"),
         (
             "(?P<tissue>.+)",
             r"has the groups tissue: give some of label, target, split, group, context, as \(\?P<",
         ),
         (".+", "has the groups none: give some of"),
-        ("(?P<label>pos|neg)", r"calls\.vcf: its name does not fit names=.*: rename it, or leave it out$"),
+        ("(?P<label>pos|neg)", r"calls\.vcf: its name does not fit --names .*: rename it, or leave it out$"),
     ],
 )
 def test_patterns_with_a_fault(names: str, message: str) -> None:

@@ -193,7 +193,7 @@ def test_where_a_run_computes() -> None:
     assert module.device_of(TrainingConfig(device="cpu")) == CPU
     if not torch.cuda.is_available():
         assert module.device_of(TrainingConfig()) == CPU
-        with pytest.raises(ValueError, match="device='cuda' but torch sees no GPU: use device='auto' or 'cpu'"):
+        with pytest.raises(ValueError, match="--device cuda, but torch sees no GPU: use --device auto or cpu"):
             module.device_of(TrainingConfig(device="cuda"))
 
 

@@ -172,7 +172,7 @@ def test_tensorboard_is_an_extra(tiny: Experiment, tmp_path: Path, monkeypatch: 
 
 def test_a_gpu_that_is_not_there(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"^device='cuda' but torch sees no GPU: use device='auto' or 'cpu'$"):
+    with pytest.raises(ValueError, match=r"^--device cuda, but torch sees no GPU: use --device auto or cpu$"):
         train(override(tiny, {"training": {"device": "cuda"}}), tmp_path / "run")
 
 

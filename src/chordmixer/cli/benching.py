@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from chordmixer.cli import options
 from chordmixer.cli.looking import say
 
 
@@ -19,9 +20,20 @@ def bench(
     ] = "",
     lengths: Annotated[str, typer.Option(help="Fixed lengths instead, such as 1k,10k,100k.")] = "",
     batch: Annotated[int, typer.Option(help="Sequences of a batch.")] = 5,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16; auto: bf16 on a GPU.")] = "auto",
-    backend: Annotated[str, typer.Option(help="Of ChordMixer: torch or triton; auto: by the device.")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda.", callback=options.one_of(options.DEVICES))
+    ] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(help="fp32 or bf16; auto: bf16 on a GPU.", callback=options.one_of(("auto", "fp32", "bf16"))),
+    ] = "auto",
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="Of ChordMixer: torch or triton; auto: by the device.",
+            callback=options.one_of(("auto", "torch", "triton")),
+        ),
+    ] = "auto",
     longest: Annotated[
         bool, typer.Option("--longest", help="Search for the longest sequence of each, by doubling.")
     ] = False,

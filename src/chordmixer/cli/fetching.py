@@ -11,6 +11,7 @@ from typing import Annotated, Self
 
 import typer
 
+from chordmixer.cli import options
 from chordmixer.cli.looking import say
 
 EVERY_SECONDS = 10.0
@@ -31,7 +32,12 @@ def fetch(
     api_key: Annotated[
         str, typer.Option(envvar="NCBI_API_KEY", help="Of an NCBI account: ten requests a second, not three.")
     ] = "",
-    format: Annotated[str, typer.Option(help="fasta, or genbank with lineage and features.")] = "fasta",
+    format: Annotated[
+        str,
+        typer.Option(
+            help="fasta, or genbank with lineage and features.", callback=options.one_of(("fasta", "genbank"))
+        ),
+    ] = "fasta",
     lengths: Annotated[str, typer.Option(metavar="MIN:MAX", help="Only records of so many bases.")] = "",
     most: Annotated[int | None, typer.Option(help="Only the first so many records of each.")] = None,
     page: Annotated[int, typer.Option(help="Records in a request, up to 500; fewer if they are long.")] = 200,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,10 +42,11 @@ def train(
     base_length: Annotated[
         int | None, typer.Option(help="Lambda of the Adding problem.", rich_help_panel=options.SETTINGS)
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Another encoder, such as s4d or lstm.", rich_help_panel=options.SETTINGS),
-    ] = None,
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = None,
+    device: options.TrainingDevice = None,
     config: options.Config = None,
     set: options.Settings = None,
 ) -> None:
@@ -64,7 +66,7 @@ def train(
     from chordmixer.training import train as run
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
-    changes = [*([f"model.encoder={model}"] if model else []), *(set or [])]
+    changes = [*settings.shorthands(model, epochs, minutes, seed, device), *(set or [])]
     if freeze and start is None and not (resume and out is None):
         raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     if resume and out is None:
@@ -74,6 +76,8 @@ def train(
     elif out is None:
         raise ValueError("no folder for the run: add --out RUN")
     else:
+        if resume:
+            settings.check_resume(out)
         experiment = _experiment(data, reading, base_length, config, changes, _starting(start, freeze))
     own_files = experiment.task == "files"
     if own_files:
@@ -104,7 +108,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
         f"\nWithout rotation no token sees another: the second model fits one typical length and fails elsewhere.\n"
         f"Next:  chordmixer train YOUR_FILES --out RUN                   your own sequences\n"
         f"       chordmixer train adding --base-length 200 --out RUN     the paper's own task\n"
-        f"       chordmixer evaluate {out / 'chordmixer'}               these scores again"
+        f"       chordmixer evaluate {shlex.quote(str(out / 'chordmixer'))}               these scores again"
     )
 
 
@@ -202,8 +206,9 @@ def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool) -> N
         say(sentence)
     print(f"report: {write_report(out)}")
     if own_files:
+        run = shlex.quote(str(out))
         print(
-            f"Next:  chordmixer predict {out} NEW_FILES -o answers.tsv\n"
-            f"       chordmixer embed {out} FILES -o embeddings.parquet\n"
-            f"       chordmixer evaluate {out} OTHER_FILES"
+            f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv\n"
+            f"       chordmixer embed {run} FILES -o embeddings.parquet\n"
+            f"       chordmixer evaluate {run} OTHER_FILES"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -18,6 +18,27 @@ USING = "How the model is used"
 ASKED = "What is learnt"
 SETTINGS = "Settings"
 
+ON_BAD = ("error", "unknown", "reject")
+TOKENIZERS = ("auto", "dna", "protein", "bytes", "characters", "kmers", "numbers")
+OVER_LENGTH = ("error", "windows", "reject")
+DEVICES = ("auto", "cpu", "cuda")
+ASKED_FOR = ("auto", "classes", "labels", "number")
+SPLITS = ("auto", "given", "grouped", "similarity", "random")
+FORMATS = ("auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy")
+POLICIES = ("error", "reject")
+
+
+def one_of(words: Sequence[str]) -> Callable[..., str | None]:
+    """A check of an option's value, whose message names the option as it was typed."""
+
+    def check(option: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in words:
+            raise ValueError(f"{option.opts[0]} {value} is not a choice: give one of {', '.join(words)}")
+        return value
+
+    return check
+
+
 Run = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
 Inputs = Annotated[
     list[str],
@@ -31,13 +52,16 @@ OnBad = Annotated[
     str | None,
     typer.Option(
         help="Characters that are no letters: error, unknown (taken as N or X and counted), or reject the record.",
+        callback=one_of(ON_BAD),
         rich_help_panel=READING,
     ),
 ]
 Tokenizer = Annotated[
     str,
     typer.Option(
-        help="dna, protein, bytes, characters, kmers or numbers; auto: by the records.", rich_help_panel=READING
+        help="dna, protein, bytes, characters, kmers or numbers; auto: by the records.",
+        callback=one_of(TOKENIZERS),
+        rich_help_panel=READING,
     ),
 ]
 Cache = Annotated[
@@ -47,23 +71,33 @@ Cache = Annotated[
 OverLength = Annotated[
     str,
     typer.Option(
-        help="Records longer than the model: error, or windows that overlap by half, averaged.", rich_help_panel=USING
+        help="Records longer than the model: error, windows that overlap by half, averaged, or reject the record.",
+        callback=one_of(OVER_LENGTH),
+        rich_help_panel=USING,
     ),
 ]
 BatchTokens = Annotated[
     int | None, typer.Option(help="Most tokens at once; fewer need less memory.", rich_help_panel=USING)
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", rich_help_panel=USING)]
+Device = Annotated[
+    str | None, typer.Option(help="auto, cpu or cuda.", callback=one_of(DEVICES), rich_help_panel=USING)
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an output that was interrupted.", rich_help_panel=USING)
 ]
 Ask = Annotated[
-    str, typer.Option(help="classes, labels (several a record), number; auto: by the data.", rich_help_panel=ASKED)
+    str,
+    typer.Option(
+        help="classes, labels (several a record), number; auto: by the data.",
+        callback=one_of(ASKED_FOR),
+        rich_help_panel=ASKED,
+    ),
 ]
 Split = Annotated[
     str,
     typer.Option(
         help="given (by a column), grouped, similarity, random; auto: the first that the data have.",
+        callback=one_of(SPLITS),
         rich_help_panel=ASKED,
     ),
 ]
@@ -80,6 +114,21 @@ Config = Annotated[Path | None, typer.Option(help="A TOML file with settings.", 
 Settings = Annotated[
     list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
 ]
+Model = Annotated[str | None, typer.Option(help="Another encoder, such as s4d or lstm.", rich_help_panel=SETTINGS)]
+Epochs = Annotated[
+    int | None, typer.Option(min=1, help="Passes over the training records.", rich_help_panel=SETTINGS)
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(min=0, help="End after so many minutes of training, if not before.", rich_help_panel=SETTINGS),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Of the first weights and the order of the records.", rich_help_panel=SETTINGS)
+]
+TrainingDevice = Annotated[
+    str | None,
+    typer.Option("--device", help="auto, cpu or cuda.", callback=one_of(DEVICES), rich_help_panel=SETTINGS),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.", rich_help_panel=USING)]
 
 
@@ -88,6 +137,7 @@ def files_format(
         str,
         typer.Option(
             help="fasta, fastq, genbank, csv, jsonl, parquet, text or npy; auto: by the content.",
+            callback=one_of(FORMATS),
             rich_help_panel=READING,
         ),
     ] = "auto",
@@ -106,7 +156,10 @@ def files_format(
         ),
     ] = None,
     on_empty: Annotated[
-        str, typer.Option(help="Records without a letter: error, or reject.", rich_help_panel=READING)
+        str,
+        typer.Option(
+            help="Records without a letter: error, or reject.", callback=one_of(POLICIES), rich_help_panel=READING
+        ),
     ] = "error",
     max_record: Annotated[
         int | None,
@@ -148,7 +201,12 @@ def files_with_labels(
         ),
     ] = None,
     on_unmatched: Annotated[
-        str, typer.Option(help="Records without a label, and the reverse: error, or reject.", rich_help_panel=READING)
+        str,
+        typer.Option(
+            help="Records without a label, and the reverse: error, or reject.",
+            callback=one_of(POLICIES),
+            rich_help_panel=READING,
+        ),
     ] = "error",
     **plain: Any,
 ) -> Reading:

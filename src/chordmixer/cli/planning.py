@@ -33,7 +33,11 @@ def plan(
     cache: options.Cache = None,
     config: options.Config = None,
     set: options.Settings = None,
-    model: Annotated[str | None, typer.Option(hidden=True)] = None,
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = None,
+    device: options.TrainingDevice = None,
     out: Annotated[Path | None, typer.Option(hidden=True)] = None,
     baselines: Annotated[bool, typer.Option(hidden=True)] = True,
 ) -> None:
@@ -52,7 +56,7 @@ def plan(
     from chordmixer.views import plan as view
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
-    changes = [*([f"model.encoder={model}"] if model else []), *(set or [])]
+    changes = [*settings.shorthands(model, epochs, minutes, seed, device), *(set or [])]
     if pretrain:
         labels = {"--labels": reading.labels, "--rank": reading.rank, "--ask": ask != "auto", "--rc": rc}
         _refuse(labels | {"--on-unmatched": reading.on_unmatched != "error", "--from": start, "--freeze": freeze})
@@ -62,9 +66,9 @@ def plan(
     task: Any = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
-    training, device = task.records("training"), device_of(experiment.training)
-    made = forecast(experiment, training.lengths, device, training.name, timed=time)
-    cure = cures(experiment, training.lengths, device, task.max_length) if view.near(made) else {}
+    training, place = task.records("training"), device_of(experiment.training)
+    made = forecast(experiment, training.lengths, place, training.name, timed=time)
+    cure = cures(experiment, training.lengths, place, task.max_length) if view.near(made) else {}
     for line in view.lines(experiment, task, made, cure):
         say(line)
     command = "pretrain" if pretrain else "train"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,6 +41,10 @@ def pretrain(
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
+    epochs: options.Epochs = None,
+    minutes: options.Minutes = None,
+    seed: options.Seed = None,
+    device: options.TrainingDevice = None,
     config: options.Config = None,
     set: options.Settings = None,
 ) -> None:
@@ -65,18 +70,23 @@ def pretrain(
         "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
         "cache": None if cache is None else str(cache),
     }
+    changes = [*settings.shorthands(None, epochs, minutes, seed, device), *(set or [])]
     known = override(MaskingConfig(reading=replace(reading, group=group)), data, "data")
     if resume and out is None:
-        if len(inputs) > 1 or known != MaskingConfig() or cache or config or set:
+        if len(inputs) > 1 or known != MaskingConfig() or cache or config or changes:
             raise ValueError("--resume RUN takes its settings from the run: leave out the other options")
         out = Path(inputs[0])
         experiment = Experiment.load(out)
         if experiment.task != "masking":
-            raise ValueError(f"{out} is a run of {experiment.task}: go on with chordmixer train --resume {out}")
+            raise ValueError(
+                f"{out} is a run of {experiment.task}: go on with chordmixer train --resume {shlex.quote(str(out))}"
+            )
     elif out is None:
         raise ValueError("no folder for the run: add --out RUN")
     else:
-        experiment = settings.build(lambda given: masking(given, say), known, config, set or [])
+        if resume:
+            settings.check_resume(out)
+        experiment = settings.build(lambda given: masking(given, say), known, config, changes)
     _introduce(experiment)
     evaluation = run(experiment, out, resume=resume)
     if first_rank():
@@ -113,9 +123,10 @@ def _conclude(evaluation: Evaluation, out: Path, baselines: bool) -> None:
             say(f"  of {letter}: {_found(evaluation, f'_{letter}')}")
     if best:
         say(_verdict(evaluation, best))
+    run = shlex.quote(str(out))
     print(
-        f"Next:  chordmixer embed {out} FILES -o embeddings.parquet\n"
-        f"       chordmixer train LABELLED_FILES --from {out} --out RUN"
+        f"Next:  chordmixer embed {run} FILES -o embeddings.parquet\n"
+        f"       chordmixer train LABELLED_FILES --from {run} --out RUN"
     )
 
 

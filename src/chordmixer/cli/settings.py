@@ -1,11 +1,15 @@
-"""Settings of a run from the command line: a recipe, changed by a TOML file, then by --set."""
+"""Settings of a run from the command line: a recipe, changed by a TOML file, by shorthands, then by --set."""
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from chordmixer.cli.looking import say
 
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
@@ -28,12 +32,37 @@ def of_files(
 def build(
     recipe: Callable[[Any], Experiment], data: Any, config: Path | None = None, settings: Iterable[str] = ()
 ) -> Experiment:
-    """The recipe's experiment for these data, with what the user changed in [data], [model] and [training]."""
+    """The recipe's experiment for these data, with what the user changed in [data], [model] and [training].
+
+    All that differs from the recipe is printed, so that a slip is seen before a long run.
+    """
     from chordmixer.config import override
 
-    changes = table(config, settings)
-    data = override(data, _table(changes.pop("data", {}), "data"), "data")
-    return override(recipe(data), changes)
+    given = table(config, settings)
+    proposed = recipe(override(data, _table(given.get("data", {}), "data"), "data"))
+    made = override(proposed, {part: changes for part, changes in given.items() if part != "data"})
+    changed = list(_changed(given, replace(proposed, data=data), made))
+    if changed:
+        say(f"settings changed: {', '.join(changed)}")
+    return made
+
+
+def shorthands(
+    model: str | None, epochs: int | None, minutes: float | None, seed: int | None, device: str | None
+) -> list[str]:
+    """What the options for common settings are as arguments of --set."""
+    given = {"model.encoder": model, "training.epochs": epochs, "training.minutes": minutes}
+    if minutes:
+        given["training.average"] = 0  # a share of the steps, whose number is not known then
+    given |= {"training.seed": seed, "training.device": device}
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
+
+
+def check_resume(out: Path) -> None:
+    """Refuse to go on with what is not there; torchrun repeats one command, the first time and after a crash."""
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    if not restarts and not (out / "config.json").exists():
+        raise ValueError(f"{out} holds no run to go on with: give the folder of one, or leave out --resume")
 
 
 def table(config: Path | None, settings: Iterable[str]) -> dict[str, Any]:
@@ -76,3 +105,18 @@ def _table(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name}={value!r} is not a table of settings: write [{name}], or {name}.SETTING=VALUE")
     return value
+
+
+def _changed(given: Mapping[str, Any], before: Any, after: Any, where: str = "") -> Iterator[str]:
+    """Each setting that was given and is not what it would have been, with both values."""
+    for name, value in given.items():
+        old, new = (getattr(config, name, None) for config in (before, after))
+        if isinstance(value, Mapping):
+            yield from _changed(value, old, new, f"{where}{name}.")
+        elif old != new:
+            yield f"{where}{name}={_shown(new)} (default {_shown(old)})"
+
+
+def _shown(value: Any) -> str:
+    """As --set takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,10 +38,27 @@ Context = Annotated[
 ]
 OnMismatch = Annotated[
     str,
-    typer.Option(help="Variants that do not fit the reference: error, or reject.", rich_help_panel=options.READING),
+    typer.Option(
+        help="Variants that do not fit the reference: error, or reject.",
+        callback=options.one_of(options.POLICIES),
+        rich_help_panel=options.READING,
+    ),
 ]
 OnUnmatched = Annotated[
-    str, typer.Option(help="Variants without a label: error, or reject.", rich_help_panel=options.READING)
+    str,
+    typer.Option(
+        help="Variants without a label: error, or reject.",
+        callback=options.one_of(options.POLICIES),
+        rich_help_panel=options.READING,
+    ),
+]
+Ask = Annotated[
+    str,
+    typer.Option(
+        help="classes, or number; auto: by the data.",
+        callback=options.one_of(("auto", "classes", "number")),
+        rich_help_panel=options.ASKED,
+    ),
 ]
 
 
@@ -69,9 +87,7 @@ def variants(
     on_unmatched: OnUnmatched = "error",
     start: options.Start = None,
     freeze: options.Freeze = False,
-    ask: Annotated[
-        str, typer.Option(help="classes, or number; auto: by the data.", rich_help_panel=options.ASKED)
-    ] = "auto",
+    ask: Ask = "auto",
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same variants.")] = True,
     batch_tokens: options.BatchTokens = None,
     device: options.Device = None,
@@ -139,6 +155,8 @@ def _train(
     from chordmixer.training import train
     from chordmixer.training.starting import start_from
 
+    if resume:
+        settings.check_resume(out)
     tissues = given["names"] is None and is_gtex(paths(given["files"]))
     if tissues:
         say("files named TISSUE_pos.vcf and TISSUE_neg.vcf: tissues and classes are read from their names")
@@ -159,7 +177,8 @@ def _conclude(evaluation: Any, out: Path, baselines: bool, experiment: Experimen
     from chordmixer.views.report import write_report
 
     show_beside(evaluation, compare(out) if baselines else [], out)
+    reference, run = shlex.quote(str(experiment.data.reference)), shlex.quote(str(out))
     print(
         f"report: {write_report(out)}\n"
-        f"Next:  chordmixer variants NEW.vcf --reference {experiment.data.reference} --run {out} -o scored.vcf"
+        f"Next:  chordmixer variants NEW.vcf --reference {reference} --run {run} -o scored.vcf"
     )

@@ -104,7 +104,7 @@ class _Letters(Tokenizer):
 
     def _cure(self, byte: int) -> str:
         first = "take the gaps out of the alignment" if byte in b"-." else "mend the record"
-        return f"{first}, or have such characters taken as {self.UNKNOWN} with on_bad=unknown"
+        return f"{first}, or have such characters taken as {self.UNKNOWN} with --on-bad unknown"
 
 
 @dataclass(frozen=True)

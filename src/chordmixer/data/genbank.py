@@ -32,7 +32,7 @@ def read_genbank(source: Source, features: str | None = None, rank: str | None =
     """
     if rank is not None and not _RANK.fullmatch(rank):
         raise ValueError(
-            f"rank={rank!r} is not in GenBank: give organism, genus, lineage:N with N from 1, or qualifier:NAME"
+            f"--rank {rank} is not in GenBank: give organism, genus, lineage:N with N from 1, or qualifier:NAME"
         )
     return until_broken(source, _entries(source, features, rank))
 

@@ -55,21 +55,21 @@ class Reading:
     human chromosome. A longer one is an error, so that a damaged or hostile file cannot fill the memory."""
 
     def __post_init__(self) -> None:
-        for name, value, options in (
-            ("kind", self.kind, get_args(Kind)),
-            ("on_empty", self.on_empty, get_args(Policy)),
-            ("on_unmatched", self.on_unmatched, get_args(Policy)),
+        for option, value, options in (
+            ("--format", self.kind, get_args(Kind)),
+            ("--on-empty", self.on_empty, get_args(Policy)),
+            ("--on-unmatched", self.on_unmatched, get_args(Policy)),
         ):
             if value not in options:
-                raise ValueError(f"{name}={value!r} is not a choice: give one of {', '.join(options)}")
+                raise ValueError(f"{option} {value} is not a choice: give one of {', '.join(options)}")
         if self.max_record < 1:
-            raise ValueError(f"max_record={self.max_record} is too small: give 1 byte or more")
+            raise ValueError(f"--max-record {self.max_record} is too small: give 1 byte or more")
         for rule in (self.labels, self.group):
             if rule is not None and rule.startswith(HEADER):
                 header_pattern(rule)
         if self.group is not None and self.group != FILES and not self.group.startswith(HEADER):
             raise ValueError(
-                f"group={self.group!r} is not files, header:NAME or header:/REGEX/: give one; "
+                f"--group {self.group} is not files, header:NAME or header:/REGEX/: give one; "
                 "a column of a table is named with --column group=NAME"
             )
 

@@ -84,13 +84,15 @@ def of_name(path: Path | str, names: str) -> dict[str, str]:
     try:
         pattern = re.compile(names)
     except re.error as error:
-        raise ValueError(f"names={names!r} is not a regular expression ({error}): correct it") from None
+        raise ValueError(f"--names {names!r} is not a regular expression ({error}): correct it") from None
     named = ", ".join(pattern.groupindex) or "none"
     if not {*pattern.groupindex} <= {*TOLD} or named == "none":
-        raise ValueError(f"names={names!r} has the groups {named}: give some of {', '.join(TOLD)}, as (?P<label>...)")
+        raise ValueError(
+            f"--names {names!r} has the groups {named}: give some of {', '.join(TOLD)}, as (?P<label>...)"
+        )
     match = pattern.match(Path(path).name)
     if match is None:
-        raise ValueError(f"{path}: its name does not fit names={names!r}: rename it, or leave it out")
+        raise ValueError(f"{path}: its name does not fit --names {names!r}: rename it, or leave it out")
     return {role: text for role, text in match.groupdict().items() if text}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,7 +191,7 @@ def open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
     if Experiment.load(out) != experiment:
         raise ValueError(
             f"{out} was started with other settings: resume with the same ones, or with "
-            f"chordmixer train --resume {out} alone"
+            f"chordmixer train --resume {shlex.quote(str(out))} alone"
         )
     files.sweep(out)
 

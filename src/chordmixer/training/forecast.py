@@ -178,7 +178,7 @@ def cures(
 def device_of(config: TrainingConfig) -> torch.device:
     """Where a run with these settings would compute."""
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+        raise ValueError("--device cuda, but torch sees no GPU: use --device auto or cpu")
     return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -239,7 +240,8 @@ class Run:
     def _leave_if_asked(self) -> None:
         if caught := ranks.greatest(self.accelerator, self.interrupts.caught):
             self._save()
-            self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {self.out}")
+            run = shlex.quote(str(self.out))
+            self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {run}")
             raise Interrupted(caught)
 
     def _save(self) -> None:

@@ -17,7 +17,7 @@ from chordmixer.training.experiment import TrainingConfig
 def start(config: TrainingConfig) -> Accelerator:
     """The devices and ranks of a run, as its settings and its launcher (torchrun, accelerate) have them."""
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' but torch sees no GPU: use device='auto' or 'cpu'")
+        raise ValueError("--device cuda, but torch sees no GPU: use --device auto or cpu")
     if not distributed.is_initialized():  # an earlier run of this process may have had other settings
         AcceleratorState._reset_state(reset_partial_state=True)
         _meet(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False) ->
     if not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"{folder} has no {WEIGHTS} to start from: give the folder of a finished run; go on with an unfinished "
-            f"one by chordmixer train --resume {folder}"
+            f"one by chordmixer train --resume {shlex.quote(str(folder))}"
         )
     old = from_dict(ModelConfig, read_config(folder)["model"], f"{folder / 'config.json'}: model")
     _check_tokenizers(experiment.build_task(), folder)
