@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # A process for each core; their threads would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-gpu check format bench clean
+.PHONY: demo test test-gpu check format bench wheel clean
 
 demo: $(READY)
 	$(BIN)/chordmixer demo
@@ -29,6 +29,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py
+
+# One file for `pip install` on any machine: dist/chordmixer-*.whl.
+wheel: $(READY)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
 	rm -rf $(VENV) runs

@@ -1,8 +1,11 @@
-"""The README's Python runs, its TOML and its commands are accepted."""
+"""The README's Python and its quick start run, its TOML and its commands are accepted."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,32 @@ def test_toml_is_accepted(tmp_path: Path) -> None:
     path.write_text(blocks("toml")[0])
     experiment = build(adding, AddingConfig(), path)
     assert (experiment.training.epochs, experiment.model.network.max_length) == (6, 31_800)
+
+
+def test_the_quick_start_can_be_pasted(tmp_path: Path) -> None:
+    """By a user who has nothing but the command: a new home, an empty folder, no other programs on the PATH."""
+    block = next(block for block in blocks("sh") if "chordmixer sample" in block)
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
+    command = Path(sys.executable).parent / "chordmixer"
+    assert command.exists(), "the package is not installed: run the tests with make test"
+    source = str(Path(__file__).parent.parent / "src")
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "PATH": str(command.parent),
+        "PYTHONPATH": source,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+    done = subprocess.run(
+        ["/bin/sh", "-e"], input=block, cwd=tmp_path / "here", env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("records read: 20 used, 0 rejected")) == (0, 1), done.stderr
+    assert "settings changed: training.epochs=5 (default " in done.stdout
+    sample = tmp_path / "here" / "sample"
+    answers = [line.split("\t") for line in (sample / "answers.tsv").read_text().splitlines()[1:]]
+    right = sum(row[3] == ("gattaca", "cattaga")[number % 2] for number, row in enumerate(answers))
+    assert len(answers) == 20 and right >= 16, "the sample is easy enough to learn in five passes"
+    assert (sample / "RUN" / "report.html").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("command", re.findall(r"^chordmixer (\w+)", "\n".join(blocks("sh")), flags=re.M))

@@ -17,13 +17,13 @@ from chordmixer.cli.looking import evaluate, inspect, report
 from chordmixer.cli.planning import plan
 from chordmixer.cli.pretraining import pretrain
 from chordmixer.cli.reproducing import reproduce
+from chordmixer.cli.sample import sample
 from chordmixer.cli.using import embed, predict
 from chordmixer.cli.variants import variants
 from chordmixer.version import __version__
 
 app = typer.Typer(
     help="Learn from long sequences of very different lengths, without padding.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -40,6 +40,7 @@ for command in (
     reproduce,
     bench,
     fetch,
+    sample,
     demo,
 ):
     app.command()(command)
@@ -47,11 +48,14 @@ for command in (
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
 ) -> None:
     if version:
         print(f"chordmixer {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")
 
 
 def main() -> None:
