@@ -420,7 +420,7 @@ def test_the_limit_is_of_one_record_and_exact(tmp_path: Path) -> None:
     ):
         list(read([many], Reading(max_record=999), Account()))
     assert content_key([many], reading) == content_key([many], Reading())  # what is read is the same
-    with pytest.raises(ValueError, match="max_record=0 is too small: give 1 byte or more"):
+    with pytest.raises(ValueError, match="--max-record 0 is too small: give 1 byte or more"):
         Reading(max_record=0)
 
 
