@@ -115,6 +115,15 @@ class Files:
         strands = self.config.seed if self.config.both_strands else None
         return StoreRecords(self.store, indices, self.question.targets[own], weights, strands)
 
+    def groups(self, split: str) -> ndarray | None:
+        """The number of each record's group; None where the data name no groups. One without a group is its own."""
+        if "group" not in self.store.columns:
+            return None
+        names = self.store.column("group")[self.question.records[self.split.parts[split]]].tolist()
+        known = [(i, None) if name is None else (-1, name) for i, name in enumerate(names)]
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(known))}
+        return np.array([numbers[group] for group in known])
+
     @property
     def account(self) -> Account:
         """Of the reading, and of the records that were left out since they have no answer."""

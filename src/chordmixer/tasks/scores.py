@@ -8,6 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy import ndarray
 
+SHARES = {"accuracy", "average_precision", "balanced_accuracy", "f1_macro", "f1_micro", "roc_auc"}
+"""Metrics that lie between 0 and 1."""
+BY_CLASS = {"average_precision", "balanced_accuracy", "f1_macro", "mcc", "roc_auc"}
+"""Metrics that a rare class or label decides as much as a frequent one."""
+
 
 def areas(scores: ndarray, positive: ndarray) -> tuple[ndarray, ndarray]:
     """ROC-AUC, ties counting half, and average precision of each row of scores.
@@ -34,6 +39,39 @@ def areas(scores: ndarray, positive: ndarray) -> tuple[ndarray, ndarray]:
         return above / (positives * negatives), (gained * before[:, 1:] / places).sum(axis=1) / positives
 
 
+def weighted_areas(scores: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
+    """ROC-AUC and average precision of the same scores, once for each row of weights: the scores are sorted once.
+
+    A weight is how often a record was drawn.
+
+    >>> scores, positive = np.array([0.9, 0.8, 0.3]), np.array([True, False, True])
+    >>> weighted_areas(scores, positive, np.array([[1, 1, 1], [2, 1, 0]]))[0].tolist()
+    [0.5, 1.0]
+    """
+    order = np.argsort(-scores)
+    ranked, places = scores[order], np.flatnonzero(positive[order])
+    first, last = (np.searchsorted(-ranked, -ranked[places], side=side) for side in ("left", "right"))
+    called = np.cumsum(np.take(weights, order, axis=1), axis=1, dtype=np.float64)
+    found = np.take(weights, order[places], axis=1).astype(np.float64)
+    hits = np.cumsum(found, axis=1)
+    positives, negatives = found.sum(axis=1), called[:, -1] - found.sum(axis=1)
+    if (last - first > 1).any():  # a run of ties counts as one step
+        hits_before, hits = (_before(hits, np.searchsorted(places, ends)) for ends in (first, last))
+        before, called = (_before(called, ends) for ends in (first, last))
+    else:
+        called = called[:, places]
+        hits_before, before = hits - found, called - found
+    misses = (called - hits + before - hits_before) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        roc = 1 - (found * misses).sum(axis=1) / (positives * negatives)
+        return roc, (found * hits / np.maximum(called, 1)).sum(axis=1) / positives
+
+
+def _before(sums: ndarray, places: ndarray) -> ndarray:
+    """Running sums up to, and without, these columns."""
+    return np.where(places > 0, sums[:, places - 1], 0.0) if sums.shape[1] else sums
+
+
 def log_odds(outputs: ndarray) -> ndarray:
     """Of each class against the rest: ranks like its probability, without rounding to 0 or 1."""
     if outputs.shape[1] == 2:
@@ -49,10 +87,15 @@ def log_odds(outputs: ndarray) -> ndarray:
     return odds
 
 
-def log_loss(outputs: ndarray, targets: ndarray) -> float:
-    """The mean of -log probability of the true class."""
+def log_losses(outputs: ndarray, targets: ndarray) -> ndarray:
+    """-log probability of the true class, of each record."""
     shifted = outputs - outputs.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(targets)), targets]).mean())
+    return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(targets)), targets])
+
+
+def log_loss(outputs: ndarray, targets: ndarray) -> float:
+    """Their mean."""
+    return float(log_losses(outputs, targets).mean())
 
 
 def confusion(answers: ndarray, targets: ndarray, classes: int) -> ndarray:
@@ -66,14 +109,22 @@ def of_confusion(table: ndarray) -> dict[str, float]:
     >>> of_confusion(np.array([[3, 1], [0, 4]]))["balanced_accuracy"]
     0.875
     """
-    table = table.astype(np.float64)
-    hits, true, answered, total = np.diagonal(table), table.sum(axis=1), table.sum(axis=0), table.sum()
-    seen, either = true > 0, true + answered > 0
-    spread = (total**2 - (answered**2).sum()) * (total**2 - (true**2).sum())
+    found = of_sums(np.diagonal(table), table.sum(axis=1), table.sum(axis=0))
+    return {name: float(value) for name, value in found.items()}
+
+
+def of_sums(hits: ndarray, true: ndarray, answered: ndarray) -> dict[str, ndarray]:
+    """The same of the right answers, the records and the answers of each class (last axis), a table a row."""
+    hits, true, answered = (counts.astype(np.float64) for counts in (hits, true, answered))
+    total, seen, either = true.sum(axis=-1), true > 0, true + answered > 0
+    recall = np.divide(hits, true, out=np.zeros_like(hits), where=seen)
+    f1 = np.divide(2 * hits, true + answered, out=np.zeros_like(hits), where=either)
+    spread = (total**2 - (answered**2).sum(axis=-1)) * (total**2 - (true**2).sum(axis=-1))
+    agreement = hits.sum(axis=-1) * total - (answered * true).sum(axis=-1)
     return {
-        "balanced_accuracy": float((hits[seen] / true[seen]).mean()),
-        "f1_macro": float((2 * hits[either] / (true + answered)[either]).mean()),
-        "mcc": float((hits.sum() * total - answered @ true) / np.sqrt(spread)) if spread > 0 else 0.0,
+        "balanced_accuracy": recall.sum(axis=-1) / seen.sum(axis=-1),
+        "f1_macro": f1.sum(axis=-1) / either.sum(axis=-1),
+        "mcc": np.where(spread > 0, agreement / np.sqrt(np.where(spread > 0, spread, 1)), 0.0),
     }
 
 
@@ -121,5 +172,11 @@ def mean_of_known(values: ndarray) -> float:
     >>> mean_of_known(np.array([0.5, float("nan"), 1.0]))
     0.75
     """
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    return float(means_of_known(values))
+
+
+def means_of_known(values: ndarray) -> ndarray:
+    """The same over the last axis."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, values, 0).sum(axis=-1) / known.sum(axis=-1))

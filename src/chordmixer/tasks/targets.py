@@ -159,13 +159,20 @@ class Classification:
         """
         return outputs - np.log(self.weights.numpy())
 
+    def decided(self, outputs: ndarray) -> ndarray:
+        """The class of each record: the most probable one. Scores, reports and predictions all decide by this rule.
+
+        >>> Classification.of_counts(["no", "yes"], [30, 10]).decided(np.array([[0.0, 0.5], [0.0, 2.0]])).tolist()
+        [0, 1]
+        """
+        return np.asarray(self.unweighted(outputs).argmax(axis=1))
+
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         """Of the answers that `unweighted` outputs give, as `predict` does; areas are a mean over classes."""
-        outputs = self.unweighted(outputs)
+        outputs, answers = self.unweighted(outputs), self.decided(outputs)
         classes = slice(1, 2) if self.outputs == 2 else slice(None)
         true = np.arange(self.outputs)[classes, None] == targets
         roc, precision = scores.areas(np.ascontiguousarray(scores.log_odds(outputs).T[classes]), true)
-        answers = outputs.argmax(axis=1)
         return {
             "accuracy": float((answers == targets).mean()),
             "roc_auc": scores.mean_of_known(roc),
@@ -218,13 +225,16 @@ class MultiLabel:
         """The outputs as those of a model that had learnt each label in its own share, for calibration."""
         return outputs - np.log((self.positive / self.negative).numpy())
 
+    def decided(self, outputs: ndarray) -> ndarray:
+        """Which labels each record has: those whose probability is above 0.5."""
+        return np.asarray(self.unweighted(outputs) > 0)
+
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         """Areas as a mean over labels; accuracy of whole rows; F1 where a probability above 0.5 is a yes.
 
         Of `unweighted` outputs, as `predict` gives them.
         """
-        outputs = self.unweighted(outputs)
-        true, answers = targets > 0.5, outputs > 0
+        true, answers, outputs = targets > 0.5, self.decided(outputs), self.unweighted(outputs)
         roc, precision = scores.areas(np.ascontiguousarray(outputs.T), true.T)
         hits, answered, existing = (true & answers).sum(axis=0), answers.sum(axis=0), true.sum(axis=0)
         return {

@@ -99,6 +99,10 @@ class Variants:
     def records(self, split: str) -> AlleleRecords:
         return self.data.records(self.data.split.parts[split])
 
+    def groups(self, split: str) -> ndarray:
+        """The number of each variant's locus."""
+        return np.asarray(self.data.groups[self.data.split.parts[split]])
+
     def documents(self) -> dict[str, dict[str, Any]]:
         """What a run folder says of its data: tokenizer.json and data.json."""
         data = self.data

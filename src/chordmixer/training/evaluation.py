@@ -1,11 +1,12 @@
-"""How good a model is: overall and by length, each number with a bootstrap interval, beside guessing."""
+"""How good a model is: overall and by length, each number with its interval, beside guessing."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,23 +17,21 @@ from torch import nn
 from chordmixer import files
 from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
+from chordmixer.tasks import Task
 from chordmixer.tasks.targets import Target
 from chordmixer.training.asking import ask
 from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.intervals import Sample, Score
 from chordmixer.training.strands import averaged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
 
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
 """Of length: each bin holds what is longer than the one before and not longer than its own (the paper's figures)."""
 RESAMPLES = 1000
-
-
-@dataclass(frozen=True)
-class Score:
-    """A number and its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,22 @@ class Predictions:
     """In tokens; of a pair, those of both sequences together."""
     targets: ndarray
     outputs: ndarray
+    groups: ndarray | None = None
+    """The number of each record's group; None: each record is on its own."""
+
+    def of_task(self, task: Task, split: str) -> Predictions:
+        """With the groups of its records, where the task knows any."""
+        groups = getattr(task, "groups", lambda _: None)(split)
+        return self if groups is None else replace(self, groups=groups)
+
+    def same_records(self, other: Predictions) -> bool:
+        """Whether both answer the same records, in the same order."""
+        return self.names == other.names and np.array_equal(self.targets, other.targets)
+
+    def sample(self, target: Target, inside: ndarray | slice = slice(None)) -> Sample:
+        """The records, or those `inside`, for scores with intervals."""
+        groups = None if self.groups is None else self.groups[inside]
+        return Sample(target, self.targets[inside], groups, RESAMPLES)
 
     def loss(self, target: Target) -> float:
         return float(target.losses(torch.from_numpy(self.outputs), torch.from_numpy(self.targets)).mean())
@@ -82,18 +97,58 @@ class Predictions:
     def constant(self, target: Target) -> Predictions:
         """The best constant answer to the same records."""
         answer = target.constant(self.targets)
-        return Predictions(self.names, self.lengths, self.targets, np.tile(answer, (len(self.names), 1)))
+        return replace(self, outputs=np.tile(answer, (len(self.names), 1)))
 
-    def parquet(self) -> bytes:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
+    def columns(self) -> dict[str, Any]:
+        """Of a table with a row a record."""
         targets = self.targets if self.targets.ndim == 1 else list(self.targets)
         columns = {"id": self.names, "length": self.lengths, "target": targets}
-        columns |= {f"output_{k}": column for k, column in enumerate(self.outputs.T)}
-        buffer = io.BytesIO()
-        pq.write_table(pa.table(columns), buffer, write_page_checksum=True)
-        return buffer.getvalue()
+        columns |= {} if self.groups is None else {"group": self.groups}
+        return columns | {f"output_{k}": column for k, column in enumerate(self.outputs.T)}
+
+    @staticmethod
+    def of_table(rows: pa.Table) -> Predictions:
+        """From such a table."""
+        outputs = [name for name in rows.column_names if name.startswith("output_")]
+        target = [name for name in rows.column_names if name.startswith("target_")] or ["target"]
+        columns = [np.array(rows.column(name).to_pylist()) for name in target]
+        return Predictions(
+            names=[str(name) for name in rows.column("id").to_pylist()],
+            lengths=rows.column("length").to_numpy(),
+            targets=columns[0] if target == ["target"] else np.stack(columns, axis=1),
+            outputs=np.stack([rows.column(name).to_numpy() for name in outputs], axis=1).astype(np.float32),
+            groups=rows.column("group").to_numpy() if "group" in rows.column_names else None,
+        )
+
+    def parquet(self) -> bytes:
+        return parquet_bytes(self.columns())
+
+    @staticmethod
+    def read(path: Path) -> Predictions:
+        """From what `parquet` gave."""
+        return read_table(path, Predictions.of_table)
+
+
+def parquet_bytes(columns: dict[str, Any]) -> bytes:
+    """A table whose pages have checksums."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def read_table(path: Path, build: Callable[[pa.Table], T]) -> T:
+    """What `build` makes of a Parquet file, or one line that says what is wrong with it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return build(pq.read_table(path, page_checksum_verification=True))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path} cannot be read ({reason}): use another copy, or evaluate again") from None
 
 
 def evaluate(run: Path | str, split: str = "test") -> Evaluation:
@@ -105,6 +160,7 @@ def evaluate(run: Path | str, split: str = "test") -> Evaluation:
     task = experiment.build_task()
     answering = averaged(model.to(device), task.complement, device)
     predictions = predict_records(answering, task.records(split), experiment.training, device, task.target)
+    predictions = predictions.of_task(task, split)
     evaluation = summarise(predictions, task.target, experiment, split)
     save_evaluation(folder, evaluation, predictions)
     return evaluation
@@ -196,17 +252,4 @@ def _length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
 
 
 def _scores(predictions: Predictions, target: Target, inside: ndarray) -> dict[str, Score]:
-    """Each metric with the 2.5th and 97.5th percentile over resamples of the records."""
-    outputs, targets = predictions.outputs[inside], predictions.targets[inside]
-    draw = np.random.default_rng(0).integers(len(targets), size=(RESAMPLES, len(targets)))
-    samples = [target.metrics(outputs[rows], targets[rows]) for rows in draw]
-    return {
-        name: Score(value, *_interval([sample[name] for sample in samples]))
-        for name, value in target.metrics(outputs, targets).items()
-    }
-
-
-def _interval(values: list[float]) -> list[float]:
-    """The middle 95 %; a metric may be undefined where a bin has one class alone."""
-    known = [value for value in values if not np.isnan(value)]
-    return np.percentile(known, [2.5, 97.5]).tolist() if known else [float("nan")] * 2
+    return predictions.sample(target, inside).scores(predictions.outputs[inside])
