@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.training.trained_runs import contents
 
 from chordmixer import files
 from chordmixer.config import override
@@ -62,10 +63,6 @@ def pretrained(small: Experiment, tmp_path_factory: pytest.TempPathFactory) -> P
         patch.setattr(evaluation, "RESAMPLES", 10)
         train(small, folder)
     return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # --- Asking ---

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.training.trained_runs import contents
 
 from chordmixer import files
 from chordmixer.config import override
@@ -29,10 +30,6 @@ Damage = Callable[[Path], None]
 
 MODEL = "model.safetensors"
 CONTENTS = [MODEL, "best.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,3 +51,12 @@ def dna(length: int, seed: int) -> str:
 def write_fasta(path: Path, lengths: list[int]) -> Path:
     path.write_text("".join(f">r{i}\n{dna(n, i)}\n" for i, n in enumerate(lengths)))
     return path
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that two runs of the same settings have in common: run.json alone says when and for how long."""
+    known: dict[str, Any] = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    known.pop("run.json", None)
+    if "manifest.json" in known:
+        known["manifest.json"] = {k: v for k, v in json.loads(known["manifest.json"]).items() if k != "run.json"}
+    return known

@@ -18,9 +18,9 @@ import torch
 from chordmixer import files
 from chordmixer.config import to_dict
 from chordmixer.reproduction.building import model_of
-from chordmixer.reproduction.page import device_name
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of
+from chordmixer.training.provenance import device_name
 from chordmixer.training.stopwatch import Pace, pace
 from chordmixer.version import __version__
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import re
 import subprocess
 from dataclasses import asdict, dataclass, field
@@ -17,6 +15,7 @@ import torch
 import chordmixer
 from chordmixer import files
 from chordmixer.reproduction.entries import Entry, Figure
+from chordmixer.training.provenance import device_name
 from chordmixer.version import __version__
 
 
@@ -132,12 +131,6 @@ def _git(folder: Path, *words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return said.stdout.strip() or None if said.returncode == 0 else None
-
-
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
 
 
 def slug(device: str) -> str:

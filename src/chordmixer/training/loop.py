@@ -28,6 +28,7 @@ from chordmixer.training.interrupts import Interrupted, Interrupts
 from chordmixer.training.memory import COUNTED
 from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
+from chordmixer.training.provenance import recording
 from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
 from chordmixer.training.taken import Taken
@@ -81,17 +82,22 @@ class Run:
 
     def train(self) -> Evaluation:
         if not self.state.finished:
-            self.saved = time.monotonic()
-            self._describe()
-            if self.state.step == 0:
-                self._rehearse()
-            with Interrupts() as self.interrupts, self.display:
-                while self._goes_on():
-                    self._epoch()
-                self.state.finished = True
-                self._save()
-                self._leave_if_asked()
+            with recording(self.out, self.accelerator.device) if self.main else nullcontext():
+                self._learn()
         return self._finish()
+
+    def _learn(self) -> None:
+        """All epochs that are left."""
+        self.saved = time.monotonic()
+        self._describe()
+        if self.state.step == 0:
+            self._rehearse()
+        with Interrupts() as self.interrupts, self.display:
+            while self._goes_on():
+                self._epoch()
+            self.state.finished = True
+            self._save()
+            self._leave_if_asked()
 
     def _goes_on(self) -> bool:
         """Whether an epoch is left, or the end of one: its validation comes after a checkpoint of its last step."""
