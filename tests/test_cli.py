@@ -106,7 +106,7 @@ def test_train_resume_and_evaluate(chordmixer: Command, toml: Path, tmp_path: Pa
     assert (code, errors) == (0, "")
     assert "adding: 48 training sequences of" in said and "one answer for all" in said
     assert f"plot: {run / 'lengths-test.png'}\n" in said and said.endswith(f"report: {run / 'report.html'}\n")
-    assert "mean: accuracy 0." in said and "The best plain baseline, " in said
+    assert "mean: accuracy 0." in said and "The best baseline, " in said
     weights = (run / "model.safetensors").read_bytes()
 
     code, again, errors = chordmixer("train", "--resume", run)

@@ -98,7 +98,7 @@ def test_a_task_of_the_paper_beside_plain_baselines(chordmixer: Command, tmp_pat
     assert (code, errors) == (0, "")
     for line in ("majority class: accuracy 0.", "length alone: accuracy 0.", "2-grams: accuracy 0."):
         assert line in said, line
-    assert "the model: accuracy 0." in said and "The best plain baseline, " in said and "plain: " in said
+    assert "the model: accuracy 0." in said and "The best baseline, " in said and "plain: " in said
     assert f"report: {tmp_path / 'run' / 'report.html'}" in said and "NEW_FILES" not in said
     assert len(files.read_json(tmp_path / "run" / "baselines.json")["baselines"]) == 3
     code, said, errors = chordmixer(

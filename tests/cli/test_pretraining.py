@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from chordmixer import files
 from chordmixer.cli.pretraining import _verdict
 from chordmixer.training import Evaluation, Experiment
-from chordmixer.training.evaluation import Score
+from chordmixer.training.intervals import Difference, Score
+from chordmixer.views.runs import Run, Scored
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -55,7 +56,7 @@ def test_from_files_to_embeddings(chordmixer: Command, motifs: list[str], tmp_pa
         "Markov order 5, both sides: accuracy 0.",
         "the model: accuracy 0.",
         "  of A: accuracy ",
-        "best Markov order ",
+        "best baseline, Markov order ",
         f"chordmixer embed {run} FILES -o embeddings.parquet",
     ):
         assert line in said, line
@@ -124,14 +125,17 @@ def test_the_commands_of_the_page_run(
     assert (tmp_path / "embeddings.parquet").exists() and (tmp_path / "RUN" / "labels.json").exists()
 
 
-def test_the_verdict() -> None:
-    def scored(value: float) -> Evaluation:
-        scores = {"accuracy": Score(value, value - 0.02, value + 0.02)}
-        return Evaluation("masking", "test", "chordmixer", "accuracy", 9, 1.0, scores, {}, [])
+def test_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As everywhere, by the paired difference."""
 
-    best = replace(scored(0.33), encoder="Markov order 4")
-    assert _verdict(scored(0.41), best).startswith(
-        "best Markov order 4: 0.330; the model: 0.410. The model has learnt"
-    )
-    assert "Counting neighbours does better" in _verdict(scored(0.3), best)
-    assert "within the model's 95 % interval" in _verdict(scored(0.34), best)
+    def verdict(low: float, high: float) -> str:
+        scores = {"accuracy": Score(0.33, 0.3, 0.36)}
+        chain = Evaluation("masking", "test", "Markov order 4", "accuracy", 99, 1.0, scores, {}, [])
+        beside = Difference("accuracy", (low + high) / 2, low, high, "records")
+        run = SimpleNamespace(baselines=[Scored("Markov order 4", "", chain, beside)])
+        monkeypatch.setattr(Run, "load", lambda folder: run)
+        return " ".join(_verdict(Path("run")))
+
+    assert verdict(0.01, 0.03).startswith("best baseline, Markov order 4: 0.330. The model is better by 0.020 (0.010")
+    assert "worse by 0.020 (0.010 to 0.030). Counting neighbours does better" in verdict(-0.03, -0.01)
+    assert verdict(-0.01, 0.01).endswith("Tied: the test set cannot separate them.")

@@ -227,7 +227,7 @@ def test_given(
     changes = sets([*settings, f"data.cache={tmp_path / 'cache'}", *TINY])
     code, _, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes)
     assert (code, errors) == (0, "")
-    assert said in page(tmp_path / "run") and "The best plain baseline, " in page(tmp_path / "run")
+    assert said in page(tmp_path / "run") and "The best baseline, " in page(tmp_path / "run")
     number = {"text": "| 88.82 | ", "image": "| 89.98 | ", "retrieval": "| 90.17 | ", "introns": "Not in the paper."}
     assert number.get(name, "in ") in page(tmp_path / "run")
     code, again, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes, "--resume")

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from tests.training.trained_runs import contents
 
 from chordmixer import files
 from chordmixer.config import override
@@ -46,10 +47,6 @@ def experiment(data: FilesConfig, **changes: Any) -> Experiment:
     return override(override(recipe(data, lambda line: None), TINY), changes)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def strands(motifs: list[str]) -> Experiment:
     """Both strands, which is the harder case."""
@@ -69,8 +66,8 @@ def whole(strands: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_what_a_run_on_files_leaves(strands: Experiment, whole: Path) -> None:
     scores = {f"evaluation-{part}.json" for part in ("test", "validation")}
     rows = {"predictions.parquet", "predictions-validation.parquet"}
-    said = {"config.json", "model.safetensors", "metrics.jsonl", "tokenizer.json", "labels.json", "data.json"}
-    said |= {"seen.safetensors"}
+    said = {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "seen.safetensors"}
+    said |= {"tokenizer.json", "labels.json", "data.json"}
     assert {path.name for path in whole.iterdir()} == scores | rows | said | {"manifest.json", "checkpoints"}
     assert set(files.read_json(whole / "manifest.json")) == scores | rows | said
     files.verify(whole, scores | rows | said)
@@ -168,7 +165,24 @@ def test_plain_baselines_stand_beside(whole: Path, tmp_path: Path) -> None:
     assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and said == []
     assert found[2].scores["roc_auc"].value > 0.75 > found[1].scores["roc_auc"].value
     assert {e.records for e in found} == {40} and found[0].headline == "roc_auc"
-    files.verify(run, ["baselines.json"])
+    files.verify(run, ["baselines.json", "baselines.parquet"])
+    for row in written["baselines"]:  # paired, of the model and this baseline
+        own, other = files.read_json(run / "evaluation-test.json"), row["evaluation"]
+        less = own["scores"]["roc_auc"]["value"] - other["scores"]["roc_auc"]["value"]
+        assert row["difference"]["value"] == pytest.approx(less)
+        assert row["difference"]["low"] <= less + 1e-9 and row["difference"]["over"] == "records"
+
+
+def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
+    grouped = FilesConfig(tuple(motifs), Reading(labels="files", group="header:gene"))
+    train(experiment(grouped, training={"epochs": 1}), tmp_path / "run")
+    compare(tmp_path / "run", print)
+    task = Experiment.load(tmp_path / "run").build_task()
+    assert isinstance(task, Files) and (groups := task.groups("test")) is not None
+    rows = pyarrow.parquet.read_table(tmp_path / "run" / "predictions.parquet")
+    assert rows["group"].to_pylist() == groups.tolist() and len(set(groups.tolist())) < len(groups)
+    written = files.read_json(tmp_path / "run" / "baselines.json")["baselines"]
+    assert {row["difference"]["over"] for row in written} == {"groups"}
 
 
 def test_long_baselines_are_announced(

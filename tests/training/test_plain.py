@@ -106,7 +106,10 @@ def test_the_majority_is_of_the_training_part() -> None:
     classes = np.array([0] * 150 + [1] * 50 + [0, 1] * 100)
     target = Classification(["a", "b"], classes[PARTS["training"]])
     majority = run(of_classes(classes), classes, target, "dna")["majority class"].outputs
-    assert np.exp(majority[0]) == pytest.approx([0.75, 0.25]) and (majority == majority[0]).all()
+    shares = np.exp(target.unweighted(majority))
+    assert shares[0] / shares[0].sum() == pytest.approx([0.75, 0.25]) and (majority == majority[0]).all()
+    entropy = -np.log([0.75, 0.25]) @ [0.75, 0.25]
+    assert target.metrics(majority[:4], np.array([0, 0, 0, 1]))["log_loss"] == pytest.approx(entropy)
 
 
 def test_three_classes() -> None:

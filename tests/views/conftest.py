@@ -23,6 +23,7 @@ from chordmixer.training import Experiment, TrainingConfig, evaluation
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import Predictions, save_evaluation, summarise
+from chordmixer.training.outcome import write_baselines
 
 KINDS = ("two", "five", "many", "regression", "labels", "adding")
 FAMILIES = [
@@ -76,7 +77,7 @@ def write_run(folder: Path, kind: str, records: int, skill: float, rival: float)
         if kind != "regression":
             known = replace(known, temperature=temperature(known.unweighted(outputs), targets))
         known.save(folder)
-        _baselines(folder, target, targets, lengths, rival, experiment, draw)
+        _baselines(folder, target, targets, lengths, names, rival, experiment, draw)
         classes = (
             dict(zip(*np.unique(targets, return_counts=True), strict=True)) if kind in ("two", "five", "many") else {}
         )
@@ -140,11 +141,11 @@ def _baselines(
     target: Regression | Classification | MultiLabel,
     targets: ndarray,
     lengths: ndarray,
+    names: list[str],
     rival: float,
     experiment: Experiment,
     draw: np.random.Generator,
 ) -> None:
-    names = [str(i) for i in range(len(targets))]
     constant = np.tile(target.constant(targets), (len(targets), 1))
     given = {
         ("majority class", "the shares in the training part as probabilities, for every record"): constant,
@@ -155,17 +156,8 @@ def _baselines(
             target, targets, rival, draw
         ),
     }
-    rows = [
-        {
-            "name": name,
-            "sentence": sentence,
-            "evaluation": asdict(
-                summarise(Predictions(names, lengths, targets, outputs), target, experiment, "test")
-            ),
-        }
-        for (name, sentence), outputs in given.items()
-    ]
-    files.write_json(folder / "baselines.json", {"format": 1, "baselines": rows})
+    rows = [(*key, Predictions(names, lengths, targets, outputs)) for key, outputs in given.items()]
+    write_baselines(folder, experiment, target, rows)
 
 
 def _data(path: Path, lengths: ndarray, classes: dict[str, int]) -> None:

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -188,3 +189,14 @@ def test_a_single_length_stands_in_the_middle(several: list[Evaluation], tmp_pat
     low, high = axes.get_xlim()
     places = [bars[0].get_xdata()[0] for bars in axes.containers]
     assert low == -high and all(2 * abs(place) < high for place in places)
+
+
+def test_scores_without_an_interval_have_no_bar(drawn: list[Any], tmp_path: Path) -> None:
+    few = replace(evaluation("chordmixer", 0.9), scores={"accuracy": Score(0.9)})
+    few = replace(few, by_length=[replace(row, scores={"accuracy": Score(1.0)}) for row in few.by_length])
+    console = Console(width=100, file=StringIO(), record=True)
+    console.print(lengths.table([few], 100))
+    assert "100.0 │" in (text := console.export_text()) and "(" not in text.split("interval)")[1]
+    lengths.plot([few], tmp_path / "few.png")
+    caps = drawn[0].axes[0].containers[0].lines[1]
+    assert len(caps) == 2 and all(np.isnan(np.asarray(cap.get_ydata(), dtype=float)).all() for cap in caps)

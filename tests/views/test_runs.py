@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from chordmixer import files
 from chordmixer.tasks.targets import Regression
+from chordmixer.training.intervals import Score
+from chordmixer.views.report import page
 from chordmixer.views.runs import Run, steps
 
 Make = Callable[..., Path]
@@ -24,6 +28,34 @@ def test_all_parts_are_there(make_run: Make) -> None:
     assert run.data.inspection.percentiles[50] > 0 and run.data.account.rejected.total() == 2
     assert run.versions == {"chordmixer": "1.2.3", "torch": "2.13.0"}
     assert run.answers is not None and run.answers.temperature is not None and len(run.labels) == 5
+
+
+def test_intervals_that_are_not_there(make_run: Make) -> None:
+    """Null, or NaN of an older run, is no interval; null is no score."""
+    folder = make_run("two")
+    given = json.loads((folder / "evaluation-test.json").read_text())
+    given["scores"] |= {
+        "accuracy": {"value": 0.5, "low": None, "high": None},
+        "mcc": {"value": 0.5, "low": math.nan, "high": math.nan},
+        "log_loss": {"value": None, "low": None, "high": None},
+    }
+    (folder / "evaluation-test.json").write_text(json.dumps(given))
+    run = Run.load(folder)
+    assert run.test is not None and {run.test.scores[name] for name in ("accuracy", "mcc")} == {Score(0.5)}
+    assert math.isnan(run.test.scores["log_loss"].value)
+    assert ">nan" not in page(run).lower()
+
+
+def test_how_a_run_was_made(make_run: Make) -> None:
+    folder = make_run("two")
+    assert Run.load(folder).provenance is None and "Trained on" not in page(Run.load(folder))
+    known = {"started": "2026-11-17 20:10:50 UTC", "command": "chordmixer train <a>", "device": "NVIDIA H200"}
+    files.write_json(folder / "run.json", {**known, "seconds": 400.0, "starts": 2, "ends": 2})
+    shown = page(Run.load(folder))
+    assert "Trained on 2026-11-17 20:10:50 UTC in 7 min on NVIDIA H200." in shown
+    assert "<code>chordmixer train &lt;a&gt;</code>" in shown
+    files.write_json(folder / "run.json", {**known, "seconds": 400.0, "starts": 2, "ends": 1})
+    assert "in more than 7 min on" in page(Run.load(folder))
 
 
 def test_a_torn_last_line_is_left_out(make_run: Make) -> None:

@@ -2,32 +2,81 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from chordmixer.training.evaluation import Score
+from chordmixer.models import ModelConfig
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.answers import Answers
+from chordmixer.training.evaluation import Predictions, save_evaluation, summarise
+from chordmixer.training.intervals import Difference
+from chordmixer.training.outcome import write_baselines
 from chordmixer.views import verdict
 from chordmixer.views.runs import Run
 
 Make = Callable[..., Path]
 
+EXPERIMENT = Experiment("files", None, ModelConfig(inputs=16, outputs=2))
+
+
+def difference(value: float, low: float | None, high: float | None, over: Any = "records") -> Difference:
+    return Difference("roc_auc", value, low, high, over)
+
 
 @pytest.mark.parametrize(
-    ("own", "other", "said"),
+    ("own", "said"),
     [
-        (Score(0.9, 0.86, 0.94), Score(0.8, 0.75, 0.85), "the model is better, and the intervals do not overlap"),
-        (Score(0.8, 0.75, 0.85), Score(0.9, 0.86, 0.94), "the plain baseline wins, and the intervals do not overlap"),
-        (Score(0.9, 0.8, 0.94), Score(0.8, 0.75, 0.85), "the model is ahead, but the intervals overlap"),
-        (Score(0.8, 0.75, 0.87), Score(0.9, 0.86, 0.94), "the plain baseline is ahead, but the intervals overlap"),
-        (Score(0.8, 0.75, 0.85), Score(0.8, 0.75, 0.85), "both are equal, but the intervals overlap"),
-        (Score(float("nan"), float("nan"), float("nan")), Score(0.8, 0.75, 0.85), "the model has no such score"),
+        (difference(0.043, 0.020, 0.065), "The model is better by 0.043 (0.020 to 0.065)"),
+        (difference(-0.043, -0.065, -0.020), "The model is worse by 0.043 (0.020 to 0.065)"),
+        (
+            difference(0.043, 0.020, 0.065, "groups"),
+            "The model is better by 0.043 (0.020 to 0.065, resampling groups)",
+        ),
+        (difference(0.02, -0.01, 0.05), "Tied: the test set cannot separate them"),
+        (difference(0.0, 0.0, 0.0), "Tied: the test set cannot separate them"),
+        (difference(0.5, None, None), "Too few test records for a comparison"),
+        (None, "No comparison on the same records is kept"),
     ],
 )
-def test_who_wins(own: Score, other: Score, said: str) -> None:
-    assert said in verdict.beside_baseline(own, other, "4-mers")
+def test_who_wins(own: Difference | None, said: str) -> None:
+    assert verdict.compared(own) == said
+    assert "s4d" in verdict.compared(own, "s4d")
+
+
+def test_paired_records_settle_what_overlapping_intervals_do_not(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is right where the baseline is, and on some records more: both intervals overlap."""
+    run = make_run("two", records=400, skill=0.7)
+    monkeypatch.setattr(evaluation, "RESAMPLES", 200)
+    target, model = Answers.load(run).target, Predictions.read(run / "predictions.parquet")
+    hurt = model.outputs + np.random.default_rng(0).normal(0, 0.6, model.outputs.shape).astype(np.float32)
+    write_baselines(run, EXPERIMENT, target, [("4-mers", "", replace(model, outputs=hurt))])
+    loaded = Run.load(run)
+    assert loaded.test is not None
+    own, other = loaded.test.scores["roc_auc"], loaded.baselines[0].evaluation.scores["roc_auc"]
+    assert own.low is not None and other.high is not None and own.low < other.high
+    said = " ".join(verdict.headline(loaded))
+    assert re.search(r"4-mers, reaches 0\.\d+\. The model is better by 0\.0\d+ \(0\.0", said)
+
+
+def test_one_positive_record_makes_no_winner(make_run: Make) -> None:
+    run = make_run("two", records=40)
+    target, model = Answers.load(run).target, Predictions.read(run / "predictions.parquet")
+    one = replace(model, targets=np.array([0] * 39 + [1]))
+    scored = summarise(one, target, EXPERIMENT, "test")
+    save_evaluation(run, scored, one)
+    lucky = replace(one, outputs=np.stack([np.zeros(40), np.arange(40)], axis=1).astype(np.float32))
+    write_baselines(run, EXPERIMENT, target, [("length alone", "", lucky)])
+    said = " ".join(verdict.headline(Run.load(run)))
+    assert "(too few records for an interval)" in said and "length alone, reaches 1.000" in said
+    assert "Too few test records for a comparison." in said and "Use the baseline" not in said
 
 
 @pytest.mark.parametrize(
@@ -47,7 +96,7 @@ def test_what_was_asked(make_run: Make, kind: str, asked: str) -> None:
 
 def test_a_baseline_that_wins_is_said_to(make_run: Make) -> None:
     said = " ".join(verdict.headline(Run.load(make_run("two", skill=0.5, rival=3.0))))
-    assert "The best plain baseline, 4-mers, reaches" in said and "the plain baseline wins" in said
+    assert "The best baseline, 4-mers, reaches" in said and "The model is worse by" in said
 
 
 def test_a_model_that_learnt_nothing_is_said_to_have(make_run: Make) -> None:

@@ -197,13 +197,9 @@ def _introduce(experiment: Experiment) -> None:
 def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool) -> None:
     """The scores beside those of the baselines, what they amount to, the report, and what comes next."""
     from chordmixer.training.plain_tasks import compare
-    from chordmixer.views import verdict
     from chordmixer.views.report import write_report
-    from chordmixer.views.runs import Run
 
     show_beside(evaluation, compare(out, say) if baselines else [], out)
-    for sentence in verdict.headline(Run.load(out)):
-        say(sentence)
     print(f"report: {write_report(out)}")
     if own_files:
         run = shlex.quote(str(out))

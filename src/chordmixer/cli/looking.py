@@ -142,13 +142,18 @@ def say(line: str) -> None:
 
 
 def show_beside(evaluation: Evaluation, plain: list[Evaluation], folder: Path) -> None:
-    """The scores of a model by length beside the best plain baseline's, then one number for each."""
+    """The scores of a model by length beside the best plain baseline's, one number for each, and who wins."""
+    from chordmixer.views import verdict
+    from chordmixer.views.runs import Run
+
     metric = evaluation.headline
     best = max(plain, key=lambda other: other.scores[metric].value, default=None)
     show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], folder)
     for other in [*plain, evaluation]:
         name = "the model" if other is evaluation else other.encoder
         say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+    for sentence in verdict.headline(Run.load(folder)):
+        say(sentence)
 
 
 def show(evaluations: list[Evaluation], folder: Path) -> None:

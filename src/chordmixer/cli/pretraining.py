@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,8 +122,8 @@ def _conclude(evaluation: Evaluation, out: Path, baselines: bool) -> None:
         if name.startswith("accuracy_"):
             letter = name.removeprefix("accuracy_")
             say(f"  of {letter}: {_found(evaluation, f'_{letter}')}")
-    if best:
-        say(_verdict(evaluation, best))
+    for sentence in _verdict(out) if chains else []:
+        say(sentence)
     run = shlex.quote(str(out))
     print(
         f"Next:  chordmixer embed {run} FILES -o embeddings.parquet\n"
@@ -135,12 +136,14 @@ def _found(own: Evaluation, suffix: str = "") -> str:
     return f"accuracy {accuracy:.3f}, perplexity {perplexity:.3f}"
 
 
-def _verdict(model: Evaluation, best: Evaluation) -> str:
-    """Who finds more masked tokens, in a sentence."""
-    own, other = model.scores["accuracy"], best.scores["accuracy"].value
-    numbers = f"best {best.encoder}: {other:.3f}; the model: {own.value:.3f}"
-    if own.low > other:
-        return f"{numbers}. The model has learnt what counting neighbours does not tell."
-    if own.high < other:
-        return f"{numbers}. Counting neighbours does better: train longer, or give more data."
-    return f"{numbers}. The difference is within the model's 95 % interval: no more was learnt than by counting."
+def _verdict(out: Path) -> Iterator[str]:
+    """Whether the model finds more masked tokens than the best chain."""
+    from chordmixer.views.runs import Run
+    from chordmixer.views.verdict import best_baseline, compared
+
+    best = best_baseline(Run.load(out).baselines, "accuracy")
+    if best is None:
+        return
+    yield f"best baseline, {best.name}: {best.evaluation.scores['accuracy'].value:.3f}. {compared(best.difference)}."
+    if best.difference and best.difference.high is not None and best.difference.high < 0:
+        yield "Counting neighbours does better: train longer, or give more data."

@@ -14,7 +14,7 @@ from chordmixer.reproduction.costs import Cost, all_costs, cost, sampled
 from chordmixer.reproduction.entries import Entry, Figure, find
 from chordmixer.reproduction.listing import listing, words
 from chordmixer.reproduction.pacing import paced
-from chordmixer.reproduction.running import Journal, first_rank, look, run_all
+from chordmixer.reproduction.running import Journal, differences, first_rank, look, run_all
 from chordmixer.training import Evaluation
 from chordmixer.training.forecast import device_of
 
@@ -81,7 +81,8 @@ def reproduce(
         trained = run_all(experiments, journal, resume, say, baselines, at_once)
         losses = choosing.losses(trained) if rates else {}
         trained = choosing.chosen(trained, losses) if rates else trained
-        result = comparison.compare(name, entry, trained, seen, warnings, given=bool(data), losses=losses)
+        beside = differences(trained, entry.metric) if first_rank() else {}
+        result = comparison.compare(name, entry, trained, seen, warnings, bool(data), losses, beside)
         scores, device = comparison.evaluations(entry, trained), device_of(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
     place = page.Place.of(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
@@ -17,7 +17,7 @@ from chordmixer.reproduction.entries import Entry
 from chordmixer.reproduction.page import Result, table
 from chordmixer.reproduction.running import Seen, Trained
 from chordmixer.training import Evaluation
-from chordmixer.training.evaluation import Score
+from chordmixer.training.intervals import Difference, Score
 from chordmixer.views import lengths, verdict
 from chordmixer.views.plan import duration
 from chordmixer.views.runs import Scored
@@ -31,10 +31,12 @@ def compare(
     warnings: list[str],
     given: bool,
     losses: Losses | None = None,
+    differences: Mapping[str, Difference] | None = None,
 ) -> Result:
     """The page's content; `given` says whether the user gave data, or a rule made them.
 
-    `losses` are those that the rates of the runs were chosen by, where there was a choice.
+    `losses` are those that the rates of the runs were chosen by, where there was a choice; `differences` are those of
+    each model to the best baseline.
     """
     runs, plain = evaluations(entry, trained), trained[0].baselines
     models = lengths.grouped(runs[: len(trained)])
@@ -42,7 +44,7 @@ def compare(
         *_scores(entry, trained, models, plain, rate=bool(losses)),
         "",
         *(_losses(losses) if losses else []),
-        *([_plain(models, plain, entry.metric), ""] if plain else []),
+        *([_plain(plain, entry.metric, differences or {}), ""] if plain else []),
         f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
         "",
         *_by_length(runs),
@@ -57,6 +59,7 @@ def compare(
             "data": asdict(seen),
             "interval": lengths.spread(runs),
             "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
+            "less_the_best_baseline": {model: asdict(own) for model, own in (differences or {}).items()},
             "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in plain],
             "validation_loss_by_rate": {
                 model: {f"{rate:g}": loss for rate, loss in own.items()} for model, own in (losses or {}).items()
@@ -107,30 +110,22 @@ def _losses(losses: Losses) -> list[str]:
     return [*table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows), ""]
 
 
-def _plain(models: Sequence[Evaluation], plain: Sequence[Scored], metric: str) -> str:
-    """Whether the best of them wins, in one sentence, and what each is."""
+def _plain(plain: Sequence[Scored], metric: str, differences: Mapping[str, Difference]) -> str:
+    """Whether the best of them wins, and what each is."""
     what = "; ".join(f"{own.name}: {own.sentence}" for own in plain)
     best = verdict.best_baseline(plain, metric)
-    wins = [against(models, replace(best.evaluation, encoder=best.name), metric)] if best else []
+    wins = [against(replace(best.evaluation, encoder=best.name), metric, differences)] if best else []
     how = "Plain baselines are fitted on the training records, as strongly as the validation records want it."
     return " ".join([*wins, how, f"{what[0].upper()}{what[1:]}."])
 
 
-def against(models: Sequence[Evaluation], best: Evaluation, metric: str) -> str:
-    """How the best plain baseline stands to each model."""
-    other, found = best.scores[metric], dict[str, list[str]]()
-    for model in models:
-        own = model.scores[metric]
-        if other.low > own.high:
-            stands = "it wins over {}"
-        elif own.low > other.high:
-            stands = "it is beaten by {}"
-        else:
-            ahead = "ahead of" if other.value > own.value else "not ahead of"
-            stands = f"it is {ahead} {{}}, but the intervals overlap"
-        found.setdefault(stands, []).append(model.encoder)
-    said = "; ".join(stands.format(_listed(names)) for stands, names in found.items())
-    return f"The best plain baseline, {best.encoder}, reaches {100 * other.value:.2f} %: {said}."
+def against(best: Evaluation, metric: str, differences: Mapping[str, Difference]) -> str:
+    """How each model stands to the best baseline, on the same records."""
+    found = dict[str, list[str]]()
+    for model, difference in differences.items():
+        found.setdefault(verdict.compared(difference, "{}"), []).append(model)
+    said = [f"{stands.format(_listed(names))}." for stands, names in found.items()]
+    return " ".join([f"The best baseline, {best.encoder}, reaches {100 * best.scores[metric].value:.2f} %.", *said])
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -209,12 +204,14 @@ def _seeds(entry: Entry, trained: Sequence[Trained]) -> list[str]:
 def cell(score: Score, digits: int) -> str:
     """In per cent.
 
-    >>> cell(Score(0.98765, 0.98, 1.0), 1), cell(Score(float("nan"), 0, 0), 1)
-    ('98.8 (98.0-100.0)', '-')
+    >>> cell(Score(0.98765, 0.98, 1.0), 1), cell(Score(0.5), 1), cell(Score(float("nan")), 1)
+    ('98.8 (98.0-100.0)', '50.0', '-')
     """
     if score.value != score.value:
         return "-"
-    return f"{100 * score.value:.{digits}f} ({100 * score.low:.{digits}f}-{100 * score.high:.{digits}f})"
+    ends = [] if score.low is None or score.high is None else [score.low, score.high]
+    spread = "-".join(f"{100 * end:.{digits}f}" for end in ends)
+    return f"{100 * score.value:.{digits}f}{f' ({spread})' if spread else ''}"
 
 
 def _time(runs: Sequence[Trained]) -> str:

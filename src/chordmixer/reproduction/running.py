@@ -16,11 +16,13 @@ from chordmixer import files
 from chordmixer.reproduction import pacing
 from chordmixer.reproduction.building import model_of
 from chordmixer.reproduction.together import train_together
-from chordmixer.training import Evaluation, Experiment, train
+from chordmixer.training import Evaluation, Experiment, paired, train
 from chordmixer.training.experiment import check_lengths
-from chordmixer.training.outcome import BASELINES
+from chordmixer.training.intervals import Difference
+from chordmixer.training.outcome import BASELINES, write_differences
 from chordmixer.training.plain_tasks import compare
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
+from chordmixer.views.verdict import best_baseline
 
 STATE = "reproduction.json"
 """Beside the run folders: which entry it is, and the seconds of each run."""
@@ -45,6 +47,8 @@ class Trained:
     """Plain ones, on the same records."""
     validation: float = float("nan")
     """The lowest loss on the validation records."""
+    folder: Path | None = None
+    """Where it lies."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ def run_all(
         name = model_of(folder) or evaluation.encoder  # of a version, where an encoder has several
         scored = replace(evaluation, encoder=name)
         made, loss = steps(out / folder), lowest_loss(out / folder)
-        trained.append(Trained(experiment, scored, *journal.seconds(folder), made, validation=loss))
+        seconds, killed = journal.seconds(folder)
+        trained.append(Trained(experiment, scored, seconds, killed, made, validation=loss, folder=out / folder))
     if not baselines or not first_rank():
         return trained
     beside = plain([out / folder for folder in experiments], say)
@@ -98,17 +103,32 @@ def run_all(
 
 def plain(runs: Sequence[Path], say: Say) -> list[Scored]:
     """The plain baselines of runs on the same data: found in one of their folders or scored, and put into each."""
-    having = [run for run in runs if BASELINES in files.read_json(run / files.MANIFEST)]
+    needed = {BASELINES, paired.ROWS}
+    having = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
     if not having:
         say("plain baselines on the same records, on the CPU")
         compare(runs[0], lambda _: None)
         having = [runs[0]]
-    files.verify(having[0], [BASELINES])
+    files.verify(having[0], needed)
+    target = Experiment.load(having[0]).build_task().target
     for run in runs:
         if run not in having:
-            files.write_bytes(run / BASELINES, (having[0] / BASELINES).read_bytes())
-            files.write_manifest(run, [BASELINES])
+            for name in needed:
+                files.write_bytes(run / name, (having[0] / name).read_bytes())
+            write_differences(run, target)
     return Run.load(having[0]).baselines
+
+
+def differences(trained: Sequence[Trained], metric: str) -> dict[str, Difference]:
+    """Of each model, all its seeds together, to the best baseline on the same records; none without baselines."""
+    best = best_baseline(trained[0].baselines, metric)
+    if best is None:
+        return {}
+    target, runs = trained[0].experiment.build_task().target, dict[str, list[Path]]()
+    for run in trained:
+        runs.setdefault(run.evaluation.encoder, []).extend([run.folder] if run.folder else [])
+    found = {model: paired.differences(own, target, metric).get(best.name) for model, own in runs.items()}
+    return {model: own for model, own in found.items() if own is not None}
 
 
 def look(experiment: Experiment) -> Seen:

@@ -16,7 +16,7 @@ from chordmixer.tasks import Target, Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, TokenTarget
-from chordmixer.training import answers
+from chordmixer.training import answers, paired, provenance
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records, save_evaluation, summarise
@@ -31,7 +31,9 @@ LONG = 20_000_000
 
 def evaluate(experiment: Experiment, task: Task, predictions: Mapping[str, Predictions]) -> dict[str, Evaluation]:
     """The scores of each part that was predicted."""
-    return {part: summarise(own, task.target, experiment, part) for part, own in predictions.items()}
+    return {
+        part: summarise(own.of_task(task, part), task.target, experiment, part) for part, own in predictions.items()
+    }
 
 
 def write(
@@ -44,9 +46,10 @@ def write(
     """The model, what its outputs mean, its scores and predictions, and a manifest of it all."""
     files.write_tensors(folder / "model.safetensors", weights)
     documents = _write_documents(folder, task, predictions)
-    files.write_manifest(folder, ["config.json", "model.safetensors", "metrics.jsonl", *documents])
+    how = [provenance.FILE] if (folder / provenance.FILE).exists() else []
+    files.write_manifest(folder, ["config.json", "model.safetensors", "metrics.jsonl", *how, *documents])
     for part, evaluation in evaluations.items():
-        save_evaluation(folder, evaluation, predictions[part])
+        save_evaluation(folder, evaluation, predictions[part].of_task(task, part))
 
 
 def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predictions]) -> list[str]:
@@ -93,15 +96,30 @@ Baseline = tuple[str, str, Predictions]
 def write_baselines(
     folder: Path, experiment: Experiment, target: Target, baselines: Iterable[Baseline]
 ) -> list[Evaluation]:
-    """Score them by the model's own code, and leave baselines.json in the run folder."""
-    rows, found = [], []
-    for name, sentence, predictions in baselines:
-        evaluation = replace(summarise(predictions, target, experiment, "test"), encoder=name)
-        rows.append({"name": name, "sentence": sentence, "evaluation": asdict(evaluation)})
-        found.append(evaluation)
+    """Score them by the model's own code and compare the model with each, record by record.
+
+    Leaves baselines.json, and their answers in baselines.parquet.
+    """
+    known = list(baselines)
+    paired.write(folder, {name: predictions for name, _, predictions in known})
+    scored = [replace(summarise(own, target, experiment, "test"), encoder=name) for name, _, own in known]
+    rows = [
+        {"name": name, "sentence": sentence, "evaluation": asdict(evaluation)}
+        for (name, sentence, _), evaluation in zip(known, scored, strict=True)
+    ]
     files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
-    files.write_manifest(folder, [BASELINES])
-    return found
+    write_differences(folder, target)
+    return scored
+
+
+def write_differences(folder: Path, target: Target) -> None:
+    """Put the model's difference to each baseline, where both answered the same records, into baselines.json."""
+    written = files.read_json(folder / BASELINES)
+    found = paired.differences([folder], target, target.headline)
+    for row in written["baselines"]:
+        row["difference"] = asdict(found[row["name"]]) if row["name"] in found else None
+    files.write_json(folder / BASELINES, written)
+    files.write_manifest(folder, [name for name in (BASELINES, paired.ROWS) if (folder / name).exists()])
 
 
 def _plain(task: Files) -> Iterator[Baseline]:
@@ -115,8 +133,8 @@ def _plain(task: Files) -> Iterator[Baseline]:
         task.target,
         task.kind,
     ):
-        answers = Predictions(names, lengths, task.question.targets[task.split.test], plain.outputs)
-        yield plain.name, plain.sentence, answers
+        targets, groups = task.question.targets[task.split.test], task.groups("test")
+        yield plain.name, plain.sentence, Predictions(names, lengths, targets, plain.outputs, groups)
 
 
 def _markov(task: Masking, experiment: Experiment) -> Iterator[Baseline]:

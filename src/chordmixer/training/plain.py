@@ -31,6 +31,8 @@ KNOTS = 8
 DENSE = (1e-3, 1e-2, 1e-1, 1.0)
 SPARSE = (1.0, 10.0, 100.0)
 """Strengths to choose from, as scikit-learn's C: of standardised features, and of rows of length one."""
+CONSTANT = ("majority class", "mean", "label shares")
+"""How the names of those begin that answer the same for every record."""
 NEVER = 1e-12
 """The probability of a class that no training record has."""
 
@@ -106,6 +108,7 @@ def majority(training: ndarray, count: int, target: Regression | Classification 
     else:
         shares = np.clip(training.mean(axis=0, dtype=np.float64), 1e-6, 1 - 1e-6)
         row, name = np.log(shares / (1 - shares)), "label shares"
+    row = row - target.unweighted(np.zeros_like(row))  # as the training loss weighs classes: the scores take it back
     sentence = "the shares in the training part as probabilities, for every record"
     return Baseline(name, sentence, np.tile(row.astype(np.float32), (count, 1)))
 

@@ -32,7 +32,11 @@ def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluat
     test = task.records("test")
     names, lengths = [test.name(i) for i in range(len(test))], np.array(test.lengths)
     answered = (
-        (own.name, own.sentence, Predictions(names, lengths, test.targets.numpy(), own.outputs))
+        (
+            own.name,
+            own.sentence,
+            Predictions(names, lengths, test.targets.numpy(), own.outputs, task.groups("test")),
+        )
         for own in baselines(task)
     )
     return write_baselines(folder, experiment, task.target, answered)

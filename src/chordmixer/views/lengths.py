@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from chordmixer.training import Evaluation
-from chordmixer.training.evaluation import Score
+from chordmixer.training.intervals import Score
 from chordmixer.views import drawing, metrics
 from chordmixer.views.axes import compact
 from chordmixer.views.drawing import COLOURS
@@ -175,7 +175,11 @@ def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
 
 def _line(axes: Any, model: Evaluation, metric: str, label: str, aside: float, color: str, marker: str) -> None:
     scores = [row.scores[metric] for row in model.by_length]
-    bars = [[max(0.0, s.value - s.low) for s in scores], [max(0.0, s.high - s.value) for s in scores]]
+    ends = [metrics.ends(s) for s in scores]
+    bars = [
+        [max(s.value - low, 0.0) for s, (low, _) in zip(scores, ends, strict=True)],
+        [max(high - s.value, 0.0) for s, (_, high) in zip(scores, ends, strict=True)],
+    ]  # NaN, of which no bar is drawn, stays NaN
     places, values = [place + aside for place in range(len(scores))], [s.value for s in scores]
     axes.errorbar(places, values, bars, color=color, marker=marker, markersize=5, capsize=3, label=label)
 
@@ -222,8 +226,8 @@ def _mean(values: Sequence[float]) -> Score:
     >>> _mean([0.5, 0.9, float("nan")])
     Score(value=0.7, low=0.5, high=0.9)
     """
-    known = [value for value in values if value == value] or [float("nan")]
-    return Score(sum(known) / len(known), min(known), max(known))
+    known = [value for value in values if value == value]
+    return Score(sum(known) / len(known), min(known), max(known)) if known else Score(float("nan"))
 
 
 def _in_percent(metric: str) -> bool:
@@ -246,8 +250,7 @@ def _labelled(model: Evaluation, metric: str) -> str:
 
 
 def _cell(score: Score, metric: str) -> str:
-    if score.value != score.value:
-        return "-"
-    if not _in_percent(metric):
-        return f"{metrics.number(score.value)} ({metrics.number(score.low)}-{metrics.number(score.high)})"
-    return f"{_shown(score.value, metric)} ({100 * score.low:.0f}-{100 * score.high:.0f})"
+    if score.value != score.value or score.low is None or score.high is None:
+        return _shown(score.value, metric)
+    ends = [f"{100 * end:.0f}" if _in_percent(metric) else metrics.number(end) for end in (score.low, score.high)]
+    return f"{_shown(score.value, metric)} ({'-'.join(ends)})"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from chordmixer.training.evaluation import Score
+from chordmixer.tasks.scores import SHARES
+from chordmixer.training.intervals import LEAST, Score
 from chordmixer.views.page import Html, join, tag
 
 NAMES = {
@@ -25,8 +26,6 @@ NAMES = {
 UNDEFINED = "-"
 """In a table."""
 LESS_IS_BETTER = {"log_loss", "mae", "mse"}
-SHARES = {"accuracy", "average_precision", "balanced_accuracy", "f1_macro", "f1_micro", "roc_auc"}
-"""These lie between 0 and 1."""
 MEANINGS = {
     "accuracy": "the share of records answered right; with several labels a record, with all of them right.",
     "average_precision": "the area under the precision-recall curve; guessing gives the share of positives.",
@@ -45,6 +44,23 @@ MEANINGS = {
 }
 
 
+DECISION = (
+    "A record's answer is its most probable class, or each label whose probability is above 0.5. Probabilities are "
+    "calibrated and without the class weights of the training loss, as predict gives them; all scores, tables and "
+    "figures go by this rule."
+)
+INTERVALS = (
+    "95 % intervals are the middle 95 % of a metric over 1,000 resamples of the test records, or of whole groups "
+    "where records have groups. Accuracy over single records has Wilson's interval, and so has a share that is 0 or "
+    "1 in all resamples, for as many records as the rarer class has. There is no interval and no verdict below "
+    f"{LEAST} records or groups, nor, of a metric that goes by class, below {LEAST} records of the rarer class; of "
+    "several classes or labels, half of them need as many."
+)
+DIFFERENCES = (
+    "Model and baseline are compared on the same resamples, and the interval is that of their difference: the model "
+    "is better or worse where it lies above or below zero, and tied where it holds zero. The intervals of the two "
+    "scores may overlap all the same."
+)
 def by_length(headline: str) -> str:
     """What is shown for each length bin: R² of a few records of similar length says little, their error does.
 
@@ -84,18 +100,19 @@ def number(value: float) -> str:
 
 def spread(score: Score) -> str:
     """
-    >>> spread(Score(0.9, 0.85, 0.95))
-    '0.850 to 0.950'
+    >>> spread(Score(0.9, 0.85, 0.95)), spread(Score(0.9))
+    ('0.850 to 0.950', '')
     """
-    return f"{number(score.low)} to {number(score.high)}"
+    return "" if score.low is None or score.high is None else f"{number(score.low)} to {number(score.high)}"
 
 
 def sentence(score: Score) -> str:
     """
-    >>> sentence(Score(0.9, 0.85, 0.95))
-    '0.900 (95 % interval 0.850 to 0.950)'
+    >>> sentence(Score(0.9, 0.85, 0.95)), sentence(Score(1.0))
+    ('0.900 (95 % interval 0.850 to 0.950)', '1.000 (too few records for an interval)')
     """
-    return f"{number(score.value)} (95 % interval {spread(score)})"
+    known = f"95 % interval {spread(score)}" if spread(score) else "too few records for an interval"
+    return f"{number(score.value)} ({known})"
 
 
 def cell(score: Score | None, *, best: bool = False) -> Html:
@@ -103,7 +120,12 @@ def cell(score: Score | None, *, best: bool = False) -> Html:
     if score is None or not math.isfinite(score.value):
         return join([UNDEFINED])
     value = number(score.value)
-    return join([tag("b", value) if best else value, tag("small", spread(score))])
+    return join([tag("b", value) if best else value, tag("small", spread(score)) if spread(score) else ""])
+
+
+def ends(score: Score) -> tuple[float, float]:
+    """Of its interval, for a chart; NaN, which is not drawn, where there is none."""
+    return (math.nan if score.low is None else score.low, math.nan if score.high is None else score.high)
 
 
 def within(metric: str) -> tuple[float, float]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from chordmixer import files
 from chordmixer.data.entries import Account
@@ -19,9 +18,10 @@ from chordmixer.data.target_summary import TargetSummary
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training import answers
+from chordmixer.training import answers, provenance
 from chordmixer.training.answers import Answers
-from chordmixer.training.evaluation import Evaluation, LengthBin, Predictions, Score
+from chordmixer.training.evaluation import Evaluation, LengthBin, Predictions
+from chordmixer.training.intervals import Difference, Score
 
 T = TypeVar("T")
 
@@ -33,6 +33,8 @@ class Scored:
     name: str
     sentence: str
     evaluation: Evaluation
+    difference: Difference | None = None
+    """The model less this baseline, by the headline metric; None: they were not compared record by record."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,19 @@ class DataSeen:
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """The run.json of a run: when, by which command, on what and for how long it was trained."""
+
+    started: str
+    command: str
+    """Empty where Python called the library."""
+    device: str
+    seconds: float
+    whole: bool
+    """Whether all its seconds are known: a start that was killed has none."""
+
+
+@dataclass(frozen=True)
 class Run:
     """All that a report needs."""
 
@@ -65,6 +80,7 @@ class Run:
     """Of the test part."""
     baselines: list[Scored]
     data: DataSeen | None
+    provenance: Provenance | None = None
 
     @staticmethod
     def load(folder: Path) -> Run:
@@ -80,9 +96,10 @@ class Run:
             target=known.target if known else _own_target(config),
             journal=_journal(folder / "metrics.jsonl"),
             test=_read(folder / "evaluation-test.json", evaluation_from),
-            predictions=_predictions(folder / "predictions.parquet"),
+            predictions=Predictions.read(rows) if (rows := folder / "predictions.parquet").exists() else None,
             baselines=_read(folder / "baselines.json", _baselines) or [],
             data=_read(folder / "data.json", _data),
+            provenance=_read(folder / provenance.FILE, _provenance),
         )
 
     @property
@@ -106,7 +123,17 @@ def evaluation_from(given: Mapping[str, Any]) -> Evaluation:
 
 
 def _scores(given: Mapping[str, Any]) -> dict[str, Score]:
-    return {name: Score(*(float(score[key]) for key in ("value", "low", "high"))) for name, score in given.items()}
+    return {name: Score(_number(s["value"]), _end(s["low"]), _end(s["high"])) for name, s in given.items()}
+
+
+def _number(given: float | None) -> float:
+    """NaN where it is not defined."""
+    return math.nan if given is None else float(given)
+
+
+def _end(given: float | None) -> float | None:
+    """Of an interval, where there is one."""
+    return None if given is None or math.isnan(given) else float(given)
 
 
 def _read(path: Path, build: Callable[[Any], T]) -> T | None:
@@ -148,31 +175,18 @@ def lowest_loss(folder: Path) -> float:
     return min((float(row["loss"]) for row in rows if row.get("split") == "validation"), default=float("nan"))
 
 
-def _predictions(path: Path) -> Predictions | None:
-    if not path.exists():
-        return None
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows = pq.read_table(path, page_checksum_verification=True)
-        outputs = [name for name in rows.column_names if name.startswith("output_")]
-        target = [name for name in rows.column_names if name.startswith("target_")] or ["target"]
-        columns = [np.array(rows.column(name).to_pylist()) for name in target]
-        return Predictions(
-            names=[str(name) for name in rows.column("id").to_pylist()],
-            lengths=rows.column("length").to_numpy(),
-            targets=columns[0] if target == ["target"] else np.stack(columns, axis=1),
-            outputs=np.stack([rows.column(name).to_numpy() for name in outputs], axis=1).astype(np.float32),
-        )
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} cannot be read ({reason}): use another copy, or evaluate again") from None
-
-
 def _baselines(given: Mapping[str, Any]) -> list[Scored]:
-    rows = given["baselines"]
-    return [Scored(str(r["name"]), str(r["sentence"]), evaluation_from(r["evaluation"])) for r in rows]
+    return [
+        Scored(str(r["name"]), str(r["sentence"]), evaluation_from(r["evaluation"]), _difference(r.get("difference")))
+        for r in given["baselines"]
+    ]
+
+
+def _difference(given: Mapping[str, Any] | None) -> Difference | None:
+    if given is None:
+        return None
+    value, low, high = _number(given["value"]), _end(given["low"]), _end(given["high"])
+    return Difference(str(given["metric"]), value, low, high, "groups" if given["over"] == "groups" else "records")
 
 
 def _data(given: Mapping[str, Any]) -> DataSeen:
@@ -186,6 +200,16 @@ def _data(given: Mapping[str, Any]) -> DataSeen:
         sources=[str(source) for source in given.get("sources") or []],
         versions={str(name): str(version) for name, version in (given.get("versions") or {}).items()},
         near=bool(given.get("near_copies_looked_for", True)),
+    )
+
+
+def _provenance(given: Mapping[str, Any]) -> Provenance:
+    return Provenance(
+        started=str(given["started"]),
+        command=str(given["command"]),
+        device=str(given["device"]),
+        seconds=float(given["seconds"]),
+        whole=int(given["starts"]) == int(given["ends"]),
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.training.calibration import COLDEST, HOTTEST
-from chordmixer.training.evaluation import Evaluation, Score
+from chordmixer.training.evaluation import Evaluation
+from chordmixer.training.intervals import Difference
 from chordmixer.views import inspection, metrics
 from chordmixer.views.page import short
 from chordmixer.views.runs import Run, Scored
@@ -31,7 +32,7 @@ def asked(run: Run) -> str:
 
 
 def headline(run: Run) -> Iterator[str]:
-    """One sentence on the model, one on how it stands beside the best plain baseline, or beside guessing."""
+    """One sentence on the model, one on how it stands to the best baseline, one on guessing."""
     if run.test is None:
         yield (
             f"A model to {asked(run)}; this folder holds no test scores yet (evaluation-test.json is missing): "
@@ -46,7 +47,12 @@ def headline(run: Run) -> Iterator[str]:
     )
     best = best_baseline(run.baselines, metric)
     if best:
-        yield beside_baseline(own, best.evaluation.scores[metric], short(best.name, 60))
+        reached = metrics.number(best.evaluation.scores[metric].value)
+        worse = best.difference is not None and best.difference.high is not None and best.difference.high < 0
+        yield (
+            f"The best baseline, {short(best.name, 60)}, reaches {reached}. {compared(best.difference)}."
+            f"{' Use the baseline, or train differently.' if worse else ''}"
+        )
     yield from _beside_guessing(run.test)
 
 
@@ -57,34 +63,38 @@ def best_baseline(baselines: Sequence[Scored], metric: str) -> Scored | None:
     return max(known, key=lambda b: b.evaluation.scores[metric].value, default=None)
 
 
-def beside_baseline(own: Score, other: Score, name: str) -> str:
-    """Who wins, said plainly.
+def compared(difference: Difference | None, name: str = "") -> str:
+    """How a model stands to a baseline on the same records: the one place that says who wins.
 
-    >>> beside_baseline(Score(0.90, 0.85, 0.95), Score(0.88, 0.82, 0.93), "4-mers")[-75:]
-    'the intervals overlap, so that these records do not settle which is better.'
+    >>> compared(Difference("roc_auc", 0.043, 0.020, 0.065, "records"))
+    'The model is better by 0.043 (0.020 to 0.065)'
+    >>> compared(Difference("roc_auc", 0.010, -0.020, 0.041, "records"))
+    'Tied: the test set cannot separate them'
     """
-    stands = f"The best plain baseline, {name}, reaches {metrics.sentence(other)}"
-    if not math.isfinite(own.value):
-        return f"{stands}; the model has no such score."
-    if own.low > other.high:
-        return f"{stands}: the model is better, and the intervals do not overlap."
-    if other.low > own.high:
-        return f"{stands}: the plain baseline wins, and the intervals do not overlap. Use it, or train differently."
-    ahead = "the model is ahead" if own.value > other.value else "the plain baseline is ahead"
-    ahead = "both are equal" if own.value == other.value else ahead
-    return f"{stands}: {ahead}, but the intervals overlap, so that these records do not settle which is better."
+    beside = f" with {name}" if name else ""
+    if difference is None:
+        return f"No comparison on the same records is kept{beside}"
+    if difference.low is None or difference.high is None:
+        return f"Too few test records for a comparison{beside}"
+    if difference.low <= 0 <= difference.high:
+        return f"Tied{beside}: the test set cannot separate them"
+    sign, word = (1, "better") if difference.low > 0 else (-1, "worse")
+    low, high = sorted((sign * difference.low, sign * difference.high))
+    drawn = ", resampling groups" if difference.over == "groups" else ""
+    by = f"{metrics.number(sign * difference.value)} ({metrics.number(low)} to {metrics.number(high)}{drawn})"
+    return f"{name or 'The model'} is {word} by {by}"
 
 
 def _beside_guessing(test: Evaluation) -> Iterator[str]:
     guess, own = test.guessing.get(test.headline, math.nan), test.scores[test.headline]
     if not math.isfinite(guess):
         return
-    if own.low > guess:
-        yield f"One constant answer for all records would reach {metrics.number(guess)}."
+    said = f"One constant answer for all records would reach {metrics.number(guess)}"
+    if own.low is None or own.low > guess:
+        yield f"{said}."
     else:
         yield (
-            f"One constant answer for all records would reach {metrics.number(guess)}, which is not below the "
-            "model's interval: the model has not been shown to have learnt anything."
+            f"{said}, which is not below the model's interval: the model has not been shown to have learnt anything."
         )
 
 
