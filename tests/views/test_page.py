@@ -57,6 +57,15 @@ def test_a_table_names_rows_and_columns() -> None:
     assert 'aria-label="worst &amp; last"' in grid and 'tabindex="0"' in grid
 
 
+def test_cells_of_a_stacked_table_name_their_column() -> None:
+    """A phone shows them below each other."""
+    grid = table(("", "ROC-AUC", "F1"), [("this model", "0.9", "0.8")], stacked=True)
+    assert (
+        '<td data-title="ROC-AUC">0.9</td><td data-title="F1">0.8</td>' in grid and 'class="scroll stacked"' in grid
+    )
+    assert ".stacked td::before { content: attr(data-title)" in page.STYLE.read_text()
+
+
 def test_only_long_words_may_be_broken() -> None:
     long = "x" * (page.UNBROKEN + 1)
     grid = table(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1))

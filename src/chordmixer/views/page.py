@@ -67,20 +67,32 @@ def short(value: object, most: int = LONGEST) -> str:
 
 
 def table(
-    head: Sequence[object], rows: Iterable[Sequence[object]], *, words: Collection[int] = (0,), name: str = "table"
+    head: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    words: Collection[int] = (0,),
+    name: str = "table",
+    stacked: bool = False,
 ) -> Html:
     """A table that scrolls in its own frame where it is wider than the page.
 
-    The first column names the row. Columns whose number is in `words` stand left, numbers right.
+    The first column names the row. Columns whose number is in `words` stand left, numbers right. On a phone a
+    `stacked` one has its rows below each other, each cell behind the name of its column.
     """
     sides = ["words" if column in words else None for column in range(len(head))]
     top = [tag("th", cell, scope="col", class_=side) for cell, side in zip(head, sides, strict=True)]
     body = []
     for first, *rest in rows:
-        cells = [tag("td", cell, class_=_side(cell, side)) for cell, side in zip(rest, sides[1:], strict=True)]
+        titles = head[1:] if stacked else [None] * len(rest)
+        cells = [
+            tag("td", cell, class_=_side(cell, side), data_title=title)
+            for cell, side, title in zip(rest, sides[1:], titles, strict=True)
+        ]
         body.append(tag("tr", tag("th", first, scope="row", class_=_side(first, sides[0])), *cells))
     grid = tag("table", tag("thead", tag("tr", *top)), tag("tbody", *body))
-    return tag("div", grid, class_="scroll", role="region", tabindex="0", aria_label=name)
+    return tag(
+        "div", grid, class_="scroll stacked" if stacked else "scroll", role="region", tabindex="0", aria_label=name
+    )
 
 
 def _side(cell: object, side: str | None) -> str | None:

@@ -57,7 +57,7 @@ def page(run: Run) -> Html:
     links = [tag("a", TITLES[key], href=f"#{key}") for key in chapters]
     contents = tag("nav", items(links), aria_label="Contents")
     foot = tag("footer", tag("p", f"Written by chordmixer {__version__}.", class_="quiet"))
-    body = tag("main", tag("h1", f"Report on {name}"), lead, mind, contents, *chapters.values())
+    body = tag("main", tag("h1", f"Report on {name}"), settings.made(run), lead, mind, contents, *chapters.values())
     return document(f"Report on {name}", body, foot)
 
 

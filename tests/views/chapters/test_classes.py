@@ -24,17 +24,22 @@ def test_a_matrix_counts_truth_by_row() -> None:
     assert '<th scope="row" class="words">no</th><td>2</td><td>1</td>' in shown
     assert '<th scope="row" class="words">yes</th><td>0</td><td>2</td>' in shown
     assert "4 of 5 records are on the diagonal" in shown and "80.0% of the answers are right" in shown
-    assert "by that rule" not in shown
     shades = [float(shade) for shade in re.findall(r'fill-opacity="([\d.]+)"', shown)]
     assert shades == [0.667, 0.333, 0.0, 1.0]  # of the row
     assert "<td>3</td><td>0.667</td><td>1.000</td><td>0.800</td>" in shown
 
 
-def test_answers_that_class_weights_change_are_said() -> None:
-    uneven = Answers(Classification.of_counts(["no", "yes"], [99, 1]), "dna")
-    rows = answered([0, 0], [0, 0], 2)
-    close = replace(rows, outputs=np.array([[9, 0], [0, 1]], dtype=np.float32))
-    assert "by that rule 1 of 2 answers are others, and 50.0% are right" in classes.chapter(uneven, close)
+def test_the_confusion_is_that_of_the_scores_on_unequal_classes() -> None:
+    """Of 41 records, by the weights of the training loss alone, 19 more would be called positive."""
+    uneven = Answers(Classification.of_counts(["no", "yes"], [97, 3]), "dna", temperature=1.7)
+    truth, positive = np.array([0] * 40 + [1]), np.array([-9.0] * 21 + [2.0] * 19 + [9.0])
+    rows = replace(answered([0] * 41, [0] * 41, 2), targets=truth)
+    rows = replace(rows, outputs=np.stack([0 * positive, positive], axis=1).astype(np.float32))
+    shown, score = classes.chapter(uneven, rows), uneven.target.metrics(rows.outputs, truth)
+    right = int(re.findall(r"([\d,]+) of 41 records are on the diagonal", shown)[0])
+    assert right / 41 == score["accuracy"] == 1.0
+    assert re.findall(r"([\d.]+)%", shown) == ["100.0"]  # no second rule with another number
+    assert (uneven.probabilities(rows.outputs).argmax(axis=1) == uneven.target.decided(rows.outputs)).all()
 
 
 def test_many_classes_show_the_most_confused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.training.answers import Answers
@@ -46,9 +45,3 @@ def test_several_labels_are_pooled() -> None:
     target = MultiLabel(["a", "b"], [5, 5], 10)
     rows = Predictions(["r"], np.array([3]), np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]], dtype=np.float32))
     assert "are 0.0 percentage points apart" in confidence.chapter(Answers(target, "dna"), rows)
-
-
-@pytest.mark.parametrize(("share", "count"), [(0.0, 1), (1.0, 1), (0.5, 100), (0.97, 10_000)])
-def test_intervals_hold_the_share(share: float, count: int) -> None:
-    low, high = confidence._interval(share, count)
-    assert 0 <= low <= share <= high <= 1 and high - low < 2.1 / np.sqrt(count)

@@ -11,6 +11,8 @@ from pathlib import Path
 from chordmixer.training.evaluation import Score
 from chordmixer.views import metrics
 from chordmixer.views.chapters import scores
+from chordmixer.views.page import text
+from chordmixer.views.report import page
 from chordmixer.views.runs import Run
 
 Make = Callable[..., Path]
@@ -26,11 +28,34 @@ def test_every_method_has_a_row_with_every_metric(make_run: Make) -> None:
         "majority class",
         "length alone",
         "4-mers",
-        "one answer for all",
     ]
     assert all(metrics.cell(score).split("<")[0] in grid for score in run.test.scores.values())
     assert grid.index("ROC-AUC") < grid.index("accuracy")
     assert "logistic regression on the frequencies of all 256 4-mers." in shown
+
+
+def test_no_row_stands_twice(make_run: Make) -> None:
+    """A constant baseline is the one answer for all; without one, that has a row."""
+    run = Run.load(make_run("two"))
+    grid = scores.chapter(run).split("</table>")[0]
+    assert "majority class" in grid and scores.GUESSING not in grid
+    alone = scores.chapter(replace(run, baselines=run.baselines[1:])).split("</table>")[0]
+    assert scores.GUESSING in alone
+
+
+def test_lengths_are_drawn_of_the_model_and_the_best_baseline(make_run: Make) -> None:
+    """More lines with intervals cannot be told apart; the table has all of them."""
+    drawn, numbers = scores.chapter(Run.load(make_run("two"))).split("by length</h3>")[1].split("in numbers</h3>")
+    assert re.findall(r"</svg>([^<]+)</li>", drawn) == ["this model", "4-mers", scores.GUESSING]
+    assert all(name in numbers for name in ("majority class", "length alone", "4-mers"))
+
+
+def test_the_rules_are_stated_once(make_run: Make) -> None:
+    run = Run.load(make_run("two"))
+    shown = page(run)
+    for rule in (metrics.INTERVALS, metrics.DIFFERENCES, metrics.DECISION):
+        assert shown.count(text(rule)) == 1
+    assert "10 records of the rarer class" in metrics.INTERVALS
 
 
 def test_the_best_of_a_column_is_bold_and_less_may_be_better(make_run: Make) -> None:

@@ -23,26 +23,15 @@ LABELS = 200
 
 def chapter(answers: Answers, predictions: Predictions) -> Html:
     if isinstance(answers.target, MultiLabel):
-        return section("classes", "Labels", *_labels(answers, answers.target, predictions))
+        return section("classes", "Labels", *_labels(answers.target, predictions))
     assert isinstance(answers.target, Classification)
-    given = answers.probabilities(predictions.outputs).argmax(axis=1)
+    given = answers.target.decided(predictions.outputs)
     counts = scores.confusion(given, predictions.targets, answers.target.outputs)
     labels = answers.target.labels
     shown = _matrix(labels, counts) if len(labels) <= MATRIX else _pairs(labels, counts)
-    said = tag("p", _rule(given, predictions))
-    return section("classes", "Confusion", said, shown, tag("h3", "Each class"), _each(labels, counts))
-
-
-def _rule(given: ndarray, predictions: Predictions) -> str:
     right = (given == predictions.targets).mean()
-    other = predictions.outputs.argmax(axis=1)
-    said = f"A record's answer is its most probable class, as predict gives it; {right:.1%} of the answers are right."
-    if (given != other).any():
-        said += (
-            f" The scores above weigh every class alike, as training did: by that rule {(given != other).sum():,} of "
-            f"{len(given):,} answers are others, and {(other == predictions.targets).mean():.1%} are right."
-        )
-    return said
+    said = f"{metrics.DECISION} {right:.1%} of the answers are right: the accuracy of the scores table."
+    return section("classes", "Confusion", tag("p", said), shown, tag("h3", "Each class"), _each(labels, counts))
 
 
 def _matrix(labels: list[str], counts: ndarray) -> Html:
@@ -79,12 +68,12 @@ def _each(labels: list[str], counts: ndarray) -> Html:
     return join([table(("class", "records", "recall", "precision", "F1"), rows, name="each class"), *more])
 
 
-def _labels(answers: Answers, target: MultiLabel, predictions: Predictions) -> Iterator[Html]:
+def _labels(target: MultiLabel, predictions: Predictions) -> Iterator[Html]:
     true = predictions.targets > 0.5
-    given = answers.probabilities(predictions.outputs) > 0.5
+    given = target.decided(predictions.outputs)
     roc, precision = scores.areas(np.ascontiguousarray(predictions.outputs.T), true.T)
     order = np.argsort(-true.sum(axis=0), kind="stable")[:LABELS]
-    yield tag("p", "A label is answered where its probability is above 0.5, as predict does.")
+    yield tag("p", metrics.DECISION)
     head = ("label", "records with it", "ROC-AUC", "average precision", "recall", "precision", "F1")
     rows = []
     for k in order:

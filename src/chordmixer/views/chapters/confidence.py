@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numpy import ndarray
 
 from chordmixer.tasks.targets import MultiLabel
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import expected_calibration_error, probabilities, reliability
 from chordmixer.training.evaluation import Predictions
+from chordmixer.training.intervals import wilson
 from chordmixer.views import axes, charts, metrics
 from chordmixer.views.page import Html, figure, figures, join, section, table, tag
 
@@ -61,7 +61,7 @@ def _diagram(stages: list[tuple[str, ndarray, ndarray]], several: bool) -> Html:
         series = 1 - k if len(stages) > 1 else 0
         rows = reliability(stated, right, BINS)
         points = [(row.confidence, row.right) for row in rows]
-        plot.errors([(row.confidence, *_interval(row.right, row.records)) for row in rows], series, cap=2)
+        plot.errors([(row.confidence, *wilson(row.right, row.records)) for row in rows], series, cap=2)
         plot.line(points, series)
         plot.dots(points, series, 3)
         title = f"{name} the temperature"
@@ -77,15 +77,3 @@ def _diagram(stages: list[tuple[str, ndarray, ndarray]], several: bool) -> Html:
     told = "The share of right answers against the stated probability."
     drawn = plot.svg("Reliability diagram", told)
     return figure("Reliability", drawn, caption, charts.legend(names), join(numbers))
-
-
-def _interval(share: float, count: int) -> tuple[float, float]:
-    """Wilson's, 95 %.
-
-    >>> [round(end, 2) for end in _interval(1.0, 10)]
-    [0.72, 1.0]
-    """
-    z = 1.96
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))

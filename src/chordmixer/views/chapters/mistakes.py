@@ -40,7 +40,7 @@ Found = tuple[str, Sequence[str], list[Sequence[str]], tuple[int, ...]]
 
 def _wrong_classes(answers: Answers, target: Classification, predictions: Predictions) -> Found:
     shares = answers.probabilities(predictions.outputs)
-    given, truth = shares.argmax(axis=1), predictions.targets
+    given, truth = target.decided(predictions.outputs), predictions.targets
     wrong = np.flatnonzero(given != truth)
     if not len(wrong):
         return "No test record was answered wrongly.", (), [], (0,)
@@ -64,7 +64,7 @@ def _wrong_classes(answers: Answers, target: Classification, predictions: Predic
 
 def _wrong_labels(answers: Answers, target: MultiLabel, predictions: Predictions) -> Found:
     shares, truth = answers.probabilities(predictions.outputs), predictions.targets > 0.5
-    distance = np.where((shares > 0.5) != truth, np.abs(shares - 0.5), -1)
+    distance = np.where(target.decided(predictions.outputs) != truth, np.abs(shares - 0.5), -1)
     wrong = np.flatnonzero(distance.ravel() >= 0)
     if not len(wrong):
         return "No label of a test record was answered wrongly.", (), [], (0,)

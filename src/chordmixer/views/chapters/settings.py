@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from chordmixer.views.page import Html, details, join, section, short, table, tag
+from chordmixer.views.plan import duration
 from chordmixer.views.runs import Run
 
 PARTS = {"data": "Data", "model": "Model", "training": "Training"}
@@ -20,7 +21,23 @@ def chapter(run: Run) -> Html:
         for part, title in PARTS.items()
         if run.config.get(part)
     ]
-    return section("settings", "Settings and use", *_use(run), *_versions(run), *grids)
+    return section("settings", "Settings and use", *_use(run), *_command(run), *_versions(run), *grids)
+
+
+def made(run: Run) -> Html:
+    """When, for how long and on what it was trained, in a line."""
+    known = run.provenance
+    if known is None:
+        return join([])
+    took = duration(known.seconds) if known.whole else f"more than {duration(known.seconds)}"
+    line = f"Trained on {short(known.started, 40)} in {took} on {short(known.device, 80)}."
+    return tag("p", line, class_="quiet")
+
+
+def _command(run: Run) -> Iterator[Html]:
+    if run.provenance and run.provenance.command:
+        yield tag("h3", "The command that trained it")
+        yield tag("pre", tag("code", short(run.provenance.command, 2000)))
 
 
 def _use(run: Run) -> Iterator[Html]:
