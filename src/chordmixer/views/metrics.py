@@ -61,6 +61,8 @@ DIFFERENCES = (
     "is better or worse where it lies above or below zero, and tied where it holds zero. The intervals of the two "
     "scores may overlap all the same."
 )
+
+
 def by_length(headline: str) -> str:
     """What is shown for each length bin: R² of a few records of similar length says little, their error does.
 
