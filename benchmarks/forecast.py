@@ -2,27 +2,38 @@
 
 python benchmarks/forecast.py --out results.json
 PYTHONPATH=src python benchmarks/forecast.py --device cuda --precision bf16 --out results.json
+python benchmarks/forecast.py --runs --out results.json [--files A.fa B.fa]
 
 A step is forward, loss, backward and AdamW; two are taken, since the moments of AdamW come with the first. On a CPU
 the peak is the process's resident memory (VmHWM) above its level before the model was built, once a small model has
 loaded the libraries; on a GPU it is `torch.cuda.max_memory_allocated` of the second step. Linux only.
+
+With --runs it is the whole process of a training run on a CPU (`ru_maxrss`), over batches of many sizes: on random
+records of different lengths, or on files. Baselines are not fitted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import resource
 import subprocess
 import sys
+import tempfile
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
+from chordmixer import recipes
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
-from chordmixer.training import memory
+from chordmixer.tasks.files import FilesConfig
+from chordmixer.training import forecast, memory, train
 
 SIZES = {"8 x 2,000": [2_000] * 8, "1 x 60,000": [60_000], "64 x 1,000": [1_000] * 64}
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -30,6 +41,14 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "layer norm": {"prenorm": "layer", "init": "identity"},
     "layer norm, reversible": {"prenorm": "layer", "init": "identity", "reversible": True},
 }
+
+
+RUNS: dict[str, tuple[int, float, float, int]] = {
+    "short": (2_000, 4.2, 0.4, 600),
+    "even": (600, 6.9, 0.06, 120),
+    "uneven": (1_500, 4.6, 1.3, 150),
+}
+"""Records, the mean and deviation of the logarithm of their lengths, and steps."""
 
 
 def config(network: str, lengths: list[int]) -> ModelConfig:
@@ -82,28 +101,55 @@ def case(network: str, size: str, device: str, precision: str) -> dict[str, Any]
     return {"network": network, "size": size, **numbers, "terms": terms}
 
 
+def run(name: str, given: list[str]) -> dict[str, Any]:
+    """A training run with its default settings, in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        records, mean, deviation, steps = RUNS.get(name, (0, 0.0, 0.0, 100))
+        files, chance = given or [f"{folder}/{label}.fa" for label in "ab"], random.Random(0)
+        for path in files if not given else []:
+            lengths = (max(30, min(int(chance.lognormvariate(mean, deviation)), 10_000)) for _ in range(records // 2))
+            letters = ("".join(chance.choices("ACGT", k=n)) for n in lengths)
+            Path(path).write_text("".join(f">{Path(path).stem}{i}\n{own}\n" for i, own in enumerate(letters)))
+        made = recipes.files(FilesConfig(files=tuple(files), cache=f"{folder}/cache"), lambda _: None)
+        made = replace(made, training=replace(made.training, device="cpu", steps=steps, epochs=1_000))
+        lengths = made.build_task().records("training").lengths
+        said = forecast.forecast(made, lengths, torch.device("cpu"))
+        train(made, f"{folder}/run", console=Console(quiet=True))
+    measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    terms = {**said.memory, "freed, kept by the heap": said.kept, "before the run": said.resident}
+    numbers = {"forecast": said.process, "measured": measured, "ratio": said.process / measured}
+    return {"network": "default", "size": name, "steps": steps, **numbers, "terms": terms}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", nargs=2, metavar=("NETWORK", "SIZE"), help="this one alone, as JSON")
+    parser.add_argument("--runs", action="store_true", help="whole training runs on a CPU")
+    parser.add_argument("--files", nargs="*", default=[], help="of --runs: FASTA files, one a class")
     arguments = parser.parse_args()
     device, precision = arguments.device, arguments.precision
     if arguments.case:
-        print(json.dumps(case(*arguments.case, device, precision)))
+        own = arguments.case
+        print(json.dumps(run(own[1], arguments.files) if arguments.runs else case(*own, device, precision)))
         return
     rows = []
     print(f"{'network':<24}{'batch':<12}{'forecast':>12}{'measured':>12}{'ratio':>8}")
-    for network, size in ((network, size) for network in NETWORKS for size in SIZES):
+    sizes = ["files"] if arguments.files else [*RUNS]
+    cases = [("default", size) for size in sizes] if arguments.runs else [(n, s) for n in NETWORKS for s in SIZES]
+    for network, size in cases:
         alone = [sys.executable, __file__, "--device", device, "--precision", precision, "--case", network, size]
+        alone += ["--runs", "--files", *arguments.files] if arguments.runs else []
         row = json.loads(subprocess.run(alone, check=True, capture_output=True, text=True).stdout)
         rows.append(row)
         forecast, measured = (f"{row[kind] / 2**20:,.0f} MiB" for kind in ("forecast", "measured"))
         print(f"{network:<24}{size:<12}{forecast:>12}{measured:>12}{row['ratio']:>8.3f}", flush=True)
     if arguments.out:
         name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-        about = {"command": f"python benchmarks/forecast.py --device {device} --precision {precision}"}
+        how = "--runs" if arguments.runs else f"--device {device} --precision {precision}"
+        about = {"command": f"python benchmarks/forecast.py {how}"}
         about |= {"device": name, "torch": torch.__version__, "date": date.today().isoformat()}
         arguments.out.write_text(json.dumps({**about, "cases": rows}, indent=2) + "\n")
 

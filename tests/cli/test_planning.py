@@ -30,7 +30,8 @@ def test_a_plan(chordmixer: Command, motifs: list[str]) -> None:
         "  7 epochs of ",
         "  together, about",
         " free: fits",
-        " an epoch, ",
+        " an epoch with validation, ",
+        "  the whole process, about",
         "Next:  chordmixer train with the same files and options, and --out RUN",
     ):
         assert line in said, line
@@ -98,7 +99,8 @@ def test_of_pretraining(chordmixer: Command, motifs: list[str]) -> None:
         " a record; 30 % masked\n  split (grouped): ",
         "  in segments of 10 to 40 tokens:\n",
         "  half of them are the decoder's",
-        " an epoch, ",
+        " an epoch with validation, ",
+        "  the whole process, about",
         "Next:  chordmixer pretrain with the same files and options\n",
     ):
         assert line in said, line
@@ -116,7 +118,7 @@ def test_it_is_the_forecast_that_the_run_makes_first(
         raise ValueError("seen")
 
     plain = forecast.forecast
-    monkeypatch.setattr(forecast, "forecast", lambda *given, timed: stop(plain(*given)))  # of the plan
+    monkeypatch.setattr(forecast, "forecast", lambda *given, **_: stop(plain(*given)))  # of the plan
     monkeypatch.setattr(loop, "check_fits", stop)  # of the run
     monkeypatch.setattr(forecast, "free_bytes", lambda device: 1 << 40)
     given = [*motifs, *SMALL, "--out", tmp_path / "run", "--no-baselines"]

@@ -1,4 +1,4 @@
-"""What a run will take: its largest batch, memory, what does not fit, and the rehearsal."""
+"""What a run will take: its largest batch, memory, what does not fit, time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from chordmixer.data import Batch, TokenSampler
-from chordmixer.models import ChordMixerConfig, Model, ModelConfig
-from chordmixer.packed import Packed
-from chordmixer.tasks.targets import Regression
-from chordmixer.training import Experiment, TrainingConfig, memory
+from chordmixer.data import TokenSampler
+from chordmixer.models import ChordMixerConfig, Model
+from chordmixer.training import Experiment, TrainingConfig, memory, pace
 from chordmixer.training import forecast as module
-from chordmixer.training.forecast import check_fits, cures, explained, forecast, largest, rehearse
+from chordmixer.training.forecast import check_fits, cures, forecast, largest, scored_lengths
 from chordmixer.training.memory import Place
 
 CPU = torch.device("cpu")
@@ -67,6 +65,40 @@ def test_a_limit_on_steps(
 def test_it_can_be_timed(tiny: Experiment) -> None:
     made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
     assert made.seconds is not None and 0 < made.seconds < 5
+
+
+def test_the_whole_run_has_validation_and_test(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs of training, validation after each and once more with the best weights, the test once."""
+    monkeypatch.setattr(pace, "speed", lambda *_: pace.Speed(1.0, 0.5))
+    scored = {"validation": [64], "test": [64, 64]}
+    made = forecast(tiny, [64] * 4, CPU, timed=True, scored=scored)
+    one = 64 * 6
+    assert (made.seconds, made.validation, made.test) == (4 * one, 3 * 0.5 * one, 2 * 0.5 * one)
+    assert made.whole == 2 * 4 * one + 2.5 * one
+    often = replace(tiny, training=replace(tiny.training, evaluate_every=1, minutes=one / 60))
+    made = forecast(often, [64] * 4, CPU, timed=True, scored=scored)
+    assert (made.seconds, made.validation) == (one / 2, (3 + made.steps) * 0.5 * one), "ended by the clock"
+    assert forecast(tiny, [64] * 4, CPU).whole is None
+
+
+def test_both_strands_are_two_passes(tiny: Experiment) -> None:
+    task = tiny.build_task()
+    found = scored_lengths(task)
+    assert {part: len(own) for part, own in found.items()} == {"validation": 24, "test": 24}
+    task.complement = torch.arange(4).numpy()
+    assert scored_lengths(task)["test"] == 2 * found["test"]
+
+
+def test_the_whole_process(experiment: Experiment, free: SimpleNamespace) -> None:
+    """What it has, a step, and as much again that the heap keeps of batches of other sizes."""
+    made = forecast(experiment, LENGTHS, CPU)
+    place = Place.of(CPU, "fp32")
+    assert made.kept == memory.kept(experiment.model, made.lengths, place, made.memory) > made.peak / 2
+    assert made.resident > module.LOADED + 100e6 and made.process == made.peak + made.kept + made.resident
+    assert forecast(experiment, [500], CPU).kept == 0, "a single batch"
+    free.bytes = made.peak + made.kept - 1
+    assert not forecast(experiment, LENGTHS, CPU).fits
+    check_fits(forecast(experiment, LENGTHS, CPU))
 
 
 def test_records_that_do_not_fit(experiment: Experiment, free: SimpleNamespace) -> None:
@@ -145,7 +177,7 @@ def test_cures(experiment: Experiment, free: SimpleNamespace) -> None:
     lengths = [500] * 60
     many = replace(experiment, training=replace(experiment.training, batch_sequences=60, batch_tokens=30_000))
     whole = forecast(many, lengths, CPU).peak
-    free.bytes = whole // 3
+    free.bytes = 2 * whole // 3  # of several batches the heap keeps as much again
     found = cures(many, lengths, CPU)
     assert [*found] == [
         "training.batch_tokens=7500",
@@ -195,76 +227,3 @@ def test_where_a_run_computes() -> None:
         assert module.device_of(TrainingConfig()) == CPU
         with pytest.raises(ValueError, match="--device cuda, but torch sees no GPU: use --device auto or cpu"):
             module.device_of(TrainingConfig(device="cuda"))
-
-
-# --- The rehearsal ---
-
-
-def batch_of(lengths: list[int]) -> Batch:
-    return Batch(
-        Packed.from_lengths(torch.randn(sum(lengths), 2), lengths), torch.rand(len(lengths)), [*range(len(lengths))]
-    )
-
-
-@pytest.mark.parametrize("reversible", [False, True])
-def test_a_rehearsal_leaves_nothing(reversible: bool) -> None:
-    network = ChordMixerConfig(
-        max_length=64, track_size=2, hidden=4, dropout=0.3, prenorm="batch", reversible=reversible
-    )
-    model = Model(ModelConfig(2, 1, embedding="real", network=network)).eval()
-    first = next(model.parameters())
-    first.grad = torch.ones_like(first)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    batch, random = batch_of([60, 12]), torch.get_rng_state()
-    seen: list[bool] = []
-    model.encoder.register_forward_hook(lambda module, *_: seen.append(module.training))
-    rehearse(model, batch, Regression())
-    assert seen == [True] and not model.training, "as in training, and back"
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random)
-    assert torch.equal(first.grad, torch.ones_like(first))
-    assert all(p.grad is None for p in [*model.parameters()][1:])
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: 7 bytes"),
-    ],
-    ids=["gpu", "cpu"],
-)
-def test_memory_that_runs_out_is_explained(error: RuntimeError) -> None:
-    model = Model(
-        ModelConfig(2, 1, embedding="real", network=ChordMixerConfig(max_length=64, track_size=2, hidden=4))
-    )
-
-    def fail(*_: object) -> None:
-        raise error
-
-    model.encoder.register_forward_hook(fail)
-    with pytest.raises(
-        ValueError,
-        match=r"the memory of cpu ran out over a batch of 72 tokens in 2 records: its longest record x has 60 "
-        r"tokens; set a smaller training.batch_tokens, model.network.reversible=true or a smaller "
-        r"model.network.track_size$",
-    ):
-        rehearse(model, batch_of([60, 12]), Regression(), "x")
-
-
-def test_a_batch_of_pairs_is_told_by_its_records() -> None:
-    network = ChordMixerConfig(max_length=64, track_size=2, hidden=4)
-    model = Model(ModelConfig(2, 1, embedding="real", head="pair", network=network))
-
-    def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError
-
-    model.encoder.register_forward_hook(fail)
-    batch = replace(batch_of([60, 12, 5, 9]), targets=torch.rand(2), indices=[1, 0])
-    with pytest.raises(ValueError, match="86 tokens in 2 records: its longest record x has 72 tokens"):
-        rehearse(model, batch, Regression(), "x")
-
-
-def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(RuntimeError, match="a bug"), explained([5], CPU):
-        raise RuntimeError("a bug")

@@ -124,6 +124,19 @@ def test_holes_in_the_heap() -> None:
         assert "holes in the heap" not in memory.peak(config, [tokens], Place(kernels=True))
 
 
+def test_what_the_heap_keeps() -> None:
+    """As much as a step takes, of tensors that are not mapped; nothing on a GPU."""
+    config = model({}, 2000)
+    terms, heap = memory.peak(config, MIXED, Place(heap=True)), Place(heap=True)
+    stay = terms["weights"] + terms["moments of AdamW"] + terms["inputs"]
+    assert memory.kept(config, MIXED, heap, terms) == memory.KEPT * (sum(terms.values()) - stay)
+    assert memory.kept(config, MIXED, Place(), terms) == 0
+    tokens = memory.MAPPED // (4 * config.network.width)
+    long = [tokens // 2] * 3
+    wide = memory.kept(config, long, heap, memory.peak(config, long, heap))
+    assert wide == memory.KEPT * memory.peak(config, long, heap)["hidden layers"], "rows of fewer numbers"
+
+
 def test_other_encoders_are_not_counted() -> None:
     with pytest.raises(ValueError, match=r"encoder 'pointwise' has no count of its memory: only chordmixer has one"):
         memory.peak(model({}, 100, encoder="pointwise"), [10], Place())

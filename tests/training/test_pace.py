@@ -20,18 +20,18 @@ def test_time_grows_with_tokens_and_depth(tiny: Experiment, monkeypatch: pytest.
     taken: list[int] = []
 
     def stepper(*_: object) -> object:
-        def take(lengths: list[int]) -> float:
+        def take(lengths: list[int], answering: bool = False) -> float:
             taken.append(sum(lengths))
-            return 1e-5 * sum(n * max(1, (n - 1).bit_length()) for n in lengths)
+            return (2e-6 if answering else 1e-5) * sum(n * max(1, (n - 1).bit_length()) for n in lengths)
 
         return take
 
     monkeypatch.setattr(pace, "_stepper", stepper)
     sampler = TokenSampler([1 << 16] * 20, tokens=1 << 17, sequences=2)
-    exact = 1e-5 * 20 * (1 << 16) * 16
-    assert pace.seconds(tiny, sampler, CPU, Place(), free=1 << 40) == pytest.approx(exact)
+    exact = pytest.approx((1e-5, 2e-6))
+    assert pace.speed(tiny, sampler, CPU, Place(), free=1 << 40) == exact
     assert taken[0] == 2 * 2_000 and 5_000 < taken[-1] < 20_000, "a second's worth"
-    assert pace.seconds(tiny, sampler, CPU, Place(), free=1 << 20) == pytest.approx(exact)
+    assert pace.speed(tiny, sampler, CPU, Place(), free=1 << 20) == exact
     assert taken[-1] == 4_000, "memory for no more"
 
 
@@ -40,7 +40,8 @@ def test_a_real_step_leaves_the_random_state(tiny: Experiment) -> None:
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
     for precision in ("fp32", "bf16"):
         experiment = replace(tiny, training=replace(tiny.training, precision=precision))
-        assert 0 < pace.seconds(experiment, sampler, CPU, Place(), free=1 << 30) < 5
+        found = pace.speed(experiment, sampler, CPU, Place(), free=1 << 30)
+        assert found.answering > 0 and 0 < found.training < 0.1
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -61,10 +62,16 @@ def test_a_frozen_encoder_is_measured_frozen(tiny: Experiment, monkeypatch: pyte
 def test_answers_for_every_token(tiny: Experiment) -> None:
     model = replace(tiny.model, embedding="tokens", inputs=5, outputs=4, head="tokens", decoder="network")
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
-    assert 0 < pace.seconds(replace(tiny, model=model), sampler, CPU, Place(), free=1 << 30) < 5
+    assert 0 < pace.speed(replace(tiny, model=model), sampler, CPU, Place(), free=1 << 30).training < 0.1
 
 
-def test_made_up_records(tiny: Experiment) -> None:
-    tokens = replace(tiny.model, embedding="tokens", inputs=5)
-    assert pace._made_up(tokens, 300).unique().tolist() == [0, 1, 2, 3, 4]
-    assert pace._made_up(tiny.model, 7).shape == (7, 2)
+def test_other_encoders_are_measured_on_whole_records(tiny: Experiment) -> None:
+    """Their time may grow with the square of a length, so that fewer records are taken, and not shorter ones."""
+    other = tiny.model.with_encoder("lstm")
+    lengths = [60, 50, 40, 30, 20, 10]
+    assert pace._less(other, lengths, 0.5) == [50, 30, 10] and pace._less(other, lengths, 2) == lengths
+    assert pace._less(other, lengths, 0.01) == [2] and pace._less(other, [900], 0.1) == [90]
+    assert pace._less(tiny.model, lengths, 0.5) == [30, 25, 20, 15, 10, 5]
+    assert (pace.work(other, [8, 8]), pace.work(tiny.model, [8, 8])) == (16, 48)
+    sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
+    assert pace.speed(replace(tiny, model=other), sampler, CPU, Place(), free=1 << 30).training > 0

@@ -52,7 +52,7 @@ def plan(
     chordmixer plan genomes.fa.gz --pretrain
     """
     from chordmixer.training.experiment import check_lengths
-    from chordmixer.training.forecast import cures, device_of, forecast
+    from chordmixer.training.forecast import cures, device_of, forecast, scored_lengths
     from chordmixer.views import plan as view
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
@@ -67,7 +67,7 @@ def plan(
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
     training, place = task.records("training"), device_of(experiment.training)
-    made = forecast(experiment, training.lengths, place, training.name, timed=time)
+    made = forecast(experiment, training.lengths, place, training.name, timed=time, scored=scored_lengths(task))
     cure = cures(experiment, training.lengths, place, task.max_length) if view.near(made) else {}
     for line in view.lines(experiment, task, made, cure):
         say(line)

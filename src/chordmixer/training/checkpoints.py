@@ -48,6 +48,8 @@ class State:
     """Spent on training, where that is limited."""
     lines: int = 0
     """Of metrics.jsonl at this point."""
+    threads: int = 0
+    """Of the CPU, that the run computes with: sums depend on their number. 0: not known."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
     average: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The mean of the last steps' weights, where a run keeps one."""

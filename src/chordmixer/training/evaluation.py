@@ -23,6 +23,7 @@ from chordmixer.training.asking import ask
 from chordmixer.training.experiment import Experiment, TrainingConfig
 from chordmixer.training.intervals import Sample, Score
 from chordmixer.training.strands import averaged
+from chordmixer.training.threads import choose_for_answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,6 +160,7 @@ def evaluate(run: Path | str, split: str = "test") -> Evaluation:
     device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
     task = experiment.build_task()
     answering = averaged(model.to(device), task.complement, device)
+    choose_for_answers(model)
     predictions = predict_records(answering, task.records(split), experiment.training, device, task.target)
     predictions = predictions.of_task(task, split)
     evaluation = summarise(predictions, task.target, experiment, split)

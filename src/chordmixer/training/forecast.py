@@ -1,30 +1,29 @@
-"""What a run will take, said before it starts: batches, memory, time; and its largest batch, tried out."""
+"""What a run will take, said before it starts: batches, memory, time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import torch
-from torch import nn
 
-from chordmixer.data import Batch, TokenSampler
+from chordmixer.data import TokenSampler
 from chordmixer.models.chordmixer import depth
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import ModelConfig
-from chordmixer.tasks.targets import Target
+from chordmixer.tasks import Task
 from chordmixer.training import memory, pace
 from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.rehearsal import OTHER_NETWORK, remedies
 
 TOLERANCE = 1.2
 """How far a forecast is believed: a step that needs this many times the free memory is refused."""
 PLANNED = 1_000_000
 """Records whose places in batches are worked out, over as many epochs as that is."""
-OTHER_NETWORK = "model.network.reversible=true or a smaller model.network.track_size"
-"""What to set where memory is short."""
+LOADED = 200 << 20
+"""Bytes of libraries that come with the first steps on a CPU, and of what they keep for each size of a batch."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,20 @@ class Forecast:
     """Tokens of the longest single record that fits into them."""
     too_long: tuple[str, ...]
     """Ids of the records that do not, longest first."""
-    seconds: float | None = None
-    """Of an epoch, about, without validation; None: not measured."""
     started: bool = False
     """Whether the network is that of another run, and has to stay as it is."""
+    kept: int = 0
+    """Bytes of freed memory that the heap of a CPU's process keeps between steps."""
+    resident: int = field(default=0, compare=False)
+    """Bytes that the process has before the run: Python, torch, other libraries and the data; 0: on a GPU."""
+    seconds: float | None = None
+    """Of training for an epoch, about; None: not measured."""
+    validation: float = 0.0
+    """Seconds of all passes over the validation records."""
+    test: float = 0.0
+    """Seconds of the pass over the test records."""
+    threads: str = ""
+    """What a user is told of the number of threads; empty: nothing was chosen."""
 
     @property
     def peak(self) -> int:
@@ -67,8 +76,18 @@ class Forecast:
         return sum(self.memory.values())
 
     @property
+    def process(self) -> int:
+        """Bytes of the whole process at its peak, of a run on a CPU."""
+        return self.peak + self.kept + self.resident
+
+    @property
+    def whole(self) -> float | None:
+        """Seconds of the run at most, with validation and test; None: not measured."""
+        return None if self.seconds is None else self.seconds * self.epochs + self.validation + self.test
+
+    @property
     def fits(self) -> bool:
-        return self.peak <= self.free
+        return self.peak + self.kept <= self.free
 
 
 def forecast(
@@ -78,41 +97,82 @@ def forecast(
     name: Callable[[int], str] = str,
     *,
     timed: bool = False,
+    scored: Mapping[str, Sequence[int]] | None = None,
 ) -> Forecast:
     """What training on records of these lengths takes on one device; `name` gives a record's id by its number.
 
     Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs no more. With
     `timed`, a few steps on made-up records of the same lengths are measured, in some five seconds, or half a minute
-    where kernels have to be compiled.
+    where kernels have to be compiled; before that the number of threads is chosen, as a run chooses it. `scored` has
+    the lengths of the validation and test records (`scored_lengths`), whose passes are then timed too.
     """
+    resident = resident_bytes() + LOADED if device.type == "cpu" else 0
     config, place = experiment.training, memory.Place.of(device, experiment.training.precision)
     sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
     free, batches = free_bytes(device), len(sampler)
     an_epoch = -(-batches // config.accumulate)
     epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
+    steps = min(an_epoch * epochs, config.steps or an_epoch * epochs)
     room = longest_that_fits(experiment.model, place, free, config.freeze)
     over = sorted((i for i, n in enumerate(lengths) if n > room), key=lambda i: -lengths[i])
-    seconds = pace.seconds(experiment, sampler, device, place, free) if timed else None
     records = largest(sampler, epochs)
     of_batch = tuple(int(lengths[i]) for i in records)
-    return Forecast(
+    terms = memory.peak(experiment.model, of_batch, place, config.accumulate, config.freeze)
+    made = Forecast(
         device=device.type,
         weights=memory.weights(experiment.model),
         learning=memory.weights(experiment.model, config.freeze),
         epochs=epochs,
         batches=batches,
-        steps=min(an_epoch * epochs, config.steps or an_epoch * epochs),
+        steps=steps,
         budget=sampler.tokens,
         records=tuple(records),
         lengths=of_batch,
         longest=name(records[0]),
-        memory=memory.peak(experiment.model, of_batch, place, config.accumulate, config.freeze),
+        memory=terms,
+        kept=memory.kept(experiment.model, of_batch, place, terms) if batches > 1 else 0,
         free=free,
         room=room,
         too_long=tuple(name(i) for i in over),
-        seconds=seconds,
         started=config.start is not None,
+        resident=resident,
     )
+    return with_times(made, experiment, lengths, device, scored or {}) if timed else made
+
+
+def with_times(
+    made: Forecast,
+    experiment: Experiment,
+    lengths: Sequence[int],
+    device: torch.device,
+    scored: Mapping[str, Sequence[int]],
+) -> Forecast:
+    """The same with the times of training, validation and test, from a few steps that are taken now.
+
+    The experiment may have another encoder than the one whose memory was counted.
+    """
+    config, model = experiment.training, experiment.model
+    sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
+    threads = pace.choose_threads(experiment, sampler, device)
+    speed = pace.speed(experiment, sampler, device, memory.Place.of(device, config.precision), made.free)
+    epoch = speed.training * pace.work(model, sampler.lengths)
+    limit = 60 * config.minutes / made.epochs if config.minutes else epoch
+    a_pass = {part: speed.answering * pace.work(model, own) for part, own in scored.items()}
+    validations = -(-made.epochs // config.evaluate_epochs) + 1  # with the best weights once more
+    validations += made.steps // config.evaluate_every if config.evaluate_every else 0
+    return replace(
+        made,
+        seconds=min(epoch, limit),
+        validation=validations * a_pass.get("validation", 0.0),
+        test=a_pass.get("test", 0.0),
+        threads=threads.line,
+    )
+
+
+def scored_lengths(task: Task) -> dict[str, list[int]]:
+    """The lengths of the validation and test records, twice where both strands of each are read."""
+    strands = 1 if task.complement is None else 2
+    return {part: strands * list(task.records(part).lengths) for part in ("validation", "test")}
 
 
 def check_fits(forecast: Forecast) -> None:
@@ -122,7 +182,7 @@ def check_fits(forecast: Forecast) -> None:
         other = f"{freeze}--from a run with a smaller network" if forecast.started else OTHER_NETWORK
         raise ValueError(
             f"a training step needs about {size(forecast.peak)} of memory, and {forecast.device} has "
-            f"{size(forecast.free)} free: {_remedies(forecast.lengths, forecast.longest, other)}"
+            f"{size(forecast.free)} free: {remedies(forecast.lengths, forecast.longest, other)}"
         )
 
 
@@ -182,6 +242,11 @@ def device_of(config: TrainingConfig) -> torch.device:
     return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def resident_bytes() -> int:
+    """What this process has in memory now."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def free_bytes(device: torch.device) -> int:
     """What the device has left: of a CPU, what the system and the container allow."""
     if device.type == "cuda":
@@ -215,50 +280,6 @@ def longest_that_fits(model: ModelConfig, place: memory.Place, free: int, freeze
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-@contextmanager
-def explained(lengths: Sequence[int], device: torch.device, longest: str = "") -> Iterator[None]:
-    """Within it, memory that runs out is a `ValueError` that says what to do."""
-    try:
-        yield
-    except RuntimeError as error:  # a GPU's own kind is one, a CPU's is told by its words
-        if not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
-            raise
-        tokens, sequences = sum(lengths), len(lengths)
-        raise ValueError(
-            f"the memory of {device.type} ran out over a batch of {tokens:,} tokens in {sequences:,} "
-            f"record{'s' if sequences > 1 else ''}: {_remedies(lengths, longest)}"
-        ) from None
-
-
-def _remedies(lengths: Sequence[int], longest: str, other: str = OTHER_NETWORK) -> str:
-    several = "a smaller training.batch_tokens, " if len(lengths) > 1 else ""
-    return f"its longest record{f' {longest}' if longest else ''} has {max(lengths):,} tokens; set {several}{other}"
-
-
-def rehearse(model: nn.Module, batch: Batch, target: Target, longest: str = "") -> None:
-    """Forward and backward over a batch as in training, with room for the optimiser; nothing of it stays.
-
-    Over the largest batch of a run this lets memory run out at once, not in the middle of the night.
-    """
-    device, training = batch.inputs.device, model.training
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # running statistics
-    model.train()
-    try:
-        with (
-            explained(batch.lengths, device, longest),
-            torch.random.fork_rng([device] if device.type == "cuda" else []),
-        ):
-            moments = [torch.empty_like(p) for p in parameters for _ in range(2)]
-            losses = target.losses(model(batch.inputs), batch.targets)
-            torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
-            del moments
-    finally:
-        model.train(training)
-        for buffer, before in buffers:
-            buffer.copy_(before)
 
 
 def size(number: float) -> str:

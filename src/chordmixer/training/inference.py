@@ -27,7 +27,7 @@ from chordmixer.data.entries import Account, Entry
 from chordmixer.models import Model
 from chordmixer.models.model import read_config
 from chordmixer.packed import Packed
-from chordmixer.training import answers
+from chordmixer.training import answers, threads
 from chordmixer.training.answers import Answers
 from chordmixer.training.strands import both_strands
 
@@ -80,6 +80,7 @@ class Trained:
         """Tokens at which records are cut, as they were in training; None: never."""
         self.half = self.config.get("training", {}).get("precision") == "bf16"
         self._check_parts()
+        threads.choose_for_answers(self.model)
 
     def _check_parts(self) -> None:
         """The files of a folder may be of different runs."""

@@ -16,19 +16,20 @@ from torch import Tensor
 
 from chordmixer.data import Batch, Records, draws
 from chordmixer.models import Model
-from chordmixer.training import checkpoints, outcome, ranks, starting
+from chordmixer.training import checkpoints, outcome, pace, ranks, starting
 from chordmixer.training.asking import Asked, ask
 from chordmixer.training.averaging import Average
 from chordmixer.training.budget import Budget
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths, open_folder
-from chordmixer.training.forecast import check_fits, explained, forecast, largest, rehearse
+from chordmixer.training.forecast import check_fits, forecast, largest
 from chordmixer.training.interrupts import Interrupted, Interrupts
 from chordmixer.training.memory import COUNTED
 from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
 from chordmixer.training.provenance import recording
+from chordmixer.training.rehearsal import explained, rehearse
 from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
 from chordmixer.training.taken import Taken
@@ -75,6 +76,10 @@ class Run:
         self.unread: list[Taken] = []
         self.journal = Journal(out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
+        self.threads = pace.choose_threads(
+            experiment, self.loader.sampler, self.accelerator.device, self.state.threads
+        )
+        self.state.threads = self.threads.threads
         self.budget = Budget(self.config, self.state, self.accelerator.num_processes)
         steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
         horizon = self.config.average * min(steps, self.config.steps or steps)
@@ -277,8 +282,9 @@ class Run:
         sampler, weights = self.loader.sampler, sum(p.numel() for p in self.model.parameters())
         network = f"{self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
         lines = introduction(self.experiment.task, sampler, network, self.config.epochs)
-        for line in [*lines, *self.budget.said(), *starting.said(self.config)]:
-            self.display.say(line)
+        for line in [*lines, *self.budget.said(), *starting.said(self.config), self.threads.line]:
+            if line:
+                self.display.say(line)
         done = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
         self.display.start = max(done, self.budget.spent)
 

@@ -18,8 +18,10 @@ from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self
 
 import pyarrow as pa
+import torch
 
 from chordmixer import files
+from chordmixer.training import threads
 from chordmixer.training.formats import FORMATS, Tsv, files_of
 from chordmixer.training.inference import Item
 
@@ -155,6 +157,7 @@ class Partial:
             begun, self.done, self.digest, end = (known[key] for key in ("settings", "windows", "input", "bytes"))
             odd = next((key for key, value in self.settings.items() if begun.get(key) != value), None)
             torn = end > self.partial.stat().st_size
+            threads.keep(known.get("threads", 0))
         except (KeyError, AttributeError, TypeError):
             raise ValueError(f"{self.journal} is damaged: start again with --force") from None
         if odd is not None:
@@ -206,6 +209,7 @@ class Partial:
             self.file.flush()
             os.fsync(self.file.fileno())
             state = {"windows": self.windows, "bytes": self.file.tell(), "input": self.hash.hexdigest()}
+            state["threads"] = torch.get_num_threads()  # last bits depend on it
             files.write_json(self.journal, {"settings": self.settings, **state})
         self.saved = time.monotonic()
 

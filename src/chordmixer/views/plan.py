@@ -29,7 +29,7 @@ SHOWN = 5
 
 def near(forecast: Forecast) -> bool:
     """Whether memory is short."""
-    return forecast.peak > NEAR * forecast.free or bool(forecast.too_long)
+    return forecast.peak + forecast.kept > NEAR * forecast.free or bool(forecast.too_long)
 
 
 def lines(
@@ -42,8 +42,8 @@ def lines(
     yield from _model(experiment, forecast)
     yield from _batches(experiment, forecast)
     yield from _memory(forecast)
-    if forecast.seconds is not None:
-        yield from _time(forecast, forecast.seconds)
+    if forecast.seconds is not None and forecast.whole is not None:
+        yield from _time(forecast, forecast.seconds, forecast.whole)
     if cures:
         yield "To need less memory, add one of these, here and to the run"
         for setting, other in cures.items():
@@ -134,19 +134,28 @@ def _memory(forecast: Forecast) -> Iterator[str]:
         yield f"  {name:<28}{size(number):>10}"
     verdict = "fits" if forecast.fits else "does not fit"
     yield f"  {'together, about':<28}{size(forecast.peak):>10} of {size(forecast.free)} free: {verdict}"
+    if forecast.resident:
+        yield f"  {'freed, kept by the heap':<28}{size(forecast.kept):>10}"
+        yield f"  {'Python, torch and the data':<28}{size(forecast.resident):>10}"
+        yield f"  {'the whole process, about':<28}{size(forecast.process):>10} at its peak, without baselines"
     yield f"  a single record may have up to about {_round(forecast.room):,} tokens"
     if forecast.too_long:
         yield f"  {_of(len(forecast.too_long), 'record')} would not fit: {_some(list(forecast.too_long))}"
 
 
-def _time(forecast: Forecast, seconds: float) -> Iterator[str]:
+def _time(forecast: Forecast, seconds: float, whole: float) -> Iterator[str]:
     yield "Time, from a few steps just measured"
-    whole = seconds * forecast.epochs
-    yield f"  about {duration(seconds)} an epoch, {duration(whole)} for {_of(forecast.epochs, 'epoch')}"
-    yield "  validation adds to it; the run ends earlier if it has stopped getting better"
+    if forecast.threads:
+        yield f"  {forecast.threads}"
+    an_epoch = seconds + forecast.validation / forecast.epochs
+    yield (
+        f"  about {duration(an_epoch)} an epoch with validation, {duration(whole)} for "
+        f"{_of(forecast.epochs, 'epoch')} and the test"
+    )
+    yield "  baselines are not counted; the run ends earlier if it stops getting better"
     if whole > LONG:
-        fewer = max(1, int(LONG / 2 / seconds))
-        yield f"  less, if it need not be as good: --set training.epochs={fewer}, about {duration(fewer * seconds)}"
+        fewer = max(1, int(LONG / 2 / an_epoch))
+        yield f"  less, if it need not be as good: --set training.epochs={fewer}, about {duration(fewer * an_epoch)}"
 
 
 def _of(number: int, noun: str, plural: str = "") -> str:
