@@ -254,8 +254,14 @@ def test_the_list(chordmixer: Command, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: Path) -> None:
     code, said, errors = chordmixer("reproduce", "adding-200", "--plan", *sets(ADDING))
-    assert (code, errors) == (0, "") and said.startswith("a run of adding-200 takes about 1 s, ")
+    assert (code, errors) == (0, "") and said.startswith("a run of adding-200 with chordmixer takes about 1 s, ")
     assert "1 epoch of 64 records" in said
+    models = ["--models", "chordmixer,lstm-average", "--seeds", "2", "--rates", "1e-3,1e-4"]
+    code, said, errors = chordmixer("reproduce", "adding-200", "--plan", *models, *sets(ADDING))
+    assert (code, errors) == (0, "") and "\na run of adding-200 with lstm-average takes about " in said
+    assert "\n8 runs one after the other take about " in said and "Validation and test are counted" in said
+    code, _, errors = chordmixer("reproduce", "adding-200", "--plan", "--models", "cord", *sets(ADDING))
+    assert (code, errors.count("\n")) == (2, 1) and "--models cord is not known: choose from chordmixer, " in errors
     given = ["--data", originals["text"][0], *sets([f"data.cache={tmp_path / 'c'}", "data.validation=4", *TINY])]
     assert "1 epoch of 12 records" in chordmixer("reproduce", "text", "--plan", *given)[1]
     short = [*FEW, "data.min_length=20", "data.max_length=60", "data.orders=3", *TINY]

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from chordmixer.reproduction import costs as module
-from chordmixer.reproduction.building import build, with_encoder
+from chordmixer.reproduction.building import build, each, with_encoder
 from chordmixer.reproduction.catalogue import ENTRIES
-from chordmixer.reproduction.costs import all_costs, cost, sampled
-from chordmixer.training import Experiment
+from chordmixer.reproduction.costs import Part, all_costs, cost, made_parts, planned, sampled
+from chordmixer.training import Experiment, pace
 
+PARTS = {"training": Part([40, 60], 200), "validation": Part([40, 60], 20), "test": Part([40, 60], 40)}
 BY_RULE = ("adding-200", "listops", "pathfinder")
 
 
@@ -27,23 +28,41 @@ def test_few_records_are_not_made_more(tiny: Experiment) -> None:
 
 
 def test_a_cost_of_all_records(tiny: Experiment) -> None:
-    own = cost(tiny, [40, 60], 200, timed=False)
+    own = cost(tiny, PARTS, timed=False)
     assert (own.records, own.tokens, own.epochs, own.seconds) == (200, 10_000, 2, None)
     assert own.memory > 0 and own.device == "cpu"
-    assert cost(with_encoder(tiny, "pointwise"), [40, 60], 200, timed=False).memory == own.memory
+    assert cost(with_encoder(tiny, "lstm"), PARTS, timed=False).memory == 0, "not counted"
+    short = replace(tiny, training=replace(tiny.training, steps=3, epochs=1_000))
+    assert cost(short, PARTS, timed=False).epochs == 1, "seven steps an epoch, of which two records have one"
 
 
-def test_time_of_all_records_and_epochs(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = module.forecast
-    monkeypatch.setattr(module, "forecast", lambda *own, timed: replace(real(*own), seconds=3.0 if timed else None))
-    assert cost(tiny, [40, 60], 200, timed=True).seconds == 3.0 * 100 * 2
+def test_time_of_all_records_parts_and_epochs(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second a token in training, a quarter of that to answer: validation after each epoch, then both parts."""
+    work = {"chordmixer": 40 * 6 + 60 * 6, "lstm": 100}
+    speed = pace.Speed(1.0, 0.25)
+    monkeypatch.setattr(pace, "speed", lambda *own: speed)
+    for encoder, of_two in work.items():
+        found = cost(with_encoder(tiny, encoder), PARTS, timed=True).seconds
+        assert found == of_two * (2 * 100 + 0.25 * (3 * 10 + 20))
+
+
+def test_every_model_seed_and_part_is_planned(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        pace, "speed", lambda own, *_: pace.Speed(*([2.0, 1.0] if own.model.encoder == "lstm" else [1, 1]))
+    )
+    versions = "chordmixer.recipes.ablation:READING"
+    found = planned(each(tiny, ["chordmixer", "lstm-average"], 3, versions), made_parts(tiny))
+    assert [(own.model, own.runs) for own in found] == [("chordmixer", 3), ("lstm-average", 3)]
+    assert found[0].cost.seconds != found[1].cost.seconds, "each is measured"
+    parts = made_parts(tiny)
+    assert {name: part.records for name, part in parts.items()} == {"training": 64, "validation": 16, "test": 32}
 
 
 def test_one_measurement_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def pretend(experiment: Experiment, lengths: list[int], records: int, timed: bool) -> module.Cost:
-        own = real(experiment, lengths, records, timed=False)
+    def pretend(experiment: Experiment, parts: dict[str, Part], timed: bool) -> module.Cost:
+        own = real(experiment, parts, timed=False)
         measured.append(timed)
         return replace(own, seconds=100.0 if timed else None)
 

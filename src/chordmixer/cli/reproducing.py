@@ -54,7 +54,7 @@ def reproduce(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
     at_once: Annotated[int, typer.Option(help="Runs that train at the same time, each in a process of its own.")] = 1,
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
-    plan: Annotated[bool, typer.Option("--plan", help="Only say what a run would take.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what the runs would take.")] = False,
     time: Annotated[bool, typer.Option(help="In the list: measure a step, to tell how long runs take.")] = True,
     set: options.Settings = None,
 ) -> None:
@@ -82,8 +82,9 @@ def reproduce(
         reproduction.measure(name, folder, data or [], models=named, minutes=minutes, say=say, **given)
         return
     if plan:
-        cost = reproduction.plan(name, data or [], scale, **given)
-        say(f"a run of {name} takes about {reproduction.words(cost)}")
+        plans = reproduction.plan(name, data or [], scale, models=named, seeds=seeds, rates=_rates(rates), **given)
+        for line in reproduction.plan_lines(name, plans):
+            say(line)
         return
     try:
         pages, scores = reproduction.reproduce(

@@ -10,15 +10,15 @@ import torch
 
 from chordmixer.reproduction import building, choosing, comparison, figures, page, together
 from chordmixer.reproduction.catalogue import ENTRIES
-from chordmixer.reproduction.costs import Cost, all_costs, cost, sampled
+from chordmixer.reproduction.costs import Planned, all_costs, made_parts, planned, read_parts
 from chordmixer.reproduction.entries import Entry, Figure, find
-from chordmixer.reproduction.listing import listing, words
+from chordmixer.reproduction.listing import listing, plan_lines
 from chordmixer.reproduction.pacing import paced
 from chordmixer.reproduction.running import Journal, differences, first_rank, look, run_all
 from chordmixer.training import Evaluation
 from chordmixer.training.forecast import device_of
 
-__all__ = ["ENTRIES", "Entry", "Figure", "all_costs", "listing", "measure", "plan", "reproduce", "words"]
+__all__ = ["ENTRIES", "Entry", "Figure", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
 
 
 def reproduce(
@@ -96,19 +96,21 @@ def plan(
     changes: Mapping[str, Any] | None = None,
     like: str = "ours",
     start: Path | None = None,
-) -> Cost:
-    """What one run of ChordMixer takes on this device, with a few steps measured."""
+    *,
+    models: Sequence[str] = ("chordmixer",),
+    seeds: int = 1,
+    rates: Sequence[float] = (),
+) -> list[Planned]:
+    """What the runs of each model take on this device, with validation and test; a few steps of each are measured."""
     entry = find(name, ENTRIES)
     entry.data.check(name, data)
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
     by_rule = entry.data.by_rule and not data
     experiment = building.scaled(building.build(entry, data, changes, like=like, start=start), scale, by_rule)
-    if by_rule:
-        records = building.training_records(experiment.data) * getattr(experiment.data, "orders", 1)
-        return cost(experiment, sampled(experiment), records, timed=True)
-    lengths = experiment.build_task().records("training").lengths
-    return cost(experiment, lengths, len(lengths), timed=True)
+    choosing.check(rates, changes or {})
+    experiments = choosing.tried(building.each(experiment, models, seeds, entry.versions), rates)
+    return planned(experiments, made_parts(experiment) if by_rule else read_parts(experiment))
 
 
 def measure(

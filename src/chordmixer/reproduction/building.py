@@ -72,13 +72,13 @@ def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
     training = replace(experiment.training, epochs=max(1, round(wanted)))
     data = experiment.data
     if wanted < 1 and by_rule:
-        data = replace(data, training=max(1, round(training_records(data) * wanted)))
+        data = replace(data, training=max(1, round(records_of(data, "training") * wanted)))
     return replace(experiment, data=data, training=training)
 
 
-def training_records(data: Any) -> int:
+def records_of(data: Any, part: str) -> int:
     """Of data that are made by rule; a config may say 0 for the paper's number, and then knows it."""
-    return int(data.training or data.sizes["training"])
+    return int(getattr(data, part) or data.sizes[part])
 
 
 def with_encoder(experiment: Experiment, name: str) -> Experiment:
@@ -145,7 +145,8 @@ def warnings(
         was, now = full.training.epochs, run.training.epochs
         what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
         if run.data != full.data:
-            what += f", over {training_records(run.data):,} of {training_records(full.data):,} training records"
+            fewer, all_of_them = (records_of(own.data, "training") for own in (run, full))
+            what += f", over {fewer:,} of {all_of_them:,} training records"
         said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
     if minutes is not None:
         said.append(

@@ -47,6 +47,7 @@ def _adding(base: int, claim: str, **training: int) -> Entry:
         settings={"base_length": base},
         versions="chordmixer.recipes.ablation:READING",
         training=training,
+        right="An answer is right within 0.04 of the true one.",
         claim=claim,
         hyper=SMALL,
         released=RELEASED[f"adding-{base if base < 10_000 else f'{base // 1000}k'}"],

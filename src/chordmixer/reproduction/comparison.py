@@ -15,10 +15,11 @@ from chordmixer.reproduction import whose
 from chordmixer.reproduction.choosing import Losses
 from chordmixer.reproduction.entries import Entry
 from chordmixer.reproduction.page import Result, table
+from chordmixer.reproduction.reasons import why_below
 from chordmixer.reproduction.running import Seen, Trained
 from chordmixer.training import Evaluation
 from chordmixer.training.intervals import Difference, Score
-from chordmixer.views import lengths, verdict
+from chordmixer.views import lengths, metrics, verdict
 from chordmixer.views.plan import duration
 from chordmixer.views.runs import Scored
 
@@ -43,6 +44,9 @@ def compare(
     body = [
         *_scores(entry, trained, models, plain, rate=bool(losses)),
         "",
+        f"{_metric(entry)} Rows are in the order of their scores.",
+        "",
+        *([below, ""] if (below := why_below(entry, trained, models, seen, given)) else []),
         *(_losses(losses) if losses else []),
         *([_plain(plain, entry.metric, differences or {}), ""] if plain else []),
         f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
@@ -89,18 +93,35 @@ def _scores(
     known = any(model.encoder in entry.paper for model in models)
     header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
     header += [*(["rate"] if rate else []), "runs", "steps a run", "time a run"]
-    rows = []
+    rows = list[tuple[float, list[str]]]()
     for model in models:
         own = [run for run in trained if run.evaluation.encoder == model.encoder]
         score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
         beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
         numbers = [f"{own[0].experiment.training.rate:g}"] if rate else []
         numbers += [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
-        rows.append([model.encoder, cell(score, 2), *(beside if known else []), *numbers])
-    others = [[f"plain: {own.name}", cell(own.evaluation.scores[entry.metric], 2)] for own in plain]
-    others.append(["one answer for all", f"{100 * models[0].guessing[entry.metric]:.2f}"])
+        rows.append((score.value, [model.encoder, cell(score, 2), *(beside if known else []), *numbers]))
     blank = [""] * (len(header) - 2)
-    return table(header, [*rows, *([*other, *blank] for other in others)])
+    for baseline in plain:
+        score = baseline.evaluation.scores[entry.metric]
+        rows.append((score.value, [f"plain: {baseline.name}", cell(score, 2), *blank]))
+    guessing = models[0].guessing[entry.metric]
+    rows.append((guessing, ["one answer for all", f"{100 * guessing:.2f}", *blank]))
+    return table(header, [row for _, row in sorted(rows, key=lambda own: _rank(own[0], entry.metric))])
+
+
+def _rank(score: float, metric: str) -> float:
+    """What rows are sorted by, the best first and undefined scores last."""
+    if score != score:
+        return float("inf")
+    return score if metric in metrics.LESS_IS_BETTER else -score
+
+
+def _metric(entry: Entry) -> str:
+    """What the numbers are."""
+    meaning = metrics.MEANINGS[entry.metric].rstrip(".")
+    right = f" {entry.right}" if entry.right else ""
+    return f"{metrics.title(entry.metric)}: {meaning}; here in per cent.{right}"
 
 
 def _losses(losses: Losses) -> list[str]:
@@ -147,7 +168,8 @@ def _data(seen: Seen) -> str:
 
 def _by_length(runs: list[Evaluation]) -> list[str]:
     """A row a length bin; of many models a row each, whose intervals would be too many to read."""
-    models, metric = lengths.grouped(runs), runs[0].headline
+    metric = runs[0].headline
+    models = sorted(lengths.grouped(runs), key=lambda own: _rank(own.scores[metric].value, metric))
     bins = [(str(row.percentile), f"{row.shortest:,} to {row.longest:,}") for row in runs[0].by_length]
     if len(models) > lengths.WIDE:
         rows = [[model.encoder, *(_value(row.scores[metric]) for row in model.by_length)] for model in models]

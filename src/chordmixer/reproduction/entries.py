@@ -70,6 +70,8 @@ class Entry:
     training: Mapping[str, Any] = field(default_factory=dict)
     """Of the training, where the recipe's would not fit into a GPU of 80 GB."""
     metric: str = "accuracy"
+    right: str = ""
+    """When an answer is right, in a sentence, where the metric's own meaning leaves it open."""
     paper: Mapping[str, float] = field(default_factory=dict)
     """The metric in per cent, by encoder."""
     claim: str = ""

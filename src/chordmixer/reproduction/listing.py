@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from chordmixer.reproduction.costs import Cost
+from chordmixer.reproduction.costs import Cost, Planned
 from chordmixer.reproduction.entries import Entry, Figure
 from chordmixer.training.forecast import size
 from chordmixer.views.axes import compact
@@ -71,7 +71,19 @@ def words(cost: Cost) -> str:
     time = "" if cost.seconds is None else f"{duration(cost.seconds)}, "
     passes = f"{cost.epochs} epoch{'' if cost.epochs == 1 else 's'}"
     short = "" if cost.memory <= cost.free else ", too much"
+    memory = f"{size(cost.memory)} of {size(cost.free)}" if cost.memory else "memory not counted,"
     return (
-        f"{time}{size(cost.memory)} of {size(cost.free)} on {cost.device}{short}; {passes} of "
+        f"{time}{memory} on {cost.device}{short}; {passes} of "
         f"{compact(cost.records)} records, {compact(float(f'{cost.tokens:.2g}'))} tokens"
     )
+
+
+def plan_lines(name: str, plans: Sequence[Planned]) -> Iterator[str]:
+    """What `--plan` says of an entry: a line a model, and the time of all runs where there are several."""
+    for model, _, cost in plans:
+        yield f"a run of {name} with {model} takes about {words(cost)}"
+    runs = sum(own.runs for own in plans)
+    if runs > 1 and all(own.cost.seconds is not None for own in plans):
+        whole = sum(own.runs * (own.cost.seconds or 0.0) for own in plans)
+        yield f"{runs} runs one after the other take about {duration(whole)}"
+    yield "Validation and test are counted, baselines are not; a run may end earlier."
