@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.training.trained_runs import make_run, write_fasta
 
-from chordmixer.training import inference, outputs
+from chordmixer.training import inference, outputs, threads
 from chordmixer.training.prediction import predict
 
 LENGTHS = [30, 50, 20, 60, 10, 40, 70]
@@ -79,6 +80,21 @@ def test_a_whole_file_is_left_as_it_is(run: Path, fasta: Path, tmp_path: Path) -
     assert predict(run, [fasta], out, resume=True, say=said.append).read == 0
     assert out.stat().st_mtime_ns == before and said == [f"{out} is whole already: nothing is left to do"]
     assert names(tmp_path) == ["x.fa", "y.tsv"]
+
+
+def test_it_goes_on_with_as_many_threads(
+    run: Path, fasta: Path, tmp_path: Path, each_window: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Last bits depend on their number, which may be measured to be another one the next time."""
+    out, kept = tmp_path / "y.tsv", list[int]()
+    interrupted(run, fasta, out, 3)
+    journal = tmp_path / "y.tsv.journal"
+    known = json.loads(journal.read_text())
+    assert known["threads"] == torch.get_num_threads()
+    journal.write_text(json.dumps(known | {"threads": 4}))
+    monkeypatch.setattr(threads, "keep", kept.append)
+    predict(run, [fasta], out, resume=True)
+    assert kept == [4] and out.exists()
 
 
 def test_resume_without_a_beginning_begins(run: Path, fasta: Path, tmp_path: Path) -> None:
