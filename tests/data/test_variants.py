@@ -133,3 +133,11 @@ def test_line_ends_of_tables(tmp_path: Path, end: str) -> None:
     path.write_bytes(end.join(["chrom,pos,ref,alt,label", "chr1,5,A,C,hit", "chr1,7,G,T,miss", ""]).encode())
     found = [(variant.id, variant.label) for variant in read_variants(path, VariantColumns())]
     assert found == [("chr1:5:A>C", "hit"), ("chr1:7:G>T", "miss")]
+
+
+@pytest.mark.parametrize("position", ["2_0", " 20", "2e1", "\N{ARABIC-INDIC DIGIT TWO}", "9" * 30])
+def test_a_position_is_digits(tmp_path: Path, position: str) -> None:
+    path = tmp_path / "calls.vcf"
+    path.write_text(HEAD + f"chr1\t{position}\t.\tA\tC\t.\t.\t.\n")
+    with pytest.raises(ValueError, match=r"calls\.vcf, line 3: position '.*' is not a whole number: correct it"):
+        list(read_variants(path, VariantColumns()))

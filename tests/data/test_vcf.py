@@ -121,3 +121,10 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     with writing(tmp_path / "out.vcf") as file:
         file.write(b"##")
     assert [path.name for path in tmp_path.iterdir()] == ["out.vcf"]
+
+
+def test_a_file_without_variants_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "calls.vcf"
+    path.write_text(HEAD)
+    with pytest.raises(ValueError, match=r"calls\.vcf has no variants, only a header: leave it out, or give another"):
+        lines(path)

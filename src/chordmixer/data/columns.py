@@ -13,6 +13,7 @@ from typing import Any
 from numpy import ndarray
 
 from chordmixer.data.entries import Entry
+from chordmixer.data.numbers import real_number
 from chordmixer.data.series import as_series
 
 ABSENT = "-"
@@ -234,7 +235,8 @@ def _weight(value: Any) -> float:
 
 def _finite(value: Any, rule: str, cure: str = "give one") -> float:
     try:
-        number = math.nan if isinstance(value, (bool, bytes)) or "_" in str(value) else float(value)
+        read = real_number if isinstance(value, str) else float
+        number = math.nan if isinstance(value, (bool, bytes)) else read(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

@@ -38,7 +38,7 @@ def read_genbank(source: Source, features: str | None = None, rank: str | None =
 
 
 _RANK = re.compile(r"organism|genus|lineage:[1-9]\d{0,3}|qualifier:\S+")
-_LENGTH = re.compile(r"LOCUS\s.*?\s(\d{1,18})\s+(?:bp|aa)\b")
+_LENGTH = re.compile(r"LOCUS\s.*?\s([0-9]{1,18})\s+(?:bp|aa)\b")
 _FEATURE = re.compile(r"^ {5}\S", re.MULTILINE)  # no other line before ORIGIN is indented by five
 _IDS = ("locus_tag", "protein_id", "gene")
 

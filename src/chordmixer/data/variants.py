@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chordmixer.data.numbers import real_number, whole_number
 from chordmixer.data.sources import open_source
 from chordmixer.data.tables import open_table
 from chordmixer.data.vcf import MAGIC, Line, Variant, open_vcf
@@ -113,17 +114,13 @@ def of_line(
     return made
 
 
-def _variant(contig: str, position: Any, ref: str, alt: str, place: str, told: Mapping[str, Any]) -> Variant:
-    try:
-        where = int(position)
-    except (TypeError, ValueError):
-        raise ValueError(f"{place}: position {position!r} is not a whole number: correct it") from None
+def _variant(contig: str, position: str, ref: str, alt: str, place: str, told: Mapping[str, Any]) -> Variant:
+    where = whole_number(position)
+    if where is None:
+        raise ValueError(f"{place}: position {position!r} is not a whole number: correct it")
     words: dict[str, Any] = {role: None if text in (None, "", ".") else text for role, text in told.items()}
     if (target := words.get("target")) is not None:
-        try:
-            words["target"] = float(target)
-        except ValueError:
-            words["target"] = math.nan
+        words["target"] = real_number(target)
         if not math.isfinite(words["target"]):
             raise ValueError(f"{place}: target {target!r} is not a finite number: correct it, or leave it empty")
     return Variant(contig, where, ref, alt, place, **words)

@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 
 from chordmixer import files
 from chordmixer.data.bgzip import BgzipWriter, check_whole
+from chordmixer.data.numbers import written
 from chordmixer.data.sources import BLOCK, BrokenStream, Source, open_source
 
 MAGIC = b"##fileformat=VCF"
@@ -114,6 +115,8 @@ def _lines(source: Source) -> Iterator[Line]:
         raise ValueError(f"{error}; {count:,} line{'s' if count != 1 else ''} with variants came before it") from None
     if not columns:
         raise ValueError(f"{source.name} has no line that begins with #CHROM: the file is cut; use another copy")
+    if not count:
+        raise ValueError(f"{source.name} has no variants, only a header: leave it out, or give another file")
 
 
 def _check(place: str, fields: Sequence[bytes], columns: int) -> None:
@@ -164,7 +167,7 @@ def with_scores(line: Line, scores: Mapping[int, float]) -> bytes:
             f"{line.place} has {SCORE} in INFO already: scores are not mixed; remove it first, for example with "
             f"`bcftools annotate -x INFO/{SCORE}`"
         )
-    values = ",".join(f"{scores[k]:.6g}" if k in scores else "." for k in range(len(line.alts)))
+    values = ",".join(written(scores[k]) if k in scores else "." for k in range(len(line.alts)))
     own = f"{SCORE}={values}".encode()
     fields = [*line.fields[:INFO], own if info in (b".", b"") else info.rstrip(b";") + b";" + own]
     end = line.raw[len(line.raw.rstrip(b"\r\n")) :]
