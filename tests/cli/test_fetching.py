@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from tests.data.ncbi_server import Database, fasta, serving, status
 
+from chordmixer import terminal
 from chordmixer.cli import fetching
 from chordmixer.cli.fetching import Meter
 
@@ -110,7 +111,7 @@ def test_the_meter_says_rate_and_time_left(
 def test_the_meter_is_a_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rich.console.Console", lambda stderr: Console(force_terminal=True, width=100, stderr=stderr))
+    monkeypatch.setattr(terminal, "console", lambda stderr: Console(force_terminal=True, width=100, stderr=stderr))
     with Meter("mus.fa.gz") as meter:
         meter.update(0, 500)
         meter.update(200, 500)

@@ -18,6 +18,7 @@ from chordmixer.benching.writing import Report, load, words, write
 from chordmixer.config import from_dict
 from chordmixer.models.encoders import ENCODERS, encoder_class
 from chordmixer.reproduction.page import Place
+from chordmixer.terminal import tell
 from chordmixer.training.forecast import size
 from chordmixer.views.plan import duration
 
@@ -47,7 +48,7 @@ def bench(
     longest: bool = False,
     resume: bool = False,
     command: str = "",
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = tell,
 ) -> Report:
     """Measure encoders at settings into `out`, a .json file; .md and .png lie beside it.
 

@@ -20,6 +20,7 @@ from chordmixer.cli.reproducing import reproduce
 from chordmixer.cli.sample import sample
 from chordmixer.cli.using import embed, predict
 from chordmixer.cli.variants import variants
+from chordmixer.terminal import tell
 from chordmixer.version import __version__
 
 app = typer.Typer(
@@ -52,7 +53,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
 ) -> None:
     if version:
-        print(f"chordmixer {__version__}")
+        tell(f"chordmixer {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help(), end="")
@@ -81,7 +82,7 @@ def main() -> None:
 
 def _stop(reason: object, code: int) -> None:
     with suppress(OSError):
-        print(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", file=sys.stderr)
+        tell(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", stderr=True)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from chordmixer import terminal
 from chordmixer.cli import options
 from chordmixer.cli.looking import say
+from chordmixer.terminal import tell
 
 
 def bench(
@@ -50,8 +52,6 @@ def bench(
 
     chordmixer bench --longest --models chordmixer,transformer --time-limit 60
     """
-    from rich.console import Console
-
     from chordmixer import benching
     from chordmixer.config import override
     from chordmixer.models.encoders import ENCODERS
@@ -71,14 +71,14 @@ def bench(
     except KeyboardInterrupt:
         say(f"what was measured is in {out}: the same command with --resume goes on")
         raise
-    console = Console()
+    console = terminal.console()
     for setting in report.settings:
         console.print(speed.table(setting, report.at(setting), console.width))
         for line in benching.words(report.at(setting), setting):
             say(line)
     if report.reaches:
         console.print(speed.reach_table(report.reaches))
-    print(f"page: {out.with_suffix('.md')}")
+    tell(f"page: {out.with_suffix('.md')}")
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Annotated, Self
 
 import typer
 
+from chordmixer import terminal
 from chordmixer.cli import options
 from chordmixer.cli.looking import say
+from chordmixer.terminal import tell
 
 EVERY_SECONDS = 10.0
 """Between plain lines where there is no terminal."""
@@ -61,7 +62,7 @@ def fetch(
             with Meter(name) as meter:
                 ncbi.fetch(query, out, config, say, meter.update)
     except KeyboardInterrupt:
-        print("chordmixer: stopped; what came is kept, and the same command goes on", file=sys.stderr)
+        tell("chordmixer: stopped; what came is kept, and the same command goes on", stderr=True)
         raise SystemExit(130) from None
 
 
@@ -69,11 +70,10 @@ class Meter:
     """How far a fetch is: a bar on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, name: str) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         self.name, self.before = name, -1
-        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), console=Console(stderr=True))
+        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), console=terminal.console(stderr=True))
         self.line = self.bar.add_task(name, total=None)
 
     def __enter__(self) -> Self:
@@ -97,4 +97,4 @@ class Meter:
         self.bar.update(self.line, description=text, completed=done, total=wanted)
         if not self.bar.console.is_terminal and now - self.spoke >= EVERY_SECONDS:
             self.spoke = now
-            print(text, file=sys.stderr, flush=True)
+            tell(text, stderr=True)

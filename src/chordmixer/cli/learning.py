@@ -11,6 +11,7 @@ import typer
 
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say, show, show_beside
+from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
@@ -104,7 +105,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
     shutil.rmtree(out, ignore_errors=True)
     evaluations = [run(recipe(encoder), out / encoder) for encoder in encoders]
     show(evaluations, out)
-    print(
+    tell(
         f"\nWithout rotation no token sees another: the second model fits one typical length and fails elsewhere.\n"
         f"Next:  chordmixer train YOUR_FILES --out RUN                   your own sequences\n"
         f"       chordmixer train adding --base-length 200 --out RUN     the paper's own task\n"
@@ -200,10 +201,10 @@ def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool) -> N
     from chordmixer.views.report import write_report
 
     show_beside(evaluation, compare(out, say) if baselines else [], out)
-    print(f"report: {write_report(out)}")
+    tell(f"report: {write_report(out)}")
     if own_files:
         run = shlex.quote(str(out))
-        print(
+        tell(
             f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv\n"
             f"       chordmixer embed {run} FILES -o embeddings.parquet\n"
             f"       chordmixer evaluate {run} OTHER_FILES"

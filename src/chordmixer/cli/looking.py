@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from chordmixer import terminal
 from chordmixer.cli import options
+from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
@@ -31,8 +33,6 @@ def inspect(
 
     chordmixer inspect proteins.csv --column target=solubility --ask number
     """
-    from rich.console import Console
-
     from chordmixer.config import override
     from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
     from chordmixer.tasks.questions import Asked, inspect_asked
@@ -44,9 +44,9 @@ def inspect(
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
     store, _ = gather(inputs, labelled(inputs, reading, say), config, cache or default_cache(), say)
     found = inspect_asked(store, ask)  # type: ignore[arg-type]
-    Console().print(view.report(found))
+    terminal.console().print(view.report(found))
     if plot:
-        print(f"plot: {view.plot(found, plot)}")
+        tell(f"plot: {view.plot(found, plot)}")
 
 
 @options.reading_labels
@@ -125,7 +125,7 @@ def report(run: options.Run) -> None:
     """Write RUN/report.html: curves, scores, mistakes, in one page that opens anywhere."""
     from chordmixer.views.report import write_report
 
-    print(f"report: {write_report(run)}")
+    tell(f"report: {write_report(run)}")
 
 
 # --- What commands say ---
@@ -138,7 +138,7 @@ def first_rank() -> bool:
 
 def say(line: str) -> None:
     if first_rank():
-        print(line, flush=True)
+        tell(line)
 
 
 def show_beside(evaluation: Evaluation, plain: list[Evaluation], folder: Path) -> None:
@@ -162,21 +162,17 @@ def show(evaluations: list[Evaluation], folder: Path) -> None:
 
     if first_rank():
         _print_lengths(evaluations)
-        print(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
+        tell(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
 
 
 def _print_lengths(evaluations: list[Evaluation]) -> None:
-    from rich.console import Console
-
     from chordmixer.views import lengths
 
-    console = Console()
+    console = terminal.console()
     console.print(lengths.table(evaluations, console.width))
 
 
 def _show_metrics(named: dict[str, Evaluation]) -> None:
-    from rich.console import Console
-
     from chordmixer.views import evaluations
 
-    Console().print(evaluations.table(named))
+    terminal.console().print(evaluations.table(named))

@@ -129,6 +129,12 @@ TrainingDevice = Annotated[
     str | None,
     typer.Option("--device", help="auto, cpu or cuda.", callback=one_of(DEVICES), rich_help_panel=SETTINGS),
 ]
+SafeCells = Annotated[
+    bool,
+    typer.Option(
+        "--safe-cells", help="Put ' before cells that a spreadsheet would run as formulas.", rich_help_panel=USING
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.", rich_help_panel=USING)]
 
 

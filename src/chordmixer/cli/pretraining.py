@@ -12,6 +12,7 @@ import typer
 
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say, show
+from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation, Experiment
@@ -125,7 +126,7 @@ def _conclude(evaluation: Evaluation, out: Path, baselines: bool) -> None:
     for sentence in _verdict(out) if chains else []:
         say(sentence)
     run = shlex.quote(str(out))
-    print(
+    tell(
         f"Next:  chordmixer embed {run} FILES -o embeddings.parquet\n"
         f"       chordmixer train LABELLED_FILES --from {run} --out RUN"
     )

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chordmixer import terminal
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say
+from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
@@ -124,24 +126,20 @@ def _rates(text: str) -> list[float]:
 
 def _show(pages: list[Path], scores: list[Evaluation]) -> None:
     if scores:
-        from rich.console import Console
-
         from chordmixer.views import lengths
 
-        console = Console()
+        console = terminal.console()
         console.print(lengths.table(scores, console.width))
     for path in pages:
-        print(f"page: {path}")
+        tell(f"page: {path}")
 
 
 def _list(time: bool) -> None:
-    from rich.console import Console
-
     from chordmixer import reproduction
 
     if time:
         say("measuring a step, to tell how long runs take here (--no-time leaves it out) ...")
-    console = Console()
+    console = terminal.console()
     console.print(
         reproduction.listing(reproduction.ENTRIES, reproduction.all_costs(reproduction.ENTRIES, time), console.width)
     )

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from chordmixer.terminal import tell
+
 NEXT = {
     "dna": "train gattaca.fa cattaga.fa --out RUN --epochs 5",
     "table": "train table.csv --out RUN --epochs 20",
@@ -35,7 +37,7 @@ def sample(
     from chordmixer.data.samples import SAMPLES, write_sample
 
     paths = write_sample(name, out, seed)
-    print(f"synthetic: {' '.join((SAMPLES[name].__doc__ or '').split())}")
+    tell(f"synthetic: {' '.join((SAMPLES[name].__doc__ or '').split())}")
     for path in paths:
-        print(f"  {path}  {path.stat().st_size:,} bytes")
-    print(f"Next:  cd {shlex.quote(str(out))}\n       chordmixer {NEXT[name]}")
+        tell(f"  {path}  {path.stat().st_size:,} bytes")
+    tell(f"Next:  cd {shlex.quote(str(out))}\n       chordmixer {NEXT[name]}")

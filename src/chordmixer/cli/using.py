@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
 from chordmixer.cli import options
+from chordmixer.terminal import tell
 
 
 @options.reading_files
@@ -24,6 +24,7 @@ def predict(
     ] = None,
     on_bad: options.OnBad = None,
     over_length: options.OverLength = "error",
+    safe_cells: options.SafeCells = False,
     batch_tokens: options.BatchTokens = None,
     device: options.Device = None,
     resume: options.Resume = False,
@@ -45,6 +46,7 @@ def predict(
         reading=reading,
         batch_tokens=batch_tokens,
         device=device,
+        safe_cells=safe_cells,
         resume=resume,
         force=force,
     )
@@ -93,4 +95,4 @@ def embed(
 def _tell(lines: Iterable[str]) -> None:
     """Standard output may be the answers."""
     for line in lines:
-        print(line, file=sys.stderr)
+        tell(line, stderr=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say, show_beside
+from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
@@ -89,6 +89,7 @@ def variants(
     freeze: options.Freeze = False,
     ask: Ask = "auto",
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same variants.")] = True,
+    safe_cells: options.SafeCells = False,
     batch_tokens: options.BatchTokens = None,
     device: options.Device = None,
     resume: options.Resume = False,
@@ -108,9 +109,10 @@ def variants(
     if run is not None:
         if len(inputs) > 1 or window or names or start or freeze or config or set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
-        _score(run, inputs[0], reference, out, (columns, context, on_mismatch, batch_tokens, device), resume, force)
+        own = (columns, context, on_mismatch, batch_tokens, device, safe_cells)
+        _score(run, inputs[0], reference, out, own, resume, force)
         return
-    if out == "-" or context or force or batch_tokens or device:
+    if out == "-" or context or force or batch_tokens or device or safe_cells:
         raise ValueError(
             "without --run a run is trained: name its folder with --out RUN, and leave out options of use"
         )
@@ -134,7 +136,7 @@ def _score(
 
     account = score(run, path, reference, out, ScoringConfig(*settings), resume=resume, force=force)
     for line in account.lines():
-        print(line, file=sys.stderr)
+        tell(line, stderr=True)
 
 
 def _train(
@@ -178,7 +180,7 @@ def _conclude(evaluation: Any, out: Path, baselines: bool, experiment: Experimen
 
     show_beside(evaluation, compare(out) if baselines else [], out)
     reference, run = shlex.quote(str(experiment.data.reference)), shlex.quote(str(out))
-    print(
+    tell(
         f"report: {write_report(out)}\n"
         f"Next:  chordmixer variants NEW.vcf --reference {reference} --run {run} -o scored.vcf"
     )

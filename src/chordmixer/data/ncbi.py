@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from chordmixer import files
 from chordmixer.data.entrez import FORMATS, NCBI, Found, Service
+from chordmixer.terminal import tell
 
 DIVISIONS = ("bct", "inv", "mam", "phg", "pln", "pri", "rod", "vrl", "vrt")
 """The files of GenBank's release that are about a taxon, and not about a way of sequencing."""
@@ -96,7 +97,7 @@ def fetch(
     query: str,
     folder: Path | str,
     config: FetchConfig,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = tell,
     seen: Callable[[int, int], None] = lambda done, wanted: None,
     service: Service | None = None,
 ) -> Path:

@@ -12,6 +12,7 @@ from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.splits import SplitConfig
 from chordmixer.recipes.files import files, training
 from chordmixer.tasks.files import Files, FilesConfig
+from chordmixer.terminal import tell
 from chordmixer.training import Experiment
 
 CUT = 131_072
@@ -24,7 +25,7 @@ CURE = (
 )
 
 
-def documents(data: FilesConfig, say: Callable[[str], None] = print) -> Experiment:
+def documents(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment:
     """The class of a document, character by character, cut at 131,072 and split 70 / 20 / 10, every class alike.
 
     What `data` leaves as it is by default is chosen so: the tokenizer, the cut, and the shares of the split.

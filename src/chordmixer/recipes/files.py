@@ -8,6 +8,7 @@ import torch
 
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.tasks.files import Files, FilesConfig
+from chordmixer.terminal import tell
 from chordmixer.training import Experiment, TrainingConfig
 
 STEPS = 4_000
@@ -26,7 +27,7 @@ SMALL = 1_000
 """Training records below which the network is a quarter of the size: it learns them by heart soon enough."""
 
 
-def files(data: FilesConfig, say: Callable[[str], None] = print) -> Experiment:
+def files(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment:
     """An experiment for these files; reads them if they have not been read before.
 
     - Letters and text: layer norm before Rotate, a last one before the head, and an identity start. Series of real

@@ -14,6 +14,7 @@ from chordmixer.recipes.documents import check_there
 from chordmixer.recipes.files import files
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.fragments import Fragments, FragmentsConfig
+from chordmixer.terminal import tell
 from chordmixer.training import Experiment, TrainingConfig
 
 GENUS = r"header:/^\S+ (?:(?:[A-Z]+(?: [A-Z]+)?(?:_[a-z]+)?): )*\[?([A-Z][a-z]+)/"
@@ -67,7 +68,7 @@ CURE = (
 )
 
 
-def taxonomy(data: FilesConfig, say: Callable[[str], None] = print) -> Experiment:
+def taxonomy(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment:
     """The taxon of each record; of two taxa the score is ROC-AUC, and classes weigh the same whatever their size.
 
     The class is what `data.reading` says. Else it is the genus that ends a GenBank record's lineage; or of several
@@ -84,7 +85,7 @@ def taxonomy(data: FilesConfig, say: Callable[[str], None] = print) -> Experimen
     return replace(experiment, model=replace(experiment.model, network=network))
 
 
-def fragments(data: FragmentsConfig, say: Callable[[str], None] = print) -> Experiment:
+def fragments(data: FragmentsConfig, say: Callable[[str], None] = tell) -> Experiment:
     """The class of fragments of whole genomes, cut anew in each epoch, with lengths like the paper's first pair.
 
     H = 128 and S = 16 are the paper's. 60 epochs of batches of 128 at rate 1e-3, weight decay 0.1, layer norms before

@@ -12,6 +12,7 @@ from chordmixer.data.variants import VariantColumns, of_name
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.recipes.files import SMALL, training
 from chordmixer.tasks.variants import Variants, VariantsConfig, paths
+from chordmixer.terminal import tell
 from chordmixer.training import Experiment
 
 GTEX_NAMES = r"(?P<context>.+)_(?P<label>pos|neg)\.vcf"
@@ -28,7 +29,7 @@ of validation within elements, the mean of three splits on a CPU (S = 8, H = 64,
 pre-trained network: 0.66 and 0.65 with 21 bases, 0.64 and 0.66 with 51, 0.64 and 0.63 with 101."""
 
 
-def variants(data: VariantsConfig, say: Callable[[str], None] = print) -> Experiment:
+def variants(data: VariantsConfig, say: Callable[[str], None] = tell) -> Experiment:
     """An experiment for these variants; reads them, and checks them against the reference.
 
     The network and its training are what `files` chooses for as many records of DNA: layer norms, an identity start,
@@ -58,7 +59,7 @@ def variants(data: VariantsConfig, say: Callable[[str], None] = print) -> Experi
     return Experiment("variants", task.config, model, training(lengths, longest, device))
 
 
-def mpra(folder: Path | str, say: Callable[[str], None] = print) -> Experiment:
+def mpra(folder: Path | str, say: Callable[[str], None] = tell) -> Experiment:
     """Is a single-base change of a regulatory element significant? Whole elements are held out.
 
     From `variants.tsv.gz` (element, pos, ref, alt, significant: yes, no, or empty for what is between and left out)
@@ -75,7 +76,7 @@ def mpra(folder: Path | str, say: Callable[[str], None] = print) -> Experiment:
     return variants(data, say)
 
 
-def gtex(data: VariantsConfig, say: Callable[[str], None] = print) -> Experiment:
+def gtex(data: VariantsConfig, say: Callable[[str], None] = tell) -> Experiment:
     """Does a variant change the expression of a gene in a tissue? One VCF file for each tissue and class.
 
     The tissue is the context of a variant, and its class `pos` or `neg`, both by the file's name (`GTEX_NAMES`).

@@ -15,6 +15,7 @@ from chordmixer.reproduction.entries import Entry, Figure, find
 from chordmixer.reproduction.listing import listing, plan_lines
 from chordmixer.reproduction.pacing import paced
 from chordmixer.reproduction.running import Journal, differences, first_rank, look, run_all
+from chordmixer.terminal import tell
 from chordmixer.training import Evaluation
 from chordmixer.training.forecast import device_of
 
@@ -39,7 +40,7 @@ def reproduce(
     baselines: bool = True,
     results: Path | None = None,
     command: str = "",
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = tell,
 ) -> tuple[list[Path], list[Evaluation]]:
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
@@ -123,7 +124,7 @@ def measure(
     like: str = "ours",
     start: Path | None = None,
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = tell,
 ) -> dict[str, int]:
     """The steps that each model makes alone on this device in so many `minutes`.
 

@@ -11,6 +11,7 @@ from chordmixer.config import override, to_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.reproduction import whose
 from chordmixer.reproduction.entries import Entry, load
+from chordmixer.terminal import tell
 from chordmixer.training import Experiment
 from chordmixer.training.starting import start_from
 
@@ -19,7 +20,7 @@ def build(
     entry: Entry,
     paths: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = tell,
     like: str = "ours",
     start: Path | None = None,
 ) -> Experiment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 from dataclasses import asdict, dataclass, field
@@ -57,7 +56,7 @@ def publish(result: Result, place: Place, command: str, folder: Path) -> Path:
     pictures = {end: f"{stem}{f'-{end}' if end else ''}.png" for end in result.pictures}
     for end, name in pictures.items():
         files.write_bytes(folder / name, result.pictures[end])
-    files.write_json(folder / f"{stem}.json", _plain(document(result, place, command)))
+    files.write_json(folder / f"{stem}.json", document(result, place, command))
     path = folder / f"{stem}.md"
     files.write_text(path, markdown(result, place, command, pictures))
     return path
@@ -140,12 +139,3 @@ def slug(device: str) -> str:
     """
     words = re.sub(r"\(.*\)", "", device.lower()).replace("nvidia", "")
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: null stands for a number that is not defined."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

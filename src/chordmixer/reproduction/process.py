@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from chordmixer.terminal import tell
 from chordmixer.training import Experiment, train
 
 
@@ -23,7 +24,7 @@ def main() -> None:
     try:
         train(Experiment.load(folder), folder, resume=True)
     except ValueError as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
+        tell(" ".join(str(error).split()), stderr=True)
         raise SystemExit(2) from None
 
 

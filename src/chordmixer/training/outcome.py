@@ -16,6 +16,7 @@ from chordmixer.tasks import Target, Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, TokenTarget
+from chordmixer.terminal import tell
 from chordmixer.training import answers, paired, provenance
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
@@ -76,7 +77,7 @@ def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predict
     return [*documents, answers.FILE, seen.FILE]
 
 
-def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluation]:
+def compare(run: Path | str, say: Callable[[str], None] = tell) -> list[Evaluation]:
     """Score plain baselines on the test part of a run on files, by the same code; leaves baselines.json."""
     folder = Path(run)
     experiment = Experiment.load(folder)

@@ -15,6 +15,7 @@ from chordmixer.data import Records, draws
 from chordmixer.data.records import MadeRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
+from chordmixer.terminal import tell
 from chordmixer.training import outcome, plain_variants
 from chordmixer.training.counts import Grams, gram_counts
 from chordmixer.training.evaluation import Evaluation, Predictions
@@ -36,7 +37,7 @@ STEP = 1_000_000
 """Tokens that are read at a time, about."""
 
 
-def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluation]:
+def compare(run: Path | str, say: Callable[[str], None] = tell) -> list[Evaluation]:
     """Score plain baselines on the test part of a run, by the model's own code; leaves baselines.json in its folder.
 
     Where the training records have more than `TOKENS`, so many of them are drawn, and the baselines' names say it.

@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from chordmixer.data.alleles import Window
 from chordmixer.tasks.variants import VariantData, Variants
+from chordmixer.terminal import tell
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.outcome import write_baselines
@@ -22,7 +23,7 @@ KNOTS = 8
 KINDS = (*(f"{r}>{a}" for r in "ACGT" for a in "ACGT" if r != a), "insertion", "deletion", "other")
 
 
-def compare(run: Path | str, say: Callable[[str], None] = print) -> list[Evaluation]:
+def compare(run: Path | str, say: Callable[[str], None] = tell) -> list[Evaluation]:
     """Score them on the test part by the model's own code; leaves baselines.json in the run folder."""
     folder = Path(run)
     experiment = Experiment.load(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow as pa
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
+from chordmixer.terminal import tell
 from chordmixer.training import formats, outputs, threads
 from chordmixer.training.inference import Item, OnBad, OverLength, Piece, Trained, check_choice
 from chordmixer.training.progress import Pace
@@ -88,4 +88,4 @@ def unlabelled(reading: Reading) -> Reading:
 
 
 def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    tell(line, stderr=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from rich.console import Console
 
+from chordmixer import terminal
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.loop import Run
 
@@ -43,7 +43,7 @@ class Pace(NamedTuple):
 def pace(experiment: Experiment) -> Pace:
     """Measured on a device that should do nothing else; kernels are loaded or compiled before it begins."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(experiment, Path(folder) / "run", resume=False, console=Console(quiet=True))
+        run = Run(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
         an_epoch = -(-len(run.loader.sampler.steps) // experiment.training.accumulate)
         steps = _steps(run)
         with run.display:

@@ -18,7 +18,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer import files
+from chordmixer import files, terminal
 from chordmixer.data.gathering import default_cache
 from chordmixer.data.records import Record
 from chordmixer.packed import Packed
@@ -134,10 +134,9 @@ def in_chunks(make: Callable[[ndarray], Part], count: int, chunk: int) -> Iterat
 @contextmanager
 def _bar(count: int) -> Iterator[Callable[[Part], Part]]:
     """A function to pass parts through; on a terminal it shows how far they are, once some seconds have gone."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    console, began = Console(stderr=True), time.monotonic()
+    console, began = terminal.console(stderr=True), time.monotonic()
     columns = ("making data", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), "left")
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
     line = bar.add_task("", total=count)

@@ -1,0 +1,60 @@
+"""Nothing in a user's data reaches a terminal as a command to it."""
+
+from __future__ import annotations
+
+import ast
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from tests.test_house import TREES, label
+
+from chordmixer import terminal
+from chordmixer.terminal import printable, tell
+
+Command = Callable[..., tuple[int, str, str]]
+PRINTS = {"terminal.py", "benching/process.py"}
+"""The second writes JSON for another process."""
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("gene7 \N{GREEK SMALL LETTER ALPHA}\tb\n", "gene7 \N{GREEK SMALL LETTER ALPHA}\tb\n"),
+        ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
+        ("a\rb\x9b31m\x7f", r"a\rb\x9b31m\x7f"),
+        ("a\u202eb\u2028c\udcff", r"a\u202eb\u2028c\udcff"),
+    ],
+)
+def test_control_characters_are_escapes(given: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printable(given) == shown
+    tell(given, stderr=True)
+    assert capsys.readouterr() == ("", shown + "\n")
+
+
+def test_a_table_keeps_its_own_colours_and_no_others() -> None:
+    table, seen = Table("class"), io.StringIO()
+    table.add_row("worm\x1b[31m")
+    terminal.console(file=seen, force_terminal=True, width=40, color_system="standard").print(table, style="bold")
+    assert "\x1b[1m" in seen.getvalue() and r"worm\x1b" in seen.getvalue()
+    assert "\x1b[31m" not in seen.getvalue()
+    assert len({len(line) for line in seen.getvalue().splitlines()[1:-1]}) <= 2, "columns stay in line"
+
+
+def test_commands_quote_what_files_hold(chordmixer: Command, tmp_path: Path) -> None:
+    for words in (["inspect", tmp_path / "a\x1b[31m.fa"], ["train", tmp_path / "a\x1b[31m.fa", "--out", tmp_path]):
+        code, out, errors = chordmixer(*words)
+        assert code == 2 and r"a\x1b[31m.fa" in errors and "\x1b" not in out + errors
+    for name, letters in (("x\x1b[5m", "ACGT"), ("y", "GGTA")):
+        (tmp_path / f"{name}.fa").write_text("".join(f">r{i}\n{letters * (i + 2)}\n" for i in range(4)))
+    code, out, errors = chordmixer("inspect", *tmp_path.glob("*.fa"), "--labels", "files")
+    assert code == 0, errors
+    assert r"\x1b[5m" in out and "\x1b[5m" not in out + errors
+
+
+@pytest.mark.parametrize("path", [path for path in TREES if label(path) not in PRINTS], ids=label)
+def test_only_one_module_prints(path: Path) -> None:
+    names = [ast.unparse(node.func) for node in ast.walk(TREES[path]) if isinstance(node, ast.Call)]
+    assert not {"print", "Console", "rich.print"} & {*names}, "print with terminal.tell or terminal.console"
