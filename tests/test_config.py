@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
-from chordmixer.config import from_dict, override, to_dict
+from chordmixer.config import check_numbers, from_dict, override, to_dict
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,90 @@ def test_a_missing_setting_is_named() -> None:
 def test_a_list_is_not_a_table() -> None:
     with pytest.raises(ValueError, match=r"run\.json.*not a table of settings"):
         from_dict(Outer, [], "run.json")  # type: ignore[arg-type]
+
+
+# --- JSON files of a run are read by the same rules ---
+
+
+@dataclass(frozen=True)
+class Found:
+    scores: dict[str, float]
+    percentiles: dict[int, int] = field(default_factory=dict)
+    pairs: list[tuple[str, int]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    either: str | int = ""
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def test_containers_are_read_by_their_types() -> None:
+    given = {
+        "scores": {"r2": None, "mse": 1},
+        "percentiles": {"50": 3},
+        "pairs": [["a", 1]],
+        "counts": {"x": 2},
+        "either": 3,
+        "about": {"any": [1, {"thing": None}]},
+    }
+    found = from_dict(Found, given, "file", undefined=True)
+    assert math.isnan(found.scores["r2"]) and found.scores["mse"] == 1.0 and found.either == 3
+    assert (found.percentiles, found.pairs, found.counts) == ({50: 3}, [("a", 1)], Counter(x=2))
+
+
+def nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"scores": []}, r"^file\.scores=\[\] is not a table: give one$"),
+        ({"scores": {"r2": None}}, r"^file\.scores\.r2=None is not of type float"),
+        ({"scores": {"r2": float("nan")}}, r"^file\.scores\.r2=nan is not finite: give a finite number$"),
+        ({"scores": {"r2": 10**400}}, r"^file\.scores\.r2=1000.*0000 is not of type float"),
+        ({"scores": {}, "percentiles": {"2_0": 1}}, r"^file\.percentiles\.2_0 is not named by a whole number"),
+        ({"scores": {}, "percentiles": {"2": 2**63}}, r"^file\.percentiles\.2=9223372036854775808 is beyond 64 bits"),
+        ({"scores": {}, "pairs": [["a", 1, 2]]}, r"^file\.pairs=\['a', 1, 2\] has 3 items: give 2$"),
+        ({"scores": {}, "pairs": {"a": 1}}, r"^file\.pairs=.* is not a list: give one$"),
+        ({"scores": {}, "counts": {"x": "y"}}, r"^file\.counts\.x='y' is not of type int"),
+        ({"scores": {}, "either": []}, r"^file\.either=\[\] is not of type int"),
+        ({"scores": {}, "about": {"a": nested(5000)}}, r"^file\.about\.a is nested more than 16 times"),
+        ({"scores": nested(5000)}, r"^file\.scores=.* is not a table"),
+        ({"scores": "x" * 10**6}, r"^file\.scores=.{,90} is not a table"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
+)
+def test_hostile_values_are_one_short_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        from_dict(Found, given, "file")
+    assert len(str(raised.value)) < 200
+
+
+@dataclass(frozen=True)
+class Numbered:
+    count: int = 1
+    share: float = 0.5
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self, count=(1, 1000), most=(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"count": 0}, "count=0 is too small: give 1 or more"),
+        ({"count": 10**6}, "count=1,000,000 is too large: give 1,000 or less"),
+        ({"count": 2.0}, "count=2.0 is not a whole number: give one"),
+        ({"share": math.inf}, "share=inf is not finite: give a finite number"),
+        ({"share": math.nan}, "share=nan is not finite: give a finite number"),
+        ({"most": 6}, "most=6 is too large: give 5 or less"),
+    ],
+)
+def test_numbers_have_limits(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Numbered(**given)
+    with pytest.raises(ValueError, match=r"^run\.json[:.]"):
+        from_dict(Numbered, given, "run.json")

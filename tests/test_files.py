@@ -250,3 +250,15 @@ def test_absent_tensors(tmp_path: Path) -> None:
 def test_a_folder_by_any_name(tmp_path: Path) -> None:
     assert files.is_folder(tmp_path) and not files.is_folder(tmp_path / "none")
     assert not files.is_folder("x" * 3000) and not files.is_folder("a\0b")
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    files.write_json(path, {"r2": float("nan"), "bins": [(1.0, float("inf"))], "loss": -float("inf")})
+    files.update_json(path, lambda before: before | {"mse": float("nan")})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
+        "r2": None,
+        "bins": [[1.0, None]],
+        "loss": None,
+        "mse": None,
+    }

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -67,7 +68,20 @@ def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    return (json.dumps(finite(value), indent=2, allow_nan=False) + "\n").encode()
+
+
+def finite(value: Any) -> Any:
+    """The same with None for every number that is NaN or infinite: JSON has neither.
+
+    >>> finite({"r2": float("nan"), "counts": (1, 2)})
+    {'r2': None, 'counts': [1, 2]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -130,7 +130,7 @@ def test_texts_numbers_and_several_labels(table: Callable[..., str]) -> None:
     texts = [f"{word},{i / 7}" for i, word in enumerate(words)]
     task = Files(FilesConfig((table("texts.csv", "text,target", texts),)))
     assert (task.inputs, task.kind, task.target.outputs) == (256, "text", 1)
-    assert isinstance(task.target, Regression) and task.records("test")[0].target.dtype == torch.float32
+    assert isinstance(task.target, Regression) and task.records("test")[0].target.dtype == torch.float64
     rows = [f"{word},{('a', 'b', 'a;b', '')[i % 4]}" for i, word in enumerate(words)]
     several = Files(FilesConfig((table("several.csv", "text,label", rows),), asked="labels"))
     assert several.target.outputs == 2 and several.records("training")[0].target.shape == (2,)
@@ -264,3 +264,17 @@ def test_real_introns() -> None:
     task = Files(FilesConfig(paths))
     assert task.target.labels == ["caenorhabditis", "drosophila"] and task.max_length == 16_515
     assert sum(map(len, task.split.parts.values())) == 67_968 == task.account.used
+
+
+def test_weights_that_float32_cannot_tell_from_nothing(table: Callable[..., str]) -> None:
+    rows = [f"{'ACGT' * (3 + i)},{'ab'[i % 2]},{(1e-300, 1.0, 1e300)[i % 3]}" for i in range(30)]
+    task = Files(FilesConfig((table("weights.csv", "sequence,label,weight", rows),)))
+    with pytest.raises(ValueError, match=r"record weights from 1e-300 to 1e\+300 are too far apart: in float32 the"):
+        task.records("training")
+
+
+@pytest.mark.parametrize("text", ["1_0", "nan", "\N{ARABIC-INDIC DIGIT TWO}"])
+def test_numbers_are_digits(table: Callable[..., str], text: str) -> None:
+    rows = [f"{'ACGT' * (3 + i)},{i / 3}" for i in range(12)] + [f"ACGTT,{text}"]
+    with pytest.raises(ValueError, match="is not a finite number"):
+        Files(FilesConfig((table("numbers.csv", "sequence,target", rows),)))

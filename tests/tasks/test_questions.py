@@ -42,7 +42,7 @@ def test_labels_are_classes_in_alphabetic_order(make: Make) -> None:
 def test_whole_numbers_are_classes_and_others_are_numbers(make: Make) -> None:
     assert question(make(label=["0", "1"] * 3), "auto").kind == "classes"
     asked = question(make(label=["0.5", "1"] * 3), "auto")
-    assert (asked.kind, asked.targets.tolist(), asked.targets.dtype) == ("number", [0.5, 1] * 3, np.float32)
+    assert (asked.kind, asked.targets.tolist(), asked.targets.dtype) == ("number", [0.5, 1] * 3, np.float64)
     assert question(make(label=["0", "1"] * 3), "number").kind == "number"
     assert question(make(label=["0.5", "1"] * 3), "classes").names == ["0.5", "1"]
     assert question(make(label=["nan", "1"] * 3), "auto").kind == "classes"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
-from chordmixer.tasks.targets import Classification, MultiLabel, Regression, from_dict
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.answers import target_from
 
 
 @pytest.fixture
@@ -76,7 +77,39 @@ class TestRegressionWithoutTolerance:
         assert self.target.metrics(exact, self.targets)["r2"] > worse
 
     def test_targets_that_are_all_alike(self) -> None:
-        assert Regression.of([3.0, 3.0]).scale == 1.0
+        with pytest.raises(ValueError, match="all 2 training numbers are 3: nothing to learn"):
+            Regression.of([3.0, 3.0])
+
+    def test_large_numbers_keep_their_differences(self) -> None:
+        """In float32 all of 1e9 + i are alike."""
+        small, large = np.arange(0.0, 40.0), 1e9 + np.arange(0.0, 40.0)
+        own, other = Regression.of(small), Regression.of(large)
+        outputs = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32))
+        losses = [t.losses(outputs, torch.from_numpy(n)) for t, n in ((own, small), (other, large))]
+        assert torch.equal(*losses) and losses[0].dtype == torch.float32
+        assert other.values(outputs.numpy()) - 1e9 == pytest.approx(own.values(outputs.numpy()), abs=1e-6)
+        first, second = (t.metrics(outputs.numpy(), n) for t, n in ((own, small), (other, large)))
+        assert first == pytest.approx(second, rel=1e-6)
+        assert other.rounded(1e9 + 7.123456) == 1000000007.12346 and own.rounded(7.123456789) == 7.1234568
+
+    def test_numbers_beyond_float32_are_learnt(self) -> None:
+        target = Regression.of([1e100, 3e100])
+        assert target.losses(torch.zeros(2, 1), torch.tensor([1e100, 3e100], dtype=torch.float64)).tolist() == [1, 1]
+
+    @pytest.mark.parametrize(
+        ("numbers", "message"),
+        [
+            (
+                [1e17, 1e17 + 16, 1e17 + 32],
+                "lose their differences: float64 holds such numbers in steps of 16",
+            ),
+            ([1e200, 2e200], "are too large or too close: their squares do not fit float64; rescale them"),
+            ([0.0, 1e-200], "are too large or too close: their squares do not fit float64; rescale them"),
+        ],
+    )
+    def test_numbers_that_lose_their_precision(self, numbers: list[float], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Regression.of(numbers)
 
     def test_targets_must_be_finite(self) -> None:
         with pytest.raises(ValueError, match="a target is NaN or infinite: every target must be finite; leave that"):
@@ -239,7 +272,7 @@ class TestMultiLabel:
     ids=["tolerance", "regression", "classes", "labels"],
 )
 def test_targets_go_into_a_run_and_back(target: Any, rng: np.random.Generator) -> None:
-    back = from_dict(json.loads(json.dumps(target.to_dict())))
+    back = target_from(json.loads(json.dumps(target.to_dict())))
     assert type(back) is type(target) and back.headline == target.headline and back.outputs == target.outputs
     outputs = torch.tensor(rng.normal(size=(4, target.outputs)))
     targets = torch.tensor([0, 1, 1, 0]) if target.outputs == 2 else torch.rand(4)
@@ -256,11 +289,17 @@ def test_targets_go_into_a_run_and_back(target: Any, rng: np.random.Generator) -
             "target kind 'ranking' is not known: it is one of regression, classification, multi-lab",
         ),
         ({}, "target kind None is not known"),
-        ({"kind": "classification", "labels": ["a"]}, "the classification target is not whole"),
+        ({"kind": "classification", "labels": ["a"]}, "target.counts is missing"),
         ({"kind": "classification", "labels": ["a"], "counts": [1, 2]}, "1 labels have 2 counts: each needs one"),
         ({"kind": "classification", "labels": [], "counts": []}, "0 labels have 0 counts: each needs one"),
+        ({"kind": "classification", "labels": ["a", "a"], "counts": [1, 2]}, "2 labels are not all different"),
+        ({"kind": "classification", "labels": ["a", "b"], "counts": [1, 0]}, "class 'b' has no training record"),
+        ({"kind": "classification", "labels": "ab", "counts": [1, 2]}, "target.labels='ab' is not a list"),
+        ({"kind": "multi-label", "labels": ["a"], "counts": [9], "records": 3}, "9 records of 3 have a label"),
+        ({"kind": "regression", "mean": None}, "target.mean=None is not of type float"),
+        ({"kind": "regression", "scale": 0}, "a number needs a finite mean, a scale above 0"),
     ],
 )
 def test_targets_that_are_not_whole(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        from_dict(given)
+        target_from(given)

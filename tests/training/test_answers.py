@@ -36,7 +36,7 @@ def test_probabilities_are_without_the_weights_of_the_training() -> None:
         ('{"format": 9}', r"labels\.json has format 9: this version reads 1"),
         (
             '{"format": 1, "target": {"kind": "regression"}}',
-            r"labels\.json is not whole \(KeyError\('temperature'\)\)",
+            r"labels\.json is not whole \(labels\.json\.tokenizer is missing",
         ),
         ('{"format": 1, "target": 3}', r"labels\.json is not whole"),
     ],

@@ -116,3 +116,17 @@ def test_broken_predictions_are_named(make_run: Make, content: bytes) -> None:
         ValueError, match=r"predictions.parquet cannot be read .*: use another copy, or evaluate again"
     ):
         Run.load(folder)
+
+
+def test_numbers_that_are_not_defined_are_null(make_run: Make) -> None:
+    """And so they are in files of older versions, which have NaN there."""
+    folder = make_run("two")
+    for written in ("null", "NaN"):
+        path = folder / "evaluation-test.json"
+        given = json.loads(path.read_text())
+        given["scores"]["roc_auc"] = json.loads(f'{{"value": {written}, "low": {written}, "high": {written}}}')
+        path.write_text(json.dumps(given))
+        (folder / "metrics.jsonl").write_text(f'{{"step": 10, "split": "validation", "loss": {written}}}\n' * 2)
+        run = Run.load(folder)
+        assert run.test is not None and np.isnan(run.test.scores["roc_auc"].value)
+        assert np.isnan(run.journal[0]["loss"]) and "undefined" in page(run)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.config import check_numbers
 from chordmixer.data.cutting import CutStore
 from chordmixer.data.entries import Account
 from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
@@ -64,6 +65,7 @@ class FilesConfig:
     def __post_init__(self) -> None:
         if self.cut is not None and self.cut < 1:
             raise ValueError(f"cut={self.cut} leaves nothing of a record: give 1 token or more, or leave it out")
+        check_numbers(self)
 
 
 class Files:
@@ -110,8 +112,7 @@ class Files:
         indices = self.question.records[own]
         weights = None
         if split == "training" and "weight" in self.store.columns:
-            weights = self.store.column("weight")[indices]
-            weights = weights / weights.mean()
+            weights = _relative(self.store.column("weight")[indices])
         strands = self.config.seed if self.config.both_strands else None
         return StoreRecords(self.store, indices, self.question.targets[own], weights, strands)
 
@@ -180,6 +181,18 @@ class Files:
     def _leak(self, leak: Leak) -> dict[str, Any]:
         named = {kind: [[self.store.id(i) for i in pair] for pair in pairs] for kind, pairs in leak.examples.items()}
         return {**asdict(leak), "examples": named}
+
+
+def _relative(weights: ndarray) -> ndarray:
+    """Weights of mean one, none of which float32 would take for nothing."""
+    shares = weights / weights.max()
+    relative: ndarray = shares / shares.mean()
+    if not relative.min() >= np.finfo(np.float32).tiny:
+        raise ValueError(
+            f"record weights from {weights.min():g} to {weights.max():g} are too far apart: in float32 the smallest "
+            "would count as nothing; give weights of more similar sizes"
+        )
+    return relative
 
 
 def _with_key(config: FilesConfig, say: Callable[[str], None]) -> FilesConfig:

@@ -14,6 +14,7 @@ from numpy import ndarray
 from chordmixer.data.columns import no_number
 from chordmixer.data.inspection import Inspection, inspect
 from chordmixer.data.labels import Policy
+from chordmixer.data.numbers import real_number
 from chordmixer.data.store import Store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
@@ -32,7 +33,7 @@ class Question:
     records: ndarray
     """Their numbers in the store."""
     targets: ndarray
-    """Of each: a class (int64), a row of zeros and ones (uint8), or a number (float32)."""
+    """Of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
     names: list[str]
     """Of the classes or labels."""
     unanswered: list[str]
@@ -60,7 +61,7 @@ def question(store: Store, asked: Asked, separator: str = ";", on_missing: Polic
         records, unanswered = _answered(store, found, "target", on_missing)
         if len(records) and np.ptp(numbers[records]) == 0:
             raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
-        return Question("number", records, numbers[records].astype(np.float32), [], unanswered)
+        return Question("number", records, numbers[records], [], unanswered)
     texts = store.column("label").tolist()
     if kind == "labels":  # a record without any is an answer too
         return _several(texts, separator, least)
@@ -107,10 +108,7 @@ def _kind(store: Store, asked: Asked) -> Literal["classes", "labels", "number"]:
 
 def _measured(texts: Sequence[str | None]) -> bool:
     """Whether labels are all numbers, and not all of them whole: then they are no names."""
-    try:
-        numbers = [float(text) for text in texts if text is not None and not no_number(text)]
-    except ValueError:
-        return False
+    numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
     return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
 
 
@@ -121,11 +119,9 @@ def _numbers(store: Store) -> ndarray:
     texts = store.column("label").tolist()
     numbers = np.full(len(texts), np.nan)
     for i, text in enumerate(texts):
-        try:
-            numbers[i] = math.nan if text is None or no_number(text) else float(text)
-        except ValueError:
-            numbers[i] = math.inf
-        if math.isinf(numbers[i]):
+        missing = text is None or no_number(text)
+        numbers[i] = math.nan if missing else real_number(text)
+        if not missing and not math.isfinite(numbers[i]):
             raise ValueError(
                 f"label {text!r} of record {store.id(i)!r} is not a finite number: --ask number needs one each; "
                 "correct it, or ask for classes"

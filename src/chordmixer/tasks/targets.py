@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +16,11 @@ from torch import Tensor
 
 from chordmixer.packed import Packed
 from chordmixer.tasks import scores
+
+HUGE = 1e150
+"""Numbers beyond it have squares beyond float64."""
+STEPS = 100
+"""Of float64, in the spread of the numbers to learn, at least."""
 
 
 class Target(Protocol):
@@ -35,7 +41,7 @@ class Target(Protocol):
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]: ...
 
     def to_dict(self) -> dict[str, Any]:
-        """All that `from_dict` needs to build it again: plain values, for a run's labels.json."""
+        """All that it takes to build it again: plain values, for a run's labels.json."""
         ...
 
 
@@ -75,25 +81,63 @@ class Regression:
         numbers = np.asarray(training_targets, dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise ValueError("a target is NaN or infinite: every target must be finite; leave that record out")
-        return Regression(tolerance, float(numbers.mean()), float(numbers.std()) or 1.0)
+        low, high, step = float(numbers.min()), float(numbers.max()), float(np.spacing(np.abs(numbers).max()))
+        if low == high:
+            raise ValueError(
+                f"all {len(numbers):,} training numbers are {low:g}: nothing to learn; give others, or another split"
+            )
+        if max(-low, high) > HUGE or high - low < 1 / HUGE:
+            raise ValueError(
+                f"training numbers from {low:g} to {high:g} are too large or too close: their squares do not fit "
+                "float64; rescale them, or take their logarithms"
+            )
+        if (scale := float(numbers.std())) < STEPS * step:
+            raise ValueError(
+                f"training numbers from {low:.17g} to {high:.17g} lose their differences: float64 holds such numbers "
+                f"in steps of {step:g}; subtract a constant from all of them"
+            )
+        return Regression(tolerance, float(numbers.mean()), scale)
+
+    def __post_init__(self) -> None:
+        if not abs(self.mean) <= HUGE or not 0 < self.scale <= HUGE or self.outputs != 1:
+            raise ValueError(
+                f"mean={self.mean}, scale={self.scale}, outputs={self.outputs}: a number needs a finite mean, a "
+                "scale above 0 and one output; use another copy"
+            )
+        if self.tolerance is not None and not 0 < self.tolerance <= HUGE:
+            raise ValueError(f"tolerance={self.tolerance} is not above 0 and finite: give a positive number")
 
     @property
     def headline(self) -> str:
         return "r2" if self.tolerance is None else "accuracy"
 
     def losses(self, outputs: Float[Tensor, "B 1"], targets: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-        return (outputs.float().squeeze(1) - self.standardised(targets)).square()
+        return (outputs.float().squeeze(1) - self.standardised(targets).float()).square()
 
     def constant(self, targets: ndarray) -> ndarray:
         return np.array([self.standardised(targets.mean())], dtype=np.float32)
 
     def standardised(self, targets: Any) -> Any:
-        """Targets as the model answers them."""
-        return targets if (self.mean, self.scale) == (0, 1) else (targets - self.mean) / self.scale
+        """Targets as the model answers them, in float64: float32 has seven digits, and of 1e9 + i it loses i."""
+        if (self.mean, self.scale) == (0, 1):
+            return targets
+        exact = targets.double() if isinstance(targets, Tensor) else np.asarray(targets, np.float64)
+        return (exact - self.mean) / self.scale
 
     def values(self, outputs: ndarray) -> ndarray:
         """The model's answers as targets."""
-        return outputs[:, 0] if (self.mean, self.scale) == (0, 1) else outputs[:, 0] * self.scale + self.mean
+        if (self.mean, self.scale) == (0, 1):
+            return outputs[:, 0]
+        return outputs[:, 0].astype(np.float64) * self.scale + self.mean
+
+    def rounded(self, value: float) -> float:
+        """With the digits that mean something: seven of the spread, and those of the mean before them.
+
+        >>> Regression(mean=1e9, scale=10.0).rounded(1_000_000_007.123456789)
+        1000000007.12346
+        """
+        before = max(0, math.ceil(math.log10(max(abs(self.mean), self.scale) / self.scale)))
+        return float(f"{value:.{min(7 + before, 17)}g}")
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         """Errors in the targets' own units; how many are right, or how much of the variance is explained."""
@@ -140,7 +184,8 @@ class Classification:
     def _count(self, labels: Sequence[str], counts: ndarray) -> None:
         _check_counts(labels, counts)
         self.labels, self.counts, self.outputs = list(labels), counts, len(labels)
-        self.weights = torch.tensor(counts.sum() / (len(labels) * counts), dtype=torch.float32)
+        many = counts.astype(np.float64)
+        self.weights = torch.tensor(many.sum() / (len(labels) * many), dtype=torch.float32)
         if len(labels) == 2:
             self.headline = "roc_auc"
 
@@ -198,6 +243,8 @@ class MultiLabel:
     def __init__(self, labels: Sequence[str], counts: Sequence[int] | ndarray, records: int) -> None:
         counts = np.asarray(counts)
         _check_counts(labels, counts)
+        if counts.max() > records:
+            raise ValueError(f"{counts.max():,} records of {records:,} have a label: correct the counts")
         self.labels, self.counts, self.records, self.outputs = list(labels), counts, records, len(labels)
         positive, negative = records / (2 * counts), records / (2 * np.maximum(records - counts, 1))
         self.positive = torch.tensor(np.minimum(positive, self.MOST * negative), dtype=torch.float32)
@@ -250,31 +297,11 @@ class MultiLabel:
         return {"kind": "multi-label", "labels": self.labels, "counts": counts, "records": self.records}
 
 
-def from_dict(given: Mapping[str, Any]) -> Regression | Classification | MultiLabel:
-    """A target from what its `to_dict` gave.
-
-    >>> from_dict(Classification(["no", "yes"], [0, 1, 1]).to_dict()).labels
-    ['no', 'yes']
-    """
-    kinds: dict[str, Any] = {
-        "regression": Regression,
-        "classification": Classification.of_counts,
-        "multi-label": MultiLabel,
-    }
-    values = dict(given)
-    kind = values.pop("kind", None)
-    if kind not in kinds:
-        raise ValueError(f"target kind {kind!r} is not known: it is one of {', '.join(kinds)}; use another copy")
-    try:
-        target: Regression | Classification | MultiLabel = kinds[kind](**values)
-    except TypeError as error:
-        raise ValueError(f"the {kind} target is not whole ({error}): use another copy") from None
-    return target
-
-
 def _check_counts(labels: Sequence[str], counts: ndarray) -> None:
     if len(labels) != len(counts) or len(labels) == 0:
         raise ValueError(f"{len(labels)} labels have {len(counts)} counts: each needs one; use another copy")
+    if len({*labels}) < len(labels):
+        raise ValueError(f"{len(labels)} labels are not all different: each stands for one output; use another copy")
     if counts.min() < 1:
         raise ValueError(
             f"class {labels[int(counts.argmin())]!r} has no training record: every class needs one; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 from numpy import ndarray
 
 from chordmixer import files
-from chordmixer.tasks.targets import Classification, MultiLabel, Regression, from_dict
+from chordmixer.config import from_dict
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import calibration
 
 FILE = "labels.json"
@@ -33,6 +36,10 @@ class Answers:
     """Fitted on the validation set's `unweighted` outputs; None: none was fitted."""
     both_strands: bool = False
     """Whether an answer is the mean over the outputs for both strands."""
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature} is not above 0 and finite: use another copy")
 
     def unweighted(self, outputs: ndarray) -> ndarray:
         """Outputs without the class weights of the training loss: what a temperature is fitted on."""
@@ -65,7 +72,53 @@ class Answers:
         if given.get("format") != FORMAT:
             raise ValueError(f"{path} has format {given.get('format')!r}: this version reads {FORMAT}; train again")
         try:
-            target, temperature = from_dict(given["target"]), given["temperature"]
-            return Answers(target, str(given["tokenizer"]), temperature, bool(given["both_strands"]))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is not whole ({error!r}): use another copy") from None
+            own = from_dict(_Written, given, FILE)
+            return Answers(target_from(own.target, "target"), own.tokenizer, own.temperature, own.both_strands)
+        except ValueError as error:
+            raise ValueError(f"{path} is not whole ({error}): use another copy") from None
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The objects of labels.json."""
+
+    format: int
+    target: dict[str, Any]
+    tokenizer: str
+    temperature: float | None
+    both_strands: bool
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What is written of classes."""
+
+    labels: list[str]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class _CountedAmong(_Counted):
+    """And of labels, of which a record may have several."""
+
+    records: int
+
+
+def target_from(given: Mapping[str, Any], where: str = "target") -> Regression | Classification | MultiLabel:
+    """A target from what its `to_dict` gave; `where` stands in errors.
+
+    >>> target_from(Classification(["no", "yes"], [0, 1, 1]).to_dict()).labels
+    ['no', 'yes']
+    """
+    values = dict(given)
+    kind = values.pop("kind", None)
+    if kind == "regression":
+        return from_dict(Regression, values, where)
+    if kind == "classification":
+        own = from_dict(_Counted, values, where)
+        return Classification.of_counts(own.labels, own.counts)
+    if kind == "multi-label":
+        among = from_dict(_CountedAmong, values, where)
+        return MultiLabel(among.labels, among.counts, among.records)
+    known = "regression, classification, multi-label"
+    raise ValueError(f"target kind {kind!r} is not known: it is one of {known}; use another copy")

@@ -7,6 +7,7 @@ before it is kept. Data order and dropout are functions of (seed, epoch, step), 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -59,6 +60,8 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> 
     """Write `checkpoints/step-N` and drop all but the newest."""
     numbers = asdict(replace(state, best_weights={}, average={}))
     del numbers["best_weights"], numbers["average"]
+    if math.isinf(state.best_loss):  # before the first validation: JSON has no infinity, and it is the default
+        del numbers["best_loss"]
     path = folder / "checkpoints" / f"step-{state.step:09d}{'-finished' if state.finished else ''}"
     if path.exists():  # saved at this step before
         return path
@@ -69,7 +72,7 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> 
             "best.safetensors": files.tensor_bytes(state.best_weights),
             **({AVERAGE: files.tensor_bytes(state.average)} if state.average else {}),
             "optimizer.safetensors": files.tensor_bytes(_flat(optimizer)),
-            "state.json": json.dumps(numbers, indent=2).encode(),
+            "state.json": json.dumps(numbers, indent=2, allow_nan=False).encode(),
         },
     )
     for old in found(folder)[KEEP:]:
@@ -89,7 +92,7 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
         try:
             averaged = [AVERAGE] if AVERAGE in files.read_json(path / files.MANIFEST) else []
             files.verify(path, [*FILES, *averaged])
-            from_dict(State, _numbers(path), str(path / "state.json"))
+            _state(path)
             for name in [*FILES[:3], *averaged]:
                 files.read_tensors(path / name)
         except ValueError as error:
@@ -105,7 +108,7 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
 
 def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     """Put a checkpoint's weights and optimiser state in place."""
-    state = from_dict(State, _numbers(path), str(path / "state.json"))
+    state = _state(path)
     state.best_weights = files.read_tensors(path / "best.safetensors")
     state.average = files.read_tensors(path / AVERAGE) if (path / AVERAGE).exists() else {}
     try:
@@ -117,8 +120,14 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     return state
 
 
-def _numbers(path: Path) -> dict[str, Any]:
-    return files.read_json(path / "state.json")
+def _state(path: Path) -> State:
+    """Where a run was; older versions wrote an infinite loss before the first validation, which is the default."""
+    where = path / "state.json"
+    state = from_dict(State, {k: v for k, v in files.read_json(where).items() if v != math.inf}, str(where))
+    counts = ("step", "epoch", "batch", "sequences", "best_step", "waited", "seconds", "lines")
+    if bad := next((name for name in counts if getattr(state, name) < 0), None):
+        raise ValueError(f"{where}: {bad}={getattr(state, bad)} is below 0: use another copy")
+    return state
 
 
 def _flat(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -83,7 +83,7 @@ class Journal:
             files.write_bytes(self.path, b"".join(written[:lines]))
 
     def write(self, step: int, split: str, **numbers: float) -> None:
-        files.append_text(self.path, json.dumps({"step": step, "split": split, **numbers}) + "\n")
+        files.append_text(self.path, json.dumps(files.finite({"step": step, "split": split, **numbers})) + "\n")
         self.lines += 1
         if self.board:
             for name, value in numbers.items():

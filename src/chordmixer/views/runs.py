@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from chordmixer import files
+from chordmixer.config import from_dict, typed
 from chordmixer.data.entries import Account
-from chordmixer.data.inspection import Duplicates, Inspection
+from chordmixer.data.inspection import Inspection
 from chordmixer.data.leakage import Leak
-from chordmixer.data.target_summary import TargetSummary
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
-from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.tasks.targets import HUGE, Classification, MultiLabel, Regression
 from chordmixer.training import answers, provenance
 from chordmixer.training.answers import Answers
-from chordmixer.training.evaluation import Evaluation, LengthBin, Predictions
-from chordmixer.training.intervals import Difference, Score
+from chordmixer.training.evaluation import Evaluation, Predictions
+from chordmixer.training.intervals import Difference
+from chordmixer.views import metrics
 
 T = TypeVar("T")
+
+ROUNDED = 1e-6
+"""How far beyond its limits a rounded number may stand."""
 
 
 @dataclass(frozen=True)
@@ -116,24 +119,23 @@ class Run:
         return [] if self.target is None or isinstance(self.target, Regression) else self.target.labels
 
 
-def evaluation_from(given: Mapping[str, Any]) -> Evaluation:
-    """An evaluation from its JSON."""
-    bins = [LengthBin(**{**row, "scores": _scores(row["scores"])}) for row in given["by_length"]]
-    return Evaluation(**{**given, "scores": _scores(given["scores"]), "by_length": bins})
-
-
-def _scores(given: Mapping[str, Any]) -> dict[str, Score]:
-    return {name: Score(_number(s["value"]), _end(s["low"]), _end(s["high"])) for name, s in given.items()}
-
-
-def _number(given: float | None) -> float:
-    """NaN where it is not defined."""
-    return math.nan if given is None else float(given)
-
-
-def _end(given: float | None) -> float | None:
-    """Of an interval, where there is one."""
-    return None if given is None or math.isnan(given) else float(given)
+def evaluation_from(given: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
+    """An evaluation from its JSON; scores that are not defined are null there."""
+    found = from_dict(Evaluation, given, where, undefined=True)
+    for part, scores in (
+        ("scores", found.scores),
+        *((f"by_length.{b.percentile}", b.scores) for b in found.by_length),
+    ):
+        if found.headline not in scores:
+            raise ValueError(f"{where}.{part} lacks {found.headline!r}, its headline")
+        for name, score in scores.items():
+            for value in (score.value, score.low, score.high):
+                _check_score(name, value)
+    for name, value in found.guessing.items():
+        _check_score(name, value)
+    if min(found.records, *(n for b in found.by_length for n in (b.shortest, b.longest, b.records))) < 0:
+        raise ValueError(f"{where} counts less than 0 records or tokens")
+    return found
 
 
 def _read(path: Path, build: Callable[[Any], T]) -> T | None:
@@ -142,8 +144,8 @@ def _read(path: Path, build: Callable[[Any], T]) -> T | None:
     given = files.read_json(path)
     try:
         return build(given)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ValueError(f"{path} is not whole ({error!r}): use another copy, or make it again") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not whole ({error}): use another copy, or make it again") from None
 
 
 def _own_target(config: Mapping[str, Any]) -> Regression | Classification | MultiLabel | None:
@@ -157,11 +159,32 @@ def _journal(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
+            rows.append(_event(json.loads(line)))
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
-                raise ValueError(f"{path}, line {number} is not a JSON object: use another copy") from None
+                reason = "" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+                raise ValueError(f"{path}, line {number} is not a JSON object{reason}: use another copy") from None
     return rows
+
+
+def _event(given: Any) -> dict[str, Any]:
+    """A step, which part of the data, and numbers, of which some may not be defined."""
+    row = typed(dict[str, Any], given, "the line")
+    kinds: dict[str, Any] = {"step": int, "split": str}
+    found = {name: typed(kinds.get(name, float), value, name, undefined=True) for name, value in row.items()}
+    if not 0 <= found.get("step", -1) < 1 << 53:
+        raise ValueError("it has no step, or one that cannot be")
+    for name, value in found.items():
+        if isinstance(value, float):
+            _check_score(name, value)
+    return found
+
+
+def _check_score(name: str, value: float | None) -> None:
+    """A metric may be undefined, but never be what no model can reach."""
+    low, high = metrics.within(name)
+    if value is not None and math.isfinite(value) and not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:
+        raise ValueError(f"{name}={value:g} cannot be")
 
 
 def steps(folder: Path) -> int:
@@ -176,56 +199,60 @@ def lowest_loss(folder: Path) -> float:
 
 
 def _baselines(given: Mapping[str, Any]) -> list[Scored]:
+    rows = typed(list[dict[str, Any]], given.get("baselines"), "baselines")
     return [
-        Scored(str(r["name"]), str(r["sentence"]), evaluation_from(r["evaluation"]), _difference(r.get("difference")))
-        for r in given["baselines"]
+        Scored(
+            typed(str, row.get("name"), "name"),
+            typed(str, row.get("sentence"), "sentence"),
+            evaluation_from(row.get("evaluation", {})),
+            typed(Difference | None, row.get("difference"), "difference", undefined=True),
+        )
+        for row in rows
     ]
 
 
-def _difference(given: Mapping[str, Any] | None) -> Difference | None:
-    if given is None:
-        return None
-    value, low, high = _number(given["value"]), _end(given["low"]), _end(given["high"])
-    return Difference(str(given["metric"]), value, low, high, "groups" if given["over"] == "groups" else "records")
-
-
 def _data(given: Mapping[str, Any]) -> DataSeen:
-    inspection = given.get("inspection")
-    account = given.get("account")
+    inspection, account = given.get("inspection"), given.get("account")
+    leakage = typed(dict[str, dict[str, Any]], given.get("leakage") or {}, "leakage")
     return DataSeen(
-        account=_account(account) if account else None,
+        account=from_dict(Account, account, "account") if account else None,
         inspection=_inspection(inspection) if inspection else None,
-        split=dict(given.get("split") or {}),
-        leakage={part: Leak(**leak) for part, leak in (given.get("leakage") or {}).items()},
-        sources=[str(source) for source in given.get("sources") or []],
-        versions={str(name): str(version) for name, version in (given.get("versions") or {}).items()},
-        near=bool(given.get("near_copies_looked_for", True)),
+        split=_split(typed(dict[str, Any], given.get("split") or {}, "split")),
+        leakage={part: _leak(leak, f"leakage.{part}") for part, leak in leakage.items()},
+        sources=typed(list[str], given.get("sources") or [], "sources"),
+        versions=typed(dict[str, str], given.get("versions") or {}, "versions"),
+        near=typed(bool, given.get("near_copies_looked_for", True), "near_copies_looked_for"),
     )
 
 
 def _provenance(given: Mapping[str, Any]) -> Provenance:
-    return Provenance(
-        started=str(given["started"]),
-        command=str(given["command"]),
-        device=str(given["device"]),
-        seconds=float(given["seconds"]),
-        whole=int(given["starts"]) == int(given["ends"]),
-    )
+    words = {name: typed(str, given.get(name), name) for name in ("started", "command", "device")}
+    starts, ends = (typed(int, given.get(name), name) for name in ("starts", "ends"))
+    return Provenance(**words, seconds=typed(float, given.get("seconds"), "seconds"), whole=starts == ends)
+
+
+def _split(given: dict[str, Any]) -> dict[str, Any]:
+    sizes = typed(dict[str, int], given.get("sizes") or {}, "split.sizes")
+    return given | {"sizes": sizes, "method": typed(str, given.get("method", ""), "split.method")}
+
+
+def _leak(given: Mapping[str, Any], where: str) -> Leak:
+    """Its examples are ids here, and no longer numbers."""
+    kind = dict[Literal["exact", "reverse", "near"], list[tuple[str | int, str | int]]]
+    examples: Any = typed(kind, given.get("examples") or {}, f"{where}.examples")
+    return replace(from_dict(Leak, {**given, "examples": {}}, where), examples=examples)
 
 
 def _inspection(given: Mapping[str, Any]) -> Inspection:
-    """JSON has no keys that are numbers, and no counters."""
-    return Inspection(
-        **{
-            **given,
-            "percentiles": {int(p): int(length) for p, length in given["percentiles"].items()},
-            "longest": [(str(name), int(length)) for name, length in given["longest"]],
-            "duplicates": Duplicates(**given["duplicates"]),
-            "account": _account(given["account"]),
-            "targets": TargetSummary(**given["targets"]) if given.get("targets") else None,
-        }
-    )
-
-
-def _account(given: Mapping[str, Any]) -> Account:
-    return Account(**{**given, "rejected": Counter(given["rejected"]), "notes": Counter(given["notes"])})
+    found = from_dict(Inspection, given, "inspection", undefined=True)
+    counts = [*found.histogram, *found.letters.values(), *found.classes.values()]
+    if len(found.edges) != len(found.histogram) + 1 or 50 not in found.percentiles:
+        raise ValueError("inspection.edges, histogram and percentiles do not fit each other")
+    if (
+        min(found.edges) < 1
+        or max(found.histogram, default=0) < 1
+        or min([0, *counts]) < 0
+        or 0 in found.classes.values()
+    ):
+        raise ValueError("inspection has counts or lengths below their least")
+    return found
