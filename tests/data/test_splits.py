@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from chordmixer.config import from_dict, to_dict
+from chordmixer.config import from_dict, override, to_dict
 from chordmixer.data import stratified
 from chordmixer.data.kmers import complement
 from chordmixer.data.splits import Split, SplitConfig, given, grouped, split
@@ -290,3 +291,13 @@ def test_config_is_checked(fractions: tuple[float, ...], message: str) -> None:
 def test_config_goes_into_a_run_and_back() -> None:
     config = SplitConfig("grouped", (0.8, 0.1, 0.1), 7)
     assert from_dict(SplitConfig, to_dict(config), "split") == config
+
+
+@pytest.mark.parametrize("fractions", [(math.nan, 0.5, 0.5), (math.inf, -math.inf, 1.0), (0.7, 0.3, math.nan)])
+def test_fractions_are_numbers(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"split fractions .* must be above 0 and add up to 1: correct them"):
+        SplitConfig(fractions=fractions)
+    with pytest.raises(ValueError, match="is not finite"):
+        override(SplitConfig(), {"fractions": list(fractions)})
+    with pytest.raises(ValueError, match="seed=-1 is too small: give 0 or more"):
+        SplitConfig(seed=-1)

@@ -214,7 +214,7 @@ class TestPretrained:
             (lambda c: c.update(format=2), r"config\.json has format 2: this version of chordmixer reads format 1"),
             (lambda c: c.pop("format"), r"config\.json has format None"),
             (lambda c: c.pop("model"), r"config\.json has"),
-            (lambda c: c.update(model=[]), r"config\.json: model.*not a table of settings"),
+            (lambda c: c.update(model=[]), r"config\.json: model.*not a table"),
             (lambda c: c["model"].pop("inputs"), r"config\.json: model.*inputs"),
             (
                 lambda c: c["model"].update(inputz=3),
@@ -285,3 +285,16 @@ def test_a_name_that_no_disk_can_hold() -> None:
     with pytest.raises(ValueError, match=r"x{100} is neither a folder nor a repository that can be reached") as told:
         Model.from_pretrained("x" * 3000, local_files_only=True)
     assert len(str(told.value)) < 300
+
+
+def test_a_config_that_asks_for_more_than_its_weights_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Model(CONFIG).save_pretrained(tmp_path)
+    config = files.read_json(tmp_path / "config.json")
+    config["model"]["network"] |= {"hidden": 1 << 20, "track_size": 1 << 16}
+    files.write_json(tmp_path / "config.json", config)
+    files.write_manifest(tmp_path, ["config.json"])
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda own: pytest.fail() if own.weight.is_cpu else None)
+    with pytest.raises(ValueError, match=r"model\.safetensors does not fit its config\.json, first at"):
+        Model.from_pretrained(tmp_path)

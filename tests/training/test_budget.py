@@ -91,11 +91,11 @@ def test_more_steps_than_the_epochs_have_change_nothing(tmp_path: Path) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"steps=-1 is not a number of steps: give 1 or more, or 0"):
+    with pytest.raises(ValueError, match=r"steps=-1 is too small: give 0 or more"):
         TrainingConfig(steps=-1)
     with pytest.raises(ValueError, match=r"steps=3,000 and minutes=2 are both the end of a run: set one of them"):
         TrainingConfig(steps=3_000, minutes=2)
-    with pytest.raises(ValueError, match=r"minutes=-1 is not a time: give more than 0, or 0"):
+    with pytest.raises(ValueError, match=r"minutes=-1 is too small: give 0 or more"):
         TrainingConfig(minutes=-1)
     with pytest.raises(ValueError, match=r"average=0.1 is a share of the steps, whose number minutes=2 leaves open"):
         TrainingConfig(minutes=2, average=0.1)

@@ -11,9 +11,9 @@ import torch
 
 from chordmixer.data import TokenSampler
 from chordmixer.models import ChordMixerConfig, Model
-from chordmixer.training import Experiment, TrainingConfig, memory, pace
+from chordmixer.training import Experiment, TrainingConfig, memory, pace, train
 from chordmixer.training import forecast as module
-from chordmixer.training.forecast import check_fits, cures, forecast, largest, scored_lengths
+from chordmixer.training.forecast import check_fits, check_room, cures, forecast, largest, scored_lengths
 from chordmixer.training.memory import Place
 
 CPU = torch.device("cpu")
@@ -227,3 +227,25 @@ def test_where_a_run_computes() -> None:
         assert module.device_of(TrainingConfig()) == CPU
         with pytest.raises(ValueError, match="--device cuda, but torch sees no GPU: use --device auto or cpu"):
             module.device_of(TrainingConfig(device="cuda"))
+
+
+@pytest.mark.parametrize("encoder", ["chordmixer", "linformer"])
+def test_memory_is_checked_before_any_is_taken(
+    tiny: Experiment, free: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoder: str
+) -> None:
+    """No weight of a model that does not fit is ever made."""
+    model = tiny.model.with_encoder(encoder)
+    wide = {"hidden": 1 << 20} if encoder == "chordmixer" else {"rank": 1 << 20}
+    given = replace(tiny, model=replace(model, network=replace(model.network, **wide)))
+    free.bytes = 10_000_000
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda own: pytest.fail() if own.weight.is_cpu else None)
+    with pytest.raises(ValueError, match=r"needs? about [\d.]+ [GM]B of memory.* and cpu has 10 MB free"):
+        train(given, tmp_path / "run")
+    free.bytes = 1 << 40
+    check_room(given, [60], CPU, str)
+
+
+def test_more_weights_than_can_be_counted(tiny: Experiment) -> None:
+    model = replace(tiny.model, head="flat", outputs=1 << 20, network=ChordMixerConfig(max_length=1 << 40))
+    with pytest.raises(ValueError, match=r"has too many weights to count \(.*\): give smaller ones"):
+        check_room(replace(tiny, model=model), [60], CPU, str)

@@ -16,7 +16,7 @@ BATCH = batch_of(SCHEMA, [["a", "ü"], [["x", "y"], []], [0.5, 1e-6], [1234.5678
 
 def test_lines() -> None:
     assert Tsv().head(SCHEMA) == b"id\tlabels\tp\tvalue\n"
-    assert Tsv().rows(BATCH).decode() == "a\tx;y\t0.500000\t1234.568\nü\t\t0.000001\t2e-09\n"
+    assert Tsv().rows(BATCH).decode() == "a\tx;y\t0.500000\t1234.5678\nü\t\t0.000001\t2e-09\n"
     assert Jsonl().head(SCHEMA) == b""
     assert Jsonl().rows(BATCH).decode().splitlines()[1] == '{"id": "ü", "labels": [], "p": 1e-06, "value": 2e-09}'
 

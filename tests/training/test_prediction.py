@@ -19,10 +19,11 @@ from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.data.tokenizers import Numbers
-from chordmixer.models import Model
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
+from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.training import inference
+from chordmixer.training import Experiment, TrainingConfig, inference, train
 from chordmixer.training.embedding import embed
 from chordmixer.training.prediction import predict
 
@@ -349,3 +350,64 @@ def test_killed_and_resumed_it_is_the_same_file(run: Path, fasta: Path, tmp_path
         assert (torn / path.name).read_bytes() == path.read_bytes(), path.name
     report = json.loads(seen.stdout)
     assert all(kills >= 1 for kills, _ in report.values()) and sum(went for _, went in report.values()) >= 4, report
+
+
+# --- What others make of the rows ---
+
+
+def test_classes_may_be_called_as_columns_are(fasta: Path, tmp_path: Path) -> None:
+    names = ["class", "id", "length", "p(class)", "probability", "value"]
+    run = make_run(tmp_path / "run", Classification.of_counts(names, [9, 8, 7, 6, 5, 4]))
+    predict(run, [fasta], tmp_path / "y.tsv")
+    predict(run, [fasta], tmp_path / "y.parquet")
+    columns = ["p(p(class))", "p(id)", "p(length)", "p(class)", "p(probability)", "p(value)"]
+    table = rows(tmp_path / "y.tsv")
+    assert list(table[0]) == ["id", "length", "windows", "class", "probability", *columns]
+    assert pq.read_schema(tmp_path / "y.parquet").names == list(table[0])
+    for row in table:
+        shares = [float(row[name]) for name in columns]
+        assert sum(shares) == pytest.approx(1, abs=1e-5) and row["class"] == names[int(np.argmax(shares))]
+
+
+def test_formulas_are_guarded_where_asked(tmp_path: Path) -> None:
+    ids = ["=cmd|'/C'!A0", "+1", "-2", "@x", "a=b"]
+    (tmp_path / "x.fa").write_text("".join(f">{name}\nACGT\n" for name in ids))
+    run = make_run(tmp_path / "run", Classification.of_counts(["=1+1", "b"], [3, 5]))
+    for mark in ("", "'"):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", safe_cells=bool(mark), force=True)
+        header, *lines = (line.split("\t") for line in (tmp_path / "y.tsv").read_text().splitlines())
+        assert [line[0] for line in lines] == [mark + name for name in ids[:4]] + ["a=b"]
+        assert f"{mark}=1+1" in header and {line[3] for line in lines} <= {f"{mark}=1+1", "b"}
+    with pytest.raises(ValueError, match=r"--safe-cells is for tables that a spreadsheet opens, and .*jsonl is none"):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.jsonl", safe_cells=True)
+
+
+def test_a_terminal_shows_escapes_and_a_pipe_has_the_bytes(
+    fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", Classification.of_counts(["a\x1b[31m", "b"], [3, 5]))
+    for terminal, expected in ((True, rb"a\x1b[31m"), (False, b"a\x1b[31m")):
+        seen = io.TextIOWrapper(io.BytesIO())
+        monkeypatch.setattr(seen, "isatty", lambda answer=terminal: answer, raising=False)
+        monkeypatch.setattr(sys, "stdout", seen)
+        predict(run, [fasta])
+        assert expected in seen.buffer.getvalue().split(b"\n")[0].split(b"\t")  # type: ignore[attr-defined]
+
+
+def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Path, quick_scores: None) -> None:
+    """The same records with the targets i and 1e9 + i: in float32 all of the second are the same number."""
+    found = {}
+    for name, far in (("near", 0), ("far", 1_000_000_000)):
+        lines = [f"r{i},{'A' * (i % 20) + 'C' * (20 - i % 20)},{far + i % 20}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("id,sequence,target\n" + "\n".join(lines) + "\n")
+        task = Files(FilesConfig((str(tmp_path / f"{name}.csv"),)))
+        network = ChordMixerConfig(max_length=20, track_size=2, hidden=8)
+        model = ModelConfig(task.inputs, 1, network=network)
+        training = TrainingConfig(epochs=3, batch_sequences=8, rate=0.02, device="cpu")
+        scores = train(Experiment("files", task.config, model, training), tmp_path / name).scores
+        predict(tmp_path / name, [tmp_path / f"{name}.csv"], tmp_path / f"{name}.tsv")
+        found[name] = {metric: score.value for metric, score in scores.items()}
+        found[f"{name} values"] = [float(row["value"]) - far for row in rows(tmp_path / f"{name}.tsv")]
+    assert np.ptp(found["near values"]) > 1 and found["near"]["r2"] > 0.1
+    np.testing.assert_allclose(found["far values"], found["near values"], atol=1e-4)
+    assert found["far"] == pytest.approx(found["near"], rel=1e-3)

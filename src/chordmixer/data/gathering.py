@@ -16,6 +16,7 @@ from typing import Literal
 
 from numpy import ndarray
 
+from chordmixer.config import check_numbers
 from chordmixer.data.alphabets import Dna, Kmers, Protein
 from chordmixer.data.encoding import OnBad, Tokenizer
 from chordmixer.data.entries import Account, Entry
@@ -51,6 +52,9 @@ class TokenizerConfig:
     """Of dna and protein: further letters of the alphabet are taken as unknown, or have a token each."""
     on_bad: Literal["error", "unknown", "reject"] = "error"
     """Bad characters and numbers: an error, taken as unknown (numbers: as 0), or the record is left out."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, k=(1, 12))
 
 
 def default_cache() -> Path:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.config import check_numbers
 from chordmixer.data import draws
 from chordmixer.data.leakage import copies, digests
 from chordmixer.data.neighbours import clusters
@@ -40,6 +41,7 @@ class SplitConfig:
         if len(self.fractions) != len(PARTS):
             raise ValueError(f"split fractions {list(self.fractions)} are not three: give training, validation, test")
         _check(self.fractions)
+        check_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -276,5 +278,5 @@ def _numbers(values: Sequence[Hashable] | ndarray) -> tuple[ndarray, list[Hashab
 
 
 def _check(fractions: Sequence[float]) -> None:
-    if abs(sum(fractions) - 1) > 1e-6 or min(fractions) <= 0:
+    if not abs(sum(fractions) - 1) <= 1e-6 or not min(fractions) > 0:
         raise ValueError(f"split fractions {list(fractions)} must be above 0 and add up to 1: correct them")

@@ -65,7 +65,7 @@ class Store:
                     )
             store = cls(folder, about)
             store.rows.validate()
-        except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+        except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ValueError(f"{folder} cannot be opened ({reason}): make it anew") from None
         ends = (store.offsets[0], store.offsets[-1], len(store.rows))

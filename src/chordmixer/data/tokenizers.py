@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer import files
-from chordmixer.config import from_dict
+from chordmixer.config import check_numbers, from_dict
 from chordmixer.data.alphabets import Dna, Kmers, Protein
 from chordmixer.data.encoding import FORMAT, OnBad, Tokenizer, as_text, as_utf8, byte_names, count_bytes
 
@@ -125,6 +125,7 @@ class Numbers(Tokenizer):
     name = "numbers"
 
     def __post_init__(self) -> None:
+        check_numbers(self, channels=(1, 1 << 20))
         for name, values in (("mean", self.mean), ("scale", self.scale)):
             fits = len(values) in (0, self.channels) and np.isfinite(values).all()
             if not fits or (name == "scale" and 0 in values):
@@ -226,7 +227,7 @@ def tokenizer_from_json(given: Mapping[str, Any], where: str = FILE) -> Tokenize
     number, name = settings.pop("format", None), settings.pop("tokenizer", None)
     if number != FORMAT:
         raise ValueError(f"{where} has format {number!r}: this version reads {FORMAT}; use the one that wrote it")
-    if name not in TOKENIZERS:
+    if not isinstance(name, str) or name not in TOKENIZERS:
         raise ValueError(f"{where} names tokenizer {name!r}: choose from {', '.join(TOKENIZERS)}")
     return from_dict(TOKENIZERS[name], settings, where)
 

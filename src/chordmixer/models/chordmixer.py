@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from chordmixer import ops
+from chordmixer.config import LONGEST, check_numbers
 from chordmixer.models.norms import Norm
 from chordmixer.packed import Packed
 
@@ -39,9 +40,7 @@ class ChordMixerConfig:
     """Recompute activations from the outputs: training memory does not grow with depth."""
 
     def __post_init__(self) -> None:
-        for name, least in (("max_length", 1), ("track_size", 1), ("hidden", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} is too small: give {least} or more")
+        check_numbers(self, max_length=(1, LONGEST), track_size=(1, 1 << 16), hidden=(1, 1 << 20))
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} is not a share: give 0 or more, and less than 1")
         if self.reversible and self.norm:

@@ -32,7 +32,7 @@ ENCODERS = {
 
 def encoder_class(name: str) -> Any:
     """The class of this name, which holds its config's class as `Config`."""
-    if name not in ENCODERS:
+    if not isinstance(name, str) or name not in ENCODERS:
         raise ValueError(f"encoder {name!r} is not known: choose one of {', '.join(ENCODERS)}")
     module, cls = ENCODERS[name].split(":")
     return getattr(import_module(module), cls)

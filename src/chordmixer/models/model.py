@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +12,10 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from chordmixer import files, ops
-from chordmixer.config import from_dict, to_dict
+from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict, typed
 from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.embeddings import EMBEDDINGS, StartMark
@@ -60,6 +62,7 @@ class ModelConfig:
     """The encoder's own settings, of its class `Config`; `max_length` counts the user's tokens."""
 
     def __post_init__(self) -> None:
+        check_numbers(self, inputs=(1, 1 << 26), outputs=(1, 1 << 24), piece_length=(1, LONGEST))
         own = encoders.encoder_class(self.encoder).Config
         if not isinstance(self.network, own):
             raise ValueError(
@@ -184,16 +187,41 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         if (folder / files.MANIFEST).exists():
             files.verify(folder, ["config.json", "model.safetensors"])
         config = read_config(folder)
-        model = cls(from_dict(ModelConfig, config["model"], f"{folder / 'config.json'}: model"))
+        wanted = from_dict(ModelConfig, config["model"], f"{folder / 'config.json'}: model")
         weights = files.read_tensors(folder / "model.safetensors")
-        shapes = {name: value.shape for name, value in model.state_dict().items()}
+        with without_memory():  # a config may ask for more than there is
+            shapes = {name: value.shape for name, value in cls(wanted).state_dict().items()}
         if odd := sorted(shapes.items() ^ {name: value.shape for name, value in weights.items()}.items()):
             raise ValueError(
                 f"{folder / 'model.safetensors'} does not fit its config.json, first at {odd[0][0]}: "
                 "use the two files of one run"
             )
+        model = cls(wanted)
         model.load_state_dict(weights)
         return model.to(torch.device(device)).eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Shapes have no first values: to draw none would load half of torch's compiler, which takes seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in (nn.init.normal_, Tensor.normal_):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Within it, models are built of shapes alone; weights that no memory could hold are an error."""
+    try:
+        with torch.device("meta"), _Undrawn():
+            yield
+    except (RuntimeError, OverflowError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"a model of these settings has too many weights to count ({reason}): give smaller ones"
+        ) from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -204,6 +232,9 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{folder / 'config.json'} has format {config.get('format')!r}: this version of chordmixer reads "
             f"format {FORMAT}; use the version that wrote it, or train again"
         )
+    kinds = {"task": str, "version": str, "data": dict[str, Any], "model": dict[str, Any], "training": dict[str, Any]}
+    for name in kinds.keys() & config.keys():
+        typed(kinds[name], config[name], f"{folder / 'config.json'}: {name}")
     return config
 
 

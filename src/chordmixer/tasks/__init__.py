@@ -50,7 +50,7 @@ class Task(Protocol):
 
 def task_class(name: str) -> Any:
     """The class of a task, which holds its config's class as `Config`."""
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"task {name!r} is not known: choose one of {', '.join(TASKS)}")
     module, cls = TASKS[name].split(":")
     return getattr(import_module(module), cls)

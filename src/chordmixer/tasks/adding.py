@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.records import Record
 from chordmixer.packed import Packed
@@ -48,6 +49,14 @@ class AddingConfig:
         for name in ("training", "validation", "test"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 0 or more")
+        check_numbers(
+            self,
+            training=(0, MANY),
+            validation=(0, MANY),
+            test=(0, MANY),
+            base_length=(1, MANY),
+            max_length=(0, MANY),
+        )
         if not 2 <= self.min_length <= self.longest:
             raise ValueError(
                 f"lengths from {self.min_length} to {self.longest} are not a range of at least 2 tokens: "

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
+from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.reading import Reading
@@ -77,6 +78,7 @@ class FragmentsConfig:
             )
         if not self.spread >= 0:
             raise ValueError(f"spread={self.spread} is no standard deviation: give 0 or more")
+        check_numbers(self, **dict.fromkeys(PARTS, (1, MANY)), longest=(1, LONGEST), spread=(0, 100))
 
     @property
     def genomes(self) -> FilesConfig:

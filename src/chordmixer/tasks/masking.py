@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account
 from chordmixer.data.gathering import TokenizerConfig, default_cache, gather
@@ -91,6 +92,7 @@ class MaskingConfig:
             )
         if self.segments < 0:
             raise ValueError(f"segments={self.segments} is not a number of segments: give 1 or more, or 0")
+        check_numbers(self, longest=(LEAST, LONGEST), segments=(0, MANY), span=(1, LONGEST))
 
 
 class Masking:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.config import check_numbers
 from chordmixer.data.alleles import AlleleRecords, Alleles, OnMismatch, Window
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
@@ -64,6 +65,7 @@ class VariantsConfig:
         for name in ("window", "longest"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 base or more")
+        check_numbers(self, window=(1, 1 << 30), longest=(1, 1 << 30))
         if self.split.method in ("random", "similarity"):
             raise ValueError(
                 f"split.method={self.split.method!r} would part variants of one locus: give grouped, given or auto"

@@ -9,13 +9,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chordmixer import files
-from chordmixer.config import from_dict, to_dict
+from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict
 from chordmixer.data.records import PairedRecords, Records
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import FORMAT, ModelConfig, read_config
-from chordmixer.tasks import Task, task_class
+from chordmixer.tasks import TASKS, Task, task_class
 from chordmixer.tasks.targets import TokenTarget
 from chordmixer.version import __version__
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "epochs": (1, 10**9),
+    "steps": (0, 10**12),
+    "minutes": (0, 10**7),
+    "batch_sequences": (1, 10**6),
+    "batch_tokens": (0, LONGEST),
+    "accumulate": (1, 10**6),
+    "weight_decay": (0, 1e6),
+    "evaluate_epochs": (1, 10**9),
+    "checkpoint_minutes": (0, 10**7),
+    "workers": (0, 256),
+}
+"""The least and the most of settings of a training."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +89,16 @@ class TrainingConfig:
     """Also write TensorBoard files (needs the `tensorboard` extra)."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_sequences", "accumulate", "evaluate_epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 or more")
+        check_numbers(self, **LIMITS)
         for name in ("rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} is not a share: give more than 0, and 1 or less")
-        if self.steps < 0:
-            raise ValueError(f"steps={self.steps} is not a number of steps: give 1 or more, or 0 for no limit")
         if self.steps and self.minutes:
             raise ValueError(
                 f"steps={self.steps:,} and minutes={self.minutes:g} are both the end of a run: set one of them to 0"
             )
-        if not self.minutes >= 0:
-            raise ValueError(f"minutes={self.minutes} is not a time: give more than 0, or 0 for no limit")
         if self.minutes and self.average:
             raise ValueError(
                 f"average={self.average} is a share of the steps, whose number minutes={self.minutes:g} leaves open: "
@@ -162,6 +170,8 @@ class Experiment:
         for key in ("task", "data", "training"):
             if key not in config:
                 raise ValueError(f"{path} has no {key!r}: it is a model, not a training run; give a run folder")
+        if config["task"] not in TASKS:
+            raise ValueError(f"{path}: task {config['task']!r} is not known: choose one of {', '.join(TASKS)}")
         return Experiment(
             config["task"],
             _part(task_class(config["task"]).Config, config, "data", path),

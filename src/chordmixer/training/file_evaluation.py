@@ -17,6 +17,7 @@ from chordmixer import files
 from chordmixer.data import seen
 from chordmixer.data.columns import no_number
 from chordmixer.data.entries import Account, Entry
+from chordmixer.data.numbers import real_number
 from chordmixer.data.reading import Reading, read
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import formats
@@ -90,7 +91,7 @@ def evaluate_files(
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
     trained, reading = Trained(run, device, batch_tokens), reading or Reading()
-    target, separator = trained.answers.target, trained.config.get("data", {}).get("separator", ";")
+    target, separator = trained.answers.target, trained.separator
     known = seen.load(trained.folder)
     account, rows = Account() if account is None else account, Rows()
     entries = _answered(read(paths, reading, account), target, reading.on_unmatched == "reject", account)
@@ -152,11 +153,9 @@ def save(folder: Path, found: FilesEvaluation, run: Path | str, paths: Sequence[
         },
     )
     rows, target = found.rows, found.answers.target
-    schema = schema_of(found.answers)
     truth = pa.float64() if isinstance(target, Regression) else pa.list_(pa.string())
     truth = pa.string() if isinstance(target, Classification) else truth
-    first = [pa.field(name, kind) for name, kind in (*RECORD.items(), ("truth", truth), ("seen", pa.string()))]
-    schema = pa.schema([*first, *(schema.field(i) for i in range(len(RECORD), len(schema)))])
+    schema = schema_of(found.answers, {**RECORD, "truth": truth, "seen": pa.string()})
     known = [rows.names, rows.lengths, rows.windows, _named(rows.truth, target), rows.seen]
     batch = formats.batch_of(schema, [*known, *columns_of(found.answers, np.concatenate(rows.outputs), None)])
     form = formats.Tsv()
@@ -211,10 +210,7 @@ def _target(entry: Entry, target: Regression | Classification | MultiLabel, sepa
 
 
 def _number(entry: Entry) -> float:
-    try:
-        number = float(entry.label or "")
-    except ValueError:
-        number = math.nan
+    number = real_number(entry.label or "")
     if not math.isfinite(number):
         raise ValueError(f"{entry.place} ({entry.id}) has {entry.label!r} for a number: give a finite one")
     return number

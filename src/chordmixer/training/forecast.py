@@ -175,6 +175,24 @@ def scored_lengths(task: Task) -> dict[str, list[int]]:
     return {part: strands * list(task.records(part).lengths) for part in ("validation", "test")}
 
 
+def check_room(
+    experiment: Experiment, lengths: Sequence[int], device: torch.device, name: Callable[[int], str]
+) -> None:
+    """Refuse a run that needs far more memory than there is, before any of it is taken.
+
+    Of encoders without a count of their memory, only weights, gradients and moments are counted.
+    """
+    if experiment.model.encoder == memory.COUNTED:
+        check_fits(forecast(experiment, lengths, device, name))
+        return
+    needed, free = 16 * memory.weights(experiment.model), free_bytes(device)
+    if needed > TOLERANCE * free:
+        raise ValueError(
+            f"the weights of this {experiment.model.encoder} need about {size(needed)} of memory in training, and "
+            f"{device.type} has {size(free)} free: give smaller numbers in model.network"
+        )
+
+
 def check_fits(forecast: Forecast) -> None:
     """Refuse a run whose largest batch needs far more memory than there is."""
     if forecast.peak > TOLERANCE * forecast.free:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,13 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chordmixer import files
+from chordmixer.data.numbers import written
 
 GROUP_BYTES = 32 << 20
 """About the size of a Parquet file's row groups, which a reader holds one at a time."""
-PLACES = {"value": ".7g", "truth": ".7g"}
-"""How a TSV has the numbers of a column; six digits behind the point elsewhere."""
+EXACT = {"value", "truth"}
+"""Columns whose numbers a TSV has with all their digits; six behind the point elsewhere."""
 FLOAT32 = ".9g"
 """Digits from which a float32 is read back exactly."""
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet takes for a formula."""
 
 
 class Format(Protocol):
@@ -39,18 +42,41 @@ class Format(Protocol):
 
 
 class Tsv:
-    """A header, then a line a record; a vector has a column a number, the items of other lists are joined by `;`."""
+    """A header, then a line a record; a vector has a column a number, the items of other lists are joined by `;`.
+
+    With `safe_cells`, a text that a spreadsheet would run as a formula has an apostrophe before it.
+    """
+
+    def __init__(self, safe_cells: bool = False) -> None:
+        self.safe_cells = safe_cells
 
     def head(self, schema: pa.Schema) -> bytes:
-        return self._line([name for field in schema for name in _column_names(field)])
+        return self._line([self._text(name) for field in schema for name in _column_names(field)])
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         named = zip(batch.schema.names, batch.columns, strict=True)
-        columns = [cells for name, column in named for cells in _cells(name, column)]
+        columns = [cells for name, column in named for cells in self._cells(name, column)]
         return b"".join(self._line(cells) for cells in zip(*columns, strict=True))
 
     def finish(self, partial: Path, out: Path) -> None:
         partial.replace(out)
+
+    def _cells(self, name: str, column: pa.Array) -> Iterator[list[str]]:
+        """The text of each of its columns."""
+        if pa.types.is_fixed_size_list(column.type):
+            yield from ([format(value, FLOAT32) for value in own] for own in _matrix(column).T.tolist())
+        else:
+            yield [self._cell(value, name in EXACT) for value in column.to_pylist()]
+
+    def _cell(self, value: Any, exact: bool) -> str:
+        if isinstance(value, float):
+            return written(value) if exact else f"{value:.6f}"
+        if isinstance(value, list):
+            value = ";".join(value)
+        return self._text(value) if isinstance(value, str) else str(value)
+
+    def _text(self, text: str) -> str:
+        return f"'{text}" if self.safe_cells and text.startswith(FORMULAS) else text
 
     def _line(self, cells: Sequence[str]) -> bytes:
         line = "\t".join(cells)
@@ -76,7 +102,8 @@ class Jsonl:
         return b""
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in batch.to_pylist())
+        rows = (json.dumps(files.finite(row), ensure_ascii=False) for row in batch.to_pylist())
+        return b"".join(row.encode() + b"\n" for row in rows)
 
     def finish(self, partial: Path, out: Path) -> None:
         partial.replace(out)
@@ -136,7 +163,8 @@ class Npy(_Arrow):
         partial.unlink()
 
 
-FORMATS: dict[str, type[Format]] = {".tsv": Tsv, ".csv": Csv, ".jsonl": Jsonl, ".parquet": Parquet, ".npy": Npy}
+TABLES: dict[str, type[Tsv]] = {".tsv": Tsv, ".csv": Csv}
+FORMATS: dict[str, Callable[[], Format]] = {**TABLES, ".jsonl": Jsonl, ".parquet": Parquet, ".npy": Npy}
 
 
 def files_of(out: Path) -> list[Path]:
@@ -148,6 +176,13 @@ def files_of(out: Path) -> list[Path]:
     return [out, out.with_suffix(".ids.txt")] if out.suffix == ".npy" else [out]
 
 
+def format_of(ending: str, safe_cells: bool) -> Format:
+    """The format of files that end so; only tables of text have cells that a spreadsheet could run."""
+    if ending in TABLES:
+        return TABLES[ending](safe_cells)
+    return FORMATS[ending]()
+
+
 def batch_of(schema: pa.Schema, columns: Sequence[Any]) -> pa.RecordBatch:
     """Columns of plain lists or of Arrow arrays, in the schema's order."""
     try:
@@ -156,24 +191,10 @@ def batch_of(schema: pa.Schema, columns: Sequence[Any]) -> pa.RecordBatch:
         raise ValueError(f"{error.object!a} is an id that is not Unicode: rename that record") from None
 
 
-def _cell(value: Any, places: str) -> str:
-    if isinstance(value, list):
-        return ";".join(value)
-    return format(value, places) if isinstance(value, float) else str(value)
-
-
 def _column_names(field: pa.Field) -> list[str]:
     if not pa.types.is_fixed_size_list(field.type):
         return [field.name]
     return [f"{field.name}_{number}" for number in range(field.type.list_size)]
-
-
-def _cells(name: str, column: pa.Array) -> Iterator[list[str]]:
-    """The text of each of its columns."""
-    if pa.types.is_fixed_size_list(column.type):
-        yield from ([format(value, FLOAT32) for value in own] for own in _matrix(column).T.tolist())
-    else:
-        yield [_cell(value, PLACES.get(name, ".6f")) for value in column.to_pylist()]
 
 
 def _matrix(vectors: pa.Array) -> np.ndarray:

@@ -78,6 +78,8 @@ class Trained:
         self.config = read_config(self.folder)
         self.cut: int | None = (self.config.get("data") or {}).get("cut")
         """Tokens at which records are cut, as they were in training; None: never."""
+        self.separator = str((self.config.get("data") or {}).get("separator", ";")) or ";"
+        """What stands between the labels of a record that has several."""
         self.half = self.config.get("training", {}).get("precision") == "bf16"
         self._check_parts()
         threads.choose_for_answers(self.model)

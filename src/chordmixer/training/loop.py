@@ -14,6 +14,7 @@ from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from torch import Tensor
 
+from chordmixer import terminal
 from chordmixer.data import Batch, Records, draws
 from chordmixer.models import Model
 from chordmixer.training import checkpoints, outcome, pace, ranks, starting
@@ -23,9 +24,8 @@ from chordmixer.training.budget import Budget
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths, open_folder
-from chordmixer.training.forecast import check_fits, forecast, largest
+from chordmixer.training.forecast import check_room, largest
 from chordmixer.training.interrupts import Interrupted, Interrupts
-from chordmixer.training.memory import COUNTED
 from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
 from chordmixer.training.provenance import recording
@@ -46,7 +46,7 @@ def train(
     experiment: Experiment, out: Path | str, *, resume: bool = False, console: Console | None = None
 ) -> Evaluation:
     """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set."""
-    return Run(experiment, Path(out), resume, console or Console()).train()
+    return Run(experiment, Path(out), resume, console or terminal.console()).train()
 
 
 class Run:
@@ -62,13 +62,12 @@ class Run:
         for records in (self.training, self.validation, self.test):
             check_lengths(records, experiment.model.network.max_length, self.config)
         self.loader = ranks.loader(self.training, self.config, self.accelerator)
+        check_room(experiment, self.training.lengths, self.accelerator.device, self.training.name)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
         starting.begin(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
-        if experiment.model.encoder == COUNTED:
-            check_fits(forecast(experiment, self.training.lengths, self.accelerator.device, self.training.name))
         if self.main:
             open_folder(experiment, out, resume)
         self.wrapped = self.accelerator.prepare(self.model)

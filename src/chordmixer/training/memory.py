@@ -30,7 +30,7 @@ import torch
 from chordmixer import ops
 from chordmixer.models.chordmixer import ChordMixerConfig, depth
 from chordmixer.models.heads import HEADS
-from chordmixer.models.model import Model, ModelConfig
+from chordmixer.models.model import Model, ModelConfig, without_memory
 from chordmixer.models.strategies import STRATEGIES
 from chordmixer.packed import Packed
 from chordmixer.training import frozen, on_kernels
@@ -81,7 +81,7 @@ def weights(model: ModelConfig, freeze: bool = False) -> int:
     >>> weights(model), weights(model, freeze=True)
     (455010, 354)
     """
-    with torch.device("meta"):  # counts without memory
+    with without_memory():
         built = Model(model)
         if freeze:
             built.freeze()

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self
@@ -21,8 +22,10 @@ import pyarrow as pa
 import torch
 
 from chordmixer import files
+from chordmixer.config import check_numbers, from_dict
+from chordmixer.terminal import printable
 from chordmixer.training import threads
-from chordmixer.training.formats import FORMATS, Tsv, files_of
+from chordmixer.training.formats import TABLES, Tsv, files_of, format_of
 from chordmixer.training.inference import Item
 
 SECONDS = 1.0
@@ -53,7 +56,7 @@ def opened(
 ) -> Iterator[Sink]:
     """The sink of an output, put in place when the block ends well; `settings` are all that its rows depend on."""
     if str(out) == "-":
-        yield Standard(schema)
+        yield Standard(schema, bool(settings.get("safe_cells")))
         return
     with Partial(Path(out), schema, settings, resume, force) as partial:
         yield partial
@@ -93,10 +96,10 @@ def check(out: Path | str, inputs: Sequence[Path | str], kinds: Sequence[str], r
 
 
 class Standard:
-    """Standard output, in TSV."""
+    """Standard output, in TSV; on a terminal, not in a file or a pipe, control characters are escapes."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.format = Tsv()
+    def __init__(self, schema: pa.Schema, safe_cells: bool = False) -> None:
+        self.format, self.seen = Tsv(safe_cells), sys.stdout.isatty()
         self._write(self.format.head(schema))
 
     def has(self, window: Sequence[Item]) -> bool:
@@ -106,6 +109,7 @@ class Standard:
         self._write(self.format.rows(batch))
 
     def _write(self, data: bytes) -> None:
+        data = printable(data.decode()).encode() if self.seen else data
         try:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
@@ -114,12 +118,39 @@ class Standard:
             raise ValueError("whoever read standard output has closed it: not all rows were written") from None
 
 
+def check_cells(out: Path | str, safe_cells: bool) -> None:
+    """Refuse an option that would do nothing."""
+    if safe_cells and str(out) != "-" and Path(out).suffix not in TABLES:
+        raise ValueError(
+            f"--safe-cells is for tables that a spreadsheet opens, and {out} is none: name a .tsv or .csv file"
+        )
+
+
+@dataclass(frozen=True)
+class _Journal:
+    """What OUT.journal says."""
+
+    settings: dict[str, Any]
+    windows: int
+    """Of the input that rows are there for."""
+    bytes: int
+    """Where these end."""
+    input: str
+    """The hash of the windows."""
+    threads: int = 0
+    """That torch computed with; 0: not known."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
 class Partial:
     """A file in the making, locked against other processes."""
 
     def __init__(self, out: Path, schema: pa.Schema, settings: dict[str, Any], resume: bool, force: bool) -> None:
         self.out, self.partial, self.journal = out, _partial(out), _journal(out)
-        self.format, self.schema, self.settings = FORMATS[out.suffix](), schema, settings
+        self.format, self.schema = format_of(out.suffix, bool(settings.get("safe_cells"))), schema
+        self.settings = settings
         self.fresh = force or not (resume and self.partial.exists() and self.journal.exists())
         self.hash = hashlib.blake2b(digest_size=16)
         self.windows = self.done = 0
@@ -152,14 +183,14 @@ class Partial:
         self.file.write(self.format.head(self.schema))
 
     def _go_on(self) -> None:
-        known = files.read_json(self.journal)
         try:
-            begun, self.done, self.digest, end = (known[key] for key in ("settings", "windows", "input", "bytes"))
-            odd = next((key for key, value in self.settings.items() if begun.get(key) != value), None)
-            torn = end > self.partial.stat().st_size
-            threads.keep(known.get("threads", 0))
-        except (KeyError, AttributeError, TypeError):
+            known = from_dict(_Journal, files.read_json(self.journal), self.journal.name)
+        except ValueError:
             raise ValueError(f"{self.journal} is damaged: start again with --force") from None
+        threads.keep(known.threads)
+        self.done, self.digest, end = known.windows, known.input, known.bytes
+        odd = next((key for key, value in self.settings.items() if known.settings.get(key) != value), None)
+        torn = end > self.partial.stat().st_size
         if odd is not None:
             what = odd if odd in NOT_OPTIONS else f"--{odd.replace('_', '-')}"
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def predict(
     reading: Reading | None = None,
     batch_tokens: int | None = None,
     device: str | None = None,
+    safe_cells: bool = False,
     resume: bool = False,
     force: bool = False,
     say: Callable[[str], None] = to_stderr,
@@ -40,12 +41,15 @@ def predict(
     """Write a row a record, in the order of the input, to a .tsv, .csv, .jsonl or .parquet file, or as TSV for `-`.
 
     Columns: id, length, windows; then for classes the most probable one with its calibrated probability, and that of
-    each class under its name; for several labels those above 0.5, and the probability of each; or the value.
+    each class under its name; for several labels those above 0.5, and the probability of each; or the value. A class
+    that is called as another column is has the column p(NAME). Ids and classes stay as they are, unless `safe_cells`
+    puts an apostrophe before those that a spreadsheet would run as formulas (TSV and CSV).
     A record above the model's max_length is an error, or with `over_length="windows"` cut into windows of max_length
     that overlap by half: its outputs are the mean of the windows', each weighted by its length. With
     `over_length="reject"` it has no row and stands in the account.
     Labels that stand in the files are not looked at. Records read = rows + those that the account has as rejected.
     """
+    outputs.check_cells(out, safe_cells)
     if not outputs.check(out, paths, KINDS, resume, force):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
@@ -57,29 +61,47 @@ def predict(
         return columns_of(trained.answers, trained.outputs(window, pieces), min_confidence)
 
     work = Work(trained, paths, unlabelled(reading or Reading()), over_length, on_bad, say)
-    return work.write(out, schema, rows, {"min_confidence": min_confidence}, resume=resume, force=force)
+    settings = {"min_confidence": min_confidence, "safe_cells": safe_cells}
+    return work.write(out, schema, rows, settings, resume=resume, force=force)
 
 
 # --- Columns ---
 
 
-def schema_of(answers: Answers) -> pa.Schema:
+def schema_of(answers: Answers, first: Mapping[str, pa.DataType] = RECORD) -> pa.Schema:
+    """The columns of an answer behind those of a record, or others that come `first`."""
     target = answers.target
     if isinstance(target, Regression):
-        return pa.schema({**RECORD, "value": pa.float64()})
-    first = {"class": pa.string(), "probability": pa.float64()}
+        return pa.schema({**first, "value": pa.float64()})
+    own = {"class": pa.string(), "probability": pa.float64()}
     if isinstance(target, MultiLabel):
-        first = {"labels": pa.list_(pa.string())}
-    taken = {*RECORD, "class", "probability", "labels", "value"}
-    named = {f"p({label})" if label in taken else label: pa.float64() for label in target.labels}
-    return pa.schema({**RECORD, **first, **named})
+        own = {"labels": pa.list_(pa.string())}
+    fixed = {**first, **own}
+    names = column_names(target.labels, {*fixed, "labels", "value"})
+    return pa.schema({**fixed, **dict.fromkeys(names, pa.float64())})
+
+
+def column_names(labels: Sequence[str], taken: Collection[str]) -> list[str]:
+    """A column for each label: its name, or p(NAME) where that is taken, or p(p(NAME)) and so on.
+
+    >>> column_names(["class", "p(class)", "worm"], {"id", "class"})
+    ['p(p(class))', 'p(class)', 'worm']
+    """
+    used, found = {*taken, *labels}, []
+    for label in labels:
+        name = label
+        while name in taken or (name != label and name in used):
+            name = f"p({name})"
+        used.add(name)
+        found.append(name)
+    return found
 
 
 def columns_of(answers: Answers, given: ndarray, min_confidence: float | None) -> list[Any]:
     """The answers' columns; numbers are rounded here, so that all formats hold the same."""
     target = answers.target
     if isinstance(target, Regression):
-        return [[float(f"{value:.7g}") for value in target.values(given).tolist()]]
+        return [[target.rounded(value) for value in target.values(given).tolist()]]
     shares = answers.probabilities(given)
     shown = [[round(share, 6) for share in column] for column in shares.T.tolist()]
     if isinstance(target, MultiLabel):

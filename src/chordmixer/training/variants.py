@@ -14,7 +14,7 @@ import torch
 from numpy import ndarray
 
 from chordmixer import files
-from chordmixer.config import from_dict
+from chordmixer.config import from_dict, typed
 from chordmixer.data.alleles import Alleles, OnMismatch, Window
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reference import Reference
@@ -22,13 +22,12 @@ from chordmixer.data.variants import VariantColumns, is_vcf, of_line, read_varia
 from chordmixer.data.vcf import HEADER, Line, Variant, header_line, open_vcf, with_scores, writing
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
-from chordmixer.tasks.variants import VariantsConfig, context_number
+from chordmixer.tasks.variants import CONTEXTS, VariantsConfig, context_number
 from chordmixer.training import formats, outputs
-from chordmixer.training.answers import Answers
 from chordmixer.training.inference import BATCHES, Item, Trained
 from chordmixer.training.prediction import KINDS, columns_of, schema_of
 from chordmixer.training.progress import Pace
-from chordmixer.training.rows import RECORD, to_stderr
+from chordmixer.training.rows import to_stderr
 from chordmixer.version import __version__
 
 T = TypeVar("T")
@@ -52,6 +51,8 @@ class ScoringConfig:
     """Most tokens at once; None: by the device."""
     device: str | None = None
     """auto, cpu or cuda."""
+    safe_cells: bool = False
+    """Put an apostrophe before cells of a TSV that a spreadsheet would run as formulas."""
 
 
 def score(
@@ -74,6 +75,7 @@ def score(
     """
     config = config or ScoringConfig()
     as_vcf = str(out).endswith((".vcf", ".vcf.gz"))
+    outputs.check_cells(out, config.safe_cells)
     if not outputs.check(out, [path, reference], (".vcf", ".gz") if as_vcf else KINDS, resume, force):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
@@ -98,8 +100,10 @@ class _Scorer:
         if self.trained.config.get("task") != "variants":
             raise ValueError(f"{run} is a run of {self.trained.config.get('task')}: give one of chordmixer variants")
         files.verify(self.trained.folder, ["data.json"])
-        self.contexts: list[str] = files.read_json(self.trained.folder / "data.json")["contexts"]
-        data = from_dict(VariantsConfig, self.trained.config["data"], f"{run}: data")
+        about = files.read_json(self.trained.folder / "data.json")
+        self.contexts = _contexts(about.get("contexts"), f"{self.trained.folder / 'data.json'}: contexts")
+        path = self.trained.folder / "config.json"
+        data = from_dict(VariantsConfig, self.trained.config.get("data"), f"{path}: data")  # type: ignore[arg-type]
         self.alleles = Alleles(Reference(reference), data.window, data.longest, config.on_mismatch)
         self.said = {} if config.context is None else {"context": config.context}
         self.chunk = max(1, min(4096, BATCHES * self.trained.batch_tokens // (2 * data.window)))
@@ -141,12 +145,12 @@ class _Scorer:
             return iter(())
         rows, answers = np.concatenate(self._outputs(kept)), self.trained.answers
         if isinstance(answers.target, Regression):
-            return iter(answers.target.values(rows).tolist())
-        return iter(answers.probabilities(rows)[:, 1].tolist())
+            return iter([answers.target.rounded(value) for value in answers.target.values(rows).tolist()])
+        return iter([float(f"{share:.6g}") for share in answers.probabilities(rows)[:, 1].tolist()])
 
     def write_table(self, path: Path | str, out: Path | str, resume: bool, force: bool) -> None:
         answers = self.trained.answers
-        schema, settings = _table_schema(answers), self._settings()
+        schema, settings = schema_of(answers, OWN), self._settings()
         variants = read_variants(path, self.config.columns, told=TOLD)
         with outputs.opened(out, schema, settings, resume=resume, force=force) as sink:
             for group in _groups(variants, self.chunk):
@@ -198,10 +202,12 @@ class _Scorer:
         return rows
 
 
-def _table_schema(answers: Answers) -> pa.Schema:
-    """The variant, then the answer as `predict` has it."""
-    given = [field for field in schema_of(answers) if field.name not in RECORD]
-    return pa.schema({**OWN, **{f"p({f.name})" if f.name in OWN else f.name: f.type for f in given}})
+def _contexts(given: Any, where: str) -> list[str]:
+    """The names of the contexts that a run has learnt."""
+    names: list[str] = typed(list[str], given, where)
+    if len(names) > CONTEXTS:
+        raise ValueError(f"{where} has {len(names):,} names, above the {CONTEXTS} of a model: use another copy")
+    return names
 
 
 def _groups(things: Iterator[T], size: int) -> Iterator[list[T]]:

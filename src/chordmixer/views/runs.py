@@ -183,7 +183,8 @@ def _event(given: Any) -> dict[str, Any]:
 def _check_score(name: str, value: float | None) -> None:
     """A metric may be undefined, but never be what no model can reach."""
     low, high = metrics.within(name)
-    if value is not None and math.isfinite(value) and not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:
+    known = value is not None and math.isfinite(value)
+    if known and not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:  # type: ignore[operator]
         raise ValueError(f"{name}={value:g} cannot be")
 
 

@@ -17,9 +17,14 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from chordmixer.config import LONGEST, check_numbers
 from chordmixer.moving import Layout
 from chordmixer.packed import Packed
 
+MOST = {"max_length": LONGEST, "layers": 1000, "halvings": 40}
+"""Of what a config counts."""
+OTHERS = 1 << 20
+"""Of anything else that it counts, such as channels and heads."""
 FULL = 0.75
 """Sequences are padded together if each fills at least this share of its row."""
 SPARE = 1 << 17
@@ -32,11 +37,9 @@ ALIGNED = 8
 
 
 def check_settings(config: Any) -> None:
-    """Whole numbers are 1 or more, `dropout` is a share, `heads` divide `width`: for a config's `__post_init__`."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if type(value) is int and value < 1:
-            raise ValueError(f"{field.name}={value} is too small: give 1 or more")
+    """Counts are within limits, `dropout` is a share, `heads` divide `width`: for a config's `__post_init__`."""
+    counts = [field.name for field in fields(config) if type(getattr(config, field.name)) is int]
+    check_numbers(config, **{name: (1, MOST.get(name, OTHERS)) for name in counts})
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout={config.dropout} is not a share: give 0 or more, and less than 1")
     if hasattr(config, "heads") and config.width % config.heads:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
 
+from chordmixer.config import check_numbers
 from chordmixer.data.entries import Account
 from chordmixer.data.texts import class_files
 from chordmixer.tasks.lra import Part, in_chunks
@@ -56,6 +57,7 @@ class ImageConfig:
     def __post_init__(self) -> None:
         if self.validation < 1:
             raise ValueError(f"validation={self.validation} is not a number of pictures: give 1 or more")
+        check_numbers(self)
 
 
 class Image:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
+from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.tasks.lra import RELEASE, BytesRecords, Part, in_chunks, made_once
 from chordmixer.tasks.lra.formulas import CLOSE, MAX, MED, MIN, SM, TOKENS, reordered
@@ -64,6 +65,8 @@ class ListOpsConfig:
         for name in ("training", "validation", "test", "orders"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 1 or more")
+        counted = dict.fromkeys(("training", "validation", "test", "orders"), (1, MANY))
+        check_numbers(self, **counted, max_length=(0, LONGEST), max_depth=(-MANY, 100))
         if not 2 <= self.max_arguments <= 100:
             raise ValueError(f"max_arguments={self.max_arguments} is not from 2 to 100: give such a number")
         if self.min_length < 3 or self.max_length < self.min_length + 2:

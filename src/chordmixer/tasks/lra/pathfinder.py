@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
+from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.tasks.lra import RELEASE, BytesRecords, Part, in_chunks, made_once
 from chordmixer.tasks.lra.snakes import Look, pictures
@@ -68,6 +69,7 @@ class PathfinderConfig:
         for name in ("training", "validation", "test"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is not a number of pictures: give 1 or more")
+        check_numbers(self, **dict.fromkeys(("training", "validation", "test"), (1, MANY)))
 
 
 class Pathfinder:

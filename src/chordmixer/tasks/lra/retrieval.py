@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chordmixer.config import check_numbers
 from chordmixer.data.records import Record
 from chordmixer.data.splits import PARTS
 from chordmixer.packed import Packed
@@ -67,6 +68,7 @@ class RetrievalConfig:
                 raise ValueError(
                     f"{name}={getattr(self, name)} is not a number of pairs: give 1 or more, or 0 for all"
                 )
+        check_numbers(self)
 
 
 class Retrieval:

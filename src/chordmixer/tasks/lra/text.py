@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from chordmixer.config import check_numbers
 from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.tables import table_rows
@@ -53,6 +54,7 @@ class TextConfig:
             raise ValueError(f"length={self.length} is not a number of bytes: give 1 or more")
         if self.validation < 1:
             raise ValueError(f"validation={self.validation} is not a number of reviews: give 1 or more")
+        check_numbers(self)
 
 
 class Text:

@@ -1,0 +1,143 @@
+"""Values of any type in the JSON files of a run: each command ends well, or with one line that names the file."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chordmixer import files, recipes
+from chordmixer.config import override
+from chordmixer.tasks.files import FilesConfig
+from chordmixer.training import evaluation, outcome, train
+
+Command = Callable[..., tuple[int, str, str]]
+VALUES: list[Any] = [
+    None,
+    [],
+    {},
+    "",
+    "\x1b[31m",
+    "9" * 500,
+    -1,
+    1.5,
+    1e308,
+    10**30,
+    2**40,
+    True,
+    [None],
+    {"a": None},
+]
+DEEP: Any = 0
+for _ in range(400):
+    DEEP = {"a": [DEEP]}
+EACH = 5
+"""Mutants of a file; each stands for some hundreds that were tried."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of files in a mutant mean nothing here."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained for one epoch, with baselines: only to be read."""
+    folder = tmp_path_factory.mktemp("hostile") / "run"
+    given = {"model": {"network": {"track_size": 2, "hidden": 4}}, "training": {"epochs": 1, "device": "cpu"}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "RESAMPLES", 5)
+        train(override(recipes.files(FilesConfig(tuple(motifs)), lambda _: None), given), folder)
+        outcome.compare(folder, lambda _: None)
+    return folder
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of everything in nested lists and tables but the whole."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, part in inside:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def changed(given: Any, chance: random.Random) -> tuple[Any, str]:
+    """With one value removed, or another in its place; and which."""
+    *parents, last = chance.choice([*places(given)])
+    part = given
+    for key in parents:
+        part = part[key]
+    if chance.random() < 0.2:
+        del part[last]
+        return given, f"{parents} {last} removed"
+    part[last] = chance.choice([*VALUES, DEEP])
+    return given, f"{parents} {last}"
+
+
+COMMANDS = {
+    "config.json": ["report", "predict", "embed", "evaluate"],
+    "labels.json": ["report", "predict", "embed", "evaluate"],
+    "tokenizer.json": ["predict", "embed"],
+    "data.json": ["report"],
+    "evaluation-test.json": ["report"],
+    "baselines.json": ["report"],
+    "metrics.jsonl": ["report"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_one_line_that_names_the_file(
+    chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path, name: str
+) -> None:
+    chance = random.Random(7)
+    refused = 0
+    for number in range(EACH):
+        folder = tmp_path / str(number)
+        shutil.copytree(run, folder)
+        first, *rest = (run / name).read_text().splitlines() if name.endswith("l") else [(run / name).read_text()]
+        mutant, what = changed(json.loads(first), chance)
+        (folder / name).write_text("\n".join([json.dumps(mutant), *([first] if name.endswith("l") else []), *rest]))
+        files.write_manifest(folder, [name])
+        words = {
+            "predict": ["predict", folder, motifs[0], "-o", folder / "y.tsv"],
+            "embed": ["embed", folder, motifs[0], "-o", folder / "y.parquet"],
+            "evaluate": ["evaluate", folder, *motifs],
+        }
+        for command in COMMANDS[name]:
+            code, out, errors = chordmixer(*words.get(command, [command, folder]))
+            assert code in (0, 2) and "\x1b" not in out + errors, f"{command}, {what}: {errors}"
+            if code:
+                refused += 1
+                assert errors.count("\n") == 1 and len(errors) < 1000, f"{command}, {what}: {errors}"
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", {"data": []}),
+        ("config.json", {"model": {"encoder": []}}),
+        ("config.json", {"training": {"epochs": 2**70}}),
+        ("labels.json", {"temperature": 0}),
+        ("labels.json", {"target": {"kind": "regression", "mean": "x"}}),
+        ("labels.json", {"both_strands": None}),
+        ("tokenizer.json", {"tokenizer": ["dna"]}),
+    ],
+    ids=str,
+)
+def test_what_broke_before(
+    chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    files.write_json(folder / name, files.read_json(folder / name) | change)
+    files.write_manifest(folder, [name])
+    commands = [["predict", folder, motifs[0]], ["evaluate", folder, *motifs]]
+    for words in commands if "training" not in change else [["train", "--resume", folder]]:
+        code, _, errors = chordmixer(*words)
+        assert code == 2 and errors.count("\n") == 1 and name in errors, errors
