@@ -148,6 +148,39 @@ def test_sweep_removes_strays_and_nothing_else(folder: Path) -> None:
     assert sorted(folder.rglob("*")) == kept and list(folder.parent.iterdir()) == [folder]
 
 
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    """Neither under the name that is asked for, nor under the temporary one of earlier versions."""
+    target = tmp_path / "target"
+    target.write_text("mine")
+    for name in ("x.txt", ".writing-x.txt", "log.jsonl"):
+        (tmp_path / name).symlink_to(target)
+    files.write_text(tmp_path / "x.txt", "new")
+    with pytest.raises(ValueError, match=r"log\.jsonl is a symbolic link: nothing is written through one; remove it"):
+        files.append_text(tmp_path / "log.jsonl", "line")
+    assert target.read_text() == "mine" and (tmp_path / "x.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_a_manifest_fits_its_files_whenever_a_kill_comes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """A rename each: the manifest, two files, the manifest."""
+    replace, calls = Path.replace, iter(range(9))
+
+    def killed(path: Path, to: Path) -> Path:
+        if next(calls) == writes:
+            raise KeyboardInterrupt
+        return replace(path, to)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed)
+        files.write_recorded(folder, {"a.txt": b"second", "b.bin": b"second"})
+    files.verify(folder, ["a.txt", "b.bin"])
+    files.write_recorded(folder, {"a.txt": b"third"})
+    files.verify(folder, ["a.txt", "b.bin"])
+    assert isinstance(files.read_json(folder / files.MANIFEST)["a.txt"], str)
+
+
 def test_manifest_grows(folder: Path) -> None:
     files.write_text(folder / "c.txt", "third")
     files.write_manifest(folder, ["c.txt"])

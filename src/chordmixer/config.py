@@ -37,6 +37,29 @@ def to_dict(config: Any) -> dict[str, Any]:
     return asdict(config)
 
 
+def compared(config: Any) -> Any:
+    """The plain values of the fields that two equal configs share: not where files lie."""
+    if is_dataclass(config):
+        return {f.name: compared(getattr(config, f.name)) for f in fields(config) if f.compare}
+    return list(config) if isinstance(config, tuple) else config
+
+
+def first_difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first setting of both in which two nested dictionaries differ, and its two values.
+
+    >>> first_difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
+    ('a.c', 2, 3)
+    """
+    for name in (name for name in here if name in there):
+        own, other = here[name], there[name]
+        if isinstance(own, Mapping) and isinstance(other, Mapping):
+            if found := first_difference(own, other):
+                return f"{name}.{found[0]}", *found[1:]
+        elif own != other:
+            return name, own, other
+    return None
+
+
 def from_dict(cls: type[T], given: Mapping[str, Any], where: str, *, undefined: bool = False) -> T:
     """A dataclass from a dictionary that may leave out what has a default; `where` stands in errors.
 

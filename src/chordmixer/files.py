@@ -10,9 +10,11 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from chordmixer import temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MANIFEST = "manifest.json"
-TEMPORARY = ".writing-"
-"""Prefix of names that are not yet whole; `sweep` removes what a killed process left."""
-
 BLOCK = 4096
 """Bytes that the smallest file takes on a disk."""
 
@@ -36,13 +35,32 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def _write(path: Path, made: Callable[[], bytes], needed: int) -> None:
     """What `made` gives while nobody else writes into the folder, of about `needed` bytes."""
-    temporary = path.with_name(TEMPORARY + path.name)
-    with _whole(path, needed, temporary):
+    with _explaining(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _in_turn(path.parent):
-            _write_through(temporary, made())
-            temporary.replace(path)
-        flush(path.parent)
+        with _in_turn(path.parent), replacing(path) as file:
+            file.write(made())
+
+
+@contextmanager
+def replacing(path: Path, sweeping: bool = False) -> Iterator[BinaryIO]:
+    """A file under a temporary name, which takes the place of `path` when the block ends well.
+
+    With `sweeping`, what killed writers left in the folder is removed first.
+    """
+    folder = path.absolute().parent
+    if sweeping:
+        temporary.sweep(folder)
+    new, file = temporary.new_file(folder)
+    try:
+        with file:
+            yield file
+            _flush_file(file)
+            new.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
+    flush(folder)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -51,12 +69,22 @@ def write_text(path: Path, text: str) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Add to a file; what a kill tears is the end of its last line."""
-    with _whole(path, len(text)), path.open("a") as file:
-        file.write(text)
+    with _explaining(path, len(text)), open_own(path, os.O_APPEND) as file:
+        file.write(text.encode())
+
+
+def open_own(path: Path, flags: int) -> BinaryIO:
+    """Open a file of a known name for writing, or make it; one that is a symbolic link is refused."""
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o666), "wb")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{path} is a symbolic link: nothing is written through one; remove it") from None
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, _json(value))
+    write_bytes(path, json_bytes(value))
 
 
 def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -64,10 +92,11 @@ def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
     Processes that do so at the same time lose nothing of each other's.
     """
-    _write(path, lambda: _json(change(read_json(path) if path.exists() else {})), BLOCK)
+    _write(path, lambda: json_bytes(change(read_json(path) if path.exists() else {})), BLOCK)
 
 
-def _json(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
+    """As every JSON file of a run is written."""
     return (json.dumps(finite(value), indent=2, allow_nan=False) + "\n").encode()
 
 
@@ -98,16 +127,32 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
     """Write a folder with its manifest whole or not at all: one rename puts it in place."""
-    temporary = path.with_name(TEMPORARY + path.name)
-    with _whole(path, sum(map(len, contents.values())), temporary):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        manifest = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-        for name, data in {**contents, MANIFEST: json.dumps(manifest, indent=2).encode()}.items():
-            _write_through(temporary / name, data)
-        flush(temporary)
-        temporary.replace(path)
+    with _explaining(path, sum(map(len, contents.values()))):
+        path.parent.mkdir(exist_ok=True)
+        with temporary.making(path.parent) as new:
+            manifest = json.dumps(_digests(contents), indent=2).encode()
+            for name, data in {**contents, MANIFEST: manifest}.items():
+                with (new / name).open("xb") as file:
+                    file.write(data)
+                    _flush_file(file)
+            flush(new)
+            new.replace(path)
         flush(path.parent)
+
+
+def write_recorded(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files of a folder that its manifest records.
+
+    A kill at any moment leaves each as it was or as it is to be, and a manifest that knows both.
+    """
+    digests = _digests(contents)
+    update_json(
+        folder / MANIFEST,
+        lambda before: before | {name: sorted({*_known(before, name), own}) for name, own in digests.items()},
+    )
+    for name, data in contents.items():
+        write_bytes(folder / name, data)
+    update_json(folder / MANIFEST, lambda before: before | digests)
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
@@ -116,17 +161,44 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
     update_json(folder / MANIFEST, lambda before: before | found)
 
 
+def recorded(folder: Path) -> dict[str, Any]:
+    """What the manifest of a folder says; nothing where there is none."""
+    return read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
+
+
+def unrecord(folder: Path, names: Iterable[str]) -> None:
+    """Forget the SHA-256 of files that are to change."""
+    if gone := set(recorded(folder)) & set(names):
+        update_json(folder / MANIFEST, lambda before: {k: v for k, v in before.items() if k not in gone})
+
+
 def verify(folder: Path, names: Iterable[str]) -> None:
     """Refuse a folder in which these files are not, byte for byte, those that its manifest records."""
-    recorded = read_json(folder / MANIFEST)
+    manifest = read_json(folder / MANIFEST)
     for name in names:
-        if name not in recorded or not (folder / name).is_file():
+        known = _known(manifest, name)
+        if not known or not (folder / name).is_file():
             raise ValueError(f"{folder / name} is missing or not in {MANIFEST}: use another copy of the folder")
-        if _sha256(folder / name) != recorded[name]:
+        if not matches(folder, name, manifest):
             raise ValueError(
                 f"{folder / name} was changed or damaged: its SHA-256 is not the one in {MANIFEST}; "
                 "use another copy of the folder"
             )
+
+
+def matches(folder: Path, name: str, manifest: Mapping[str, Any] | None = None) -> bool:
+    """Whether a file has the SHA-256 that the manifest records of it."""
+    return _sha256(folder / name) in _known(manifest or read_json(folder / MANIFEST), name)
+
+
+def _known(manifest: Mapping[str, Any], name: str) -> set[str]:
+    """The SHA-256 that a manifest records of a file: two, where a kill came between it and the file."""
+    recorded = manifest.get(name, [])
+    return {str(digest) for digest in (recorded if isinstance(recorded, list) else [recorded])}
+
+
+def _digests(contents: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -166,16 +238,14 @@ def is_folder(path: Path | str) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process had not finished writing."""
-    for stray in [*folder.glob(TEMPORARY + "*"), *folder.glob("*/" + TEMPORARY + "*")]:
-        shutil.rmtree(stray) if stray.is_dir() else stray.unlink(missing_ok=True)
+    """Remove what killed processes had not finished writing, here and in the folders below; no link is followed."""
+    for own in [folder, *(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())]:
+        temporary.sweep(own)
 
 
-def _write_through(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _flush_file(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def flush(path: Path) -> None:
@@ -222,14 +292,5 @@ def explaining_no_room(path: Path, needed: str, cure: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _whole(path: Path, needed: int, temporary: Path | None = None) -> Iterator[None]:
-    """Explain a full disk, and leave nothing half written."""
-    with explaining_no_room(path, f"{needed:,}", ", then resume; the last checkpoint is whole"):
-        try:
-            yield
-        except OSError:
-            if temporary:
-                with suppress(OSError):
-                    shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
-            raise
+def _explaining(path: Path, needed: int) -> AbstractContextManager[None]:
+    return explaining_no_room(path, f"{needed:,}", ", then resume; the last checkpoint is whole")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from chordmixer import files
 from chordmixer.cli.looking import first_rank, say
 
 Command = Callable[..., tuple[int, str, str]]
+STEPS = ("--set", "training.steps=3", "--set", "training.evaluate_epochs=9")
 
 
 def test_inspect(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
@@ -156,3 +158,96 @@ def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setenv("RANK", "1")
     say("two")
     assert not first_rank() and capsys.readouterr().out == "one\n"
+
+
+# --- Hostile run folders ---
+
+
+@pytest.fixture
+def run(chordmixer: Command, motifs: list[str], tmp_path: Path) -> Path:
+    """A run of three steps."""
+    code, _, errors = chordmixer("train", *motifs, "--no-baselines", *STEPS, "--out", tmp_path / "run")
+    assert (code, errors) == (0, "")
+    return tmp_path / "run"
+
+
+def hostile(run: Path, **data: str) -> None:
+    """A config.json of somebody else's, with a manifest that fits it."""
+    config = files.read_json(run / "config.json")
+    config["data"] |= data
+    files.write_recorded(run, {"config.json": files.json_bytes(config)})
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["signed", "unverified"])
+def test_a_config_deletes_nothing(chordmixer: Command, run: Path, tmp_path: Path, manifest: bool) -> None:
+    """Whatever it says of the cache, and whatever the key of its store is."""
+    keys = ("thesis", "a" * 64, "../home/thesis")
+    for key in keys:
+        (tmp_path / "home" / key).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home" / key / "thesis.tex").write_text("years")
+    before = sorted((tmp_path / "home").rglob("*"))
+    for key in keys:
+        hostile(run, cache=str(tmp_path / "home"), key=key)
+        if not manifest:
+            (run / "manifest.json").unlink()
+        for command in (
+            ["evaluate", run],
+            ["train", "--resume", run],
+            ["evaluate", run, "--cache", tmp_path / "home"],
+        ):
+            code, _, errors = chordmixer(*command, *([] if manifest else ["--unverified"]))
+            assert (code, errors.count("\n")) == (2, 1)
+    assert sorted((tmp_path / "home").rglob("*")) == before
+
+
+def test_a_link_overwrites_nothing(chordmixer: Command, run: Path, tmp_path: Path) -> None:
+    """Neither under the old temporary names nor under the final ones."""
+    target = tmp_path / "target"
+    target.write_text("mine")
+    for name in ("report.html", "evaluation-test.json", "predictions.parquet", "manifest.json", "lengths-test.png"):
+        (run / f".writing-{name}").symlink_to(target)
+    (run / "report.html").unlink()
+    (run / "report.html").symlink_to(target)
+    assert chordmixer("report", run)[0] == 0 and chordmixer("evaluate", run)[0] == 0
+    assert target.read_text() == "mine" and not (run / "report.html").is_symlink()
+
+
+def test_every_command_reads_a_run_through_one_door(
+    chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path
+) -> None:
+    commands = [
+        ["evaluate", run],
+        ["evaluate", run, *motifs],
+        ["predict", run, *motifs],
+        ["embed", run, *motifs, "-o", tmp_path / "e.parquet", "--force"],
+        ["report", run],
+        ["train", "--resume", run],
+        ["train", *motifs, "--from", run, "--out", tmp_path / "next"],
+    ]
+    (run / "manifest.json").rename(tmp_path / "manifest.json")
+    for command in commands:
+        code, _, errors = chordmixer(*command)
+        assert (code, errors.count("\n")) == (2, 1) and "add --unverified" in errors, command
+    for command in commands[:5]:
+        assert chordmixer(*command, "--unverified")[0] == 0, command
+    (run / "manifest.json").unlink(missing_ok=True)
+    (tmp_path / "manifest.json").rename(run / "manifest.json")
+    (run / "config.json").write_text((run / "config.json").read_text() + " ")
+    for command in commands:
+        code, _, errors = chordmixer(*command)
+        assert code == 2 and "config.json was changed or damaged" in errors, command
+
+
+def test_a_changed_byte_of_the_cache_is_said(
+    chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    first = chordmixer("evaluate", run, "--cache", cache)
+    (store,) = cache.iterdir()
+    data = bytearray((store / "tokens.bin").read_bytes())
+    data[7] ^= 1
+    (store / "tokens.bin").write_bytes(data)
+    code, said, errors = chordmixer("evaluate", run, "--cache", cache)
+    damaged = f"{store / 'tokens.bin'} was changed or damaged since it was written: make it anew; doing so"
+    assert (code, said, errors) == (0, first[1], f"warning: {damaged}\n")
+    assert chordmixer("evaluate", run, "--cache", cache) == first

@@ -68,7 +68,7 @@ def trained(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
     network = replace(experiment.model.network, track_size=2, hidden=4)
     Model(replace(experiment.model, network=network)).save_pretrained(folder)
     for name, written in experiment.build_task().documents().items():
-        files.write_json(folder / name, written)
+        files.write_recorded(folder, {name: files.json_bytes(written)})
     return folder
 
 

@@ -78,6 +78,15 @@ def test_a_key_opens_without_the_files(fasta: str, tmp_path: Path) -> None:
         gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
 
 
+def test_a_damaged_store_is_never_made_of_other_files(fasta: str, tmp_path: Path) -> None:
+    """The files have changed since: what is built of them is not what the key names."""
+    store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print)
+    (store.folder / "tokens.bin").write_bytes(b"")
+    Path(fasta).write_text(">a\nACGA\n")
+    with pytest.raises(ValueError, match=r"x\.fa is not what it was when the run began"):
+        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
+
+
 def test_a_stream_is_kept_by_what_it_held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keys = []
     for _ in range(2):

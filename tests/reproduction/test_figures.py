@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from chordmixer import files
 from chordmixer.reproduction import figures
 from chordmixer.reproduction.catalogue import ENTRIES
+from chordmixer.temporary import TEMPORARY
 from chordmixer.training import Experiment, train
 from chordmixer.views import tradeoff
 
@@ -64,7 +64,7 @@ def test_lengths(motifs: list[str]) -> None:
 
 def test_tradeoff(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tradeoff, "SECONDS", 0.01)
-    monkeypatch.setattr(tradeoff.measure, "__defaults__", (0.01,))
+    monkeypatch.setattr(tradeoff.measure, "__defaults__", (0.01, False))
     body, numbers, pictures = figures.tradeoff([str(run), str(run)], quiet)
     assert len(numbers["models"]) == 2 and numbers["models"][0]["memory"] > 0 and pictures[""].startswith(PNG)
     assert body[0] == "| model | accuracy, % | sequences a second | memory of a batch |"
@@ -73,7 +73,7 @@ def test_tradeoff(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tradeoff_is_of_one_task(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = tradeoff.Point("a", "accuracy", 0.5, 10.0, 1_000)
     points = iter([point, replace(point, metric="roc_auc")])
-    monkeypatch.setattr(tradeoff, "measure", lambda path: next(points))
+    monkeypatch.setattr(tradeoff, "measure", lambda path, unverified: next(points))
     with pytest.raises(ValueError, match="the runs are scored by accuracy and roc_auc: give runs of one task"):
         figures.tradeoff(["a", "b"], quiet)
 
@@ -81,4 +81,4 @@ def test_tradeoff_is_of_one_task(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_all_figures_are_there() -> None:
     drawn = [entry.draw for entry in ENTRIES.values() if isinstance(entry, figures.Figure)]
     assert all(callable(figures.load(path)) for path in drawn) and len(drawn) == 4
-    assert files.TEMPORARY not in "".join(drawn)
+    assert TEMPORARY not in "".join(drawn)

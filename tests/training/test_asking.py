@@ -194,8 +194,8 @@ def test_embeddings_and_no_answers(pretrained: Path, genome: str, tmp_path: Path
 
 def test_files_of_different_runs(pretrained: Path, genome: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(pretrained, tmp_path / "run"))
-    (folder / "manifest.json").unlink()
     (folder / "tokenizer.json").write_text('{"format": 1, "tokenizer": "bytes"}')
+    files.write_manifest(folder, ["tokenizer.json"])
     with pytest.raises(
         ValueError, match=r"the model, tokenizer\.json do not fit each other: use the files of one run"
     ):

@@ -29,7 +29,7 @@ Crash = Callable[[Experiment, Path, int], None]
 Damage = Callable[[Path], None]
 
 MODEL = "model.safetensors"
-CONTENTS = [MODEL, "best.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+CONTENTS = [MODEL, "best.safetensors", "optimizer.safetensors", "state.json", "settings.json", "manifest.json"]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
     assert contents(tmp_path / "run") == before
     for name in (MODEL, "manifest.json", "evaluation-test.json", "predictions.parquet"):
         (tmp_path / "run" / name).unlink()
-    train(tiny, tmp_path / "run", resume=True)
+    train(tiny, tmp_path / "run", resume=True, unverified=True)
     assert contents(tmp_path / "run") == before
 
 
@@ -168,7 +168,7 @@ def test_damage_is_refused_and_the_one_before_is_used(run: Path, name: str, dama
     assert not list(run.rglob("sprung"))
 
 
-@pytest.mark.parametrize(("damage", "name"), list(zip(DAMAGE, [*CONTENTS, MODEL, "best.safetensors"], strict=True)))
+@pytest.mark.parametrize(("damage", "name"), list(zip(DAMAGE, [*CONTENTS, MODEL], strict=True)))
 def test_going_on_from_the_one_before_tells_the_user_and_gives_the_same_bytes(
     tiny: Experiment, run: Path, whole: Path, capsys: pytest.CaptureFixture[str], damage: Damage, name: str
 ) -> None:
@@ -201,6 +201,56 @@ def test_a_checkpoint_of_another_network_is_refused(
     shutil.copytree(newest, run / "checkpoints" / newest.name)
     with pytest.raises(ValueError, match=r"step-000000018.*another"):
         train(tiny, run, resume=True)
+
+
+def test_a_checkpoint_of_another_run_is_refused_with_what_differs(
+    tiny: Experiment, run: Path, tmp_path: Path, crash: Crash
+) -> None:
+    """The same network: nothing but its settings tells whose it is."""
+    other = override(tiny, {"training": {"seed": 5}})
+    crash(other, tmp_path / "other", 20)
+    newest = checkpoints.found(tmp_path / "other")[0]
+    shutil.copytree(newest, run / "checkpoints" / newest.name)
+    with pytest.raises(
+        ValueError, match=r"is a checkpoint of another run: training\.seed is 0 here and 5 in the checkpoint"
+    ):
+        train(tiny, run, resume=True)
+    with pytest.raises(ValueError, match=r"training\.seed is 0 here and 5 in the checkpoint"):
+        train(tiny, run, resume=True, unverified=True)
+
+
+def test_an_edited_config_is_refused_with_what_differs(run: Path) -> None:
+    path = run / "config.json"
+    path.write_text(path.read_text().replace('"rate": 0.001', '"rate": 0.5'))
+    with pytest.raises(ValueError, match=r"config\.json was changed or damaged.*rate is 0\.5 here and 0\.001 in the"):
+        Experiment.load(run)
+    (run / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"training\.rate is 0\.5 here and 0\.001 in the checkpoint"):
+        train(Experiment.load(run, unverified=True), run, resume=True, unverified=True)
+
+
+def test_a_checkpoint_that_does_not_say_whose_it_is(tiny: Experiment, run: Path, whole: Path) -> None:
+    """As earlier versions wrote them."""
+    for path in checkpoints.found(run):
+        recorded = files.read_json(path / "manifest.json")
+        files.write_json(path / "manifest.json", {k: v for k, v in recorded.items() if k != "settings.json"})
+        (path / "settings.json").unlink()
+    with pytest.raises(ValueError, match="does not say whose it is: train again, or add --unverified to go on"):
+        train(tiny, run, resume=True)
+    train(tiny, run, resume=True, unverified=True)
+    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+
+
+def test_only_what_a_save_wrote_is_removed(tiny: Experiment, run: Path, tmp_path: Path) -> None:
+    """Neither what a link leads to, nor folders whose names begin alike."""
+    mine = run / "checkpoints" / "step-by-step"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(run / "checkpoints" / "step-000000012", elsewhere)
+    (run / "checkpoints" / "step-000000012").symlink_to(elsewhere)
+    train(tiny, run, resume=True)
+    assert (mine / "notes.txt").exists() and (elsewhere / MODEL).exists()
 
 
 def test_no_good_checkpoint_is_one_error(tiny: Experiment, run: Path) -> None:
@@ -295,6 +345,6 @@ def test_a_full_disk_is_one_line_and_costs_nothing(
 def test_a_disk_that_cannot_be_written_is_one_line(tiny: Experiment, tmp_path: Path) -> None:
     with (
         failing_flush(errno.EIO),
-        pytest.raises(ValueError, match=r"config\.json cannot be written: .*choose another"),
+        pytest.raises(ValueError, match=r"manifest\.json cannot be written: .*choose another"),
     ):
         train(tiny, tmp_path / "run")

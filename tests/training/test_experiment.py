@@ -11,7 +11,9 @@ import pytest
 
 from chordmixer import files
 from chordmixer.config import override
+from chordmixer.models import ModelConfig
 from chordmixer.recipes import retrieval
+from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.lra.retrieval import RetrievalConfig
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.experiment import check_lengths
@@ -50,6 +52,7 @@ def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_config(tiny: Experiment, tmp_path: Path, change: dict[str, Any], message: str) -> None:
     tiny.save(tmp_path)
     files.write_json(tmp_path / "config.json", files.read_json(tmp_path / "config.json") | change)
+    files.write_manifest(tmp_path, ["config.json"])
     with pytest.raises(ValueError, match=message) as error:
         Experiment.load(tmp_path)
     assert "\n" not in str(error.value)
@@ -61,6 +64,7 @@ def test_a_model_is_not_a_run(tiny: Experiment, tmp_path: Path, key: str) -> Non
     config = files.read_json(tmp_path / "config.json")
     del config[key]
     files.write_json(tmp_path / "config.json", config)
+    files.write_manifest(tmp_path, ["config.json"])
     with pytest.raises(ValueError, match=rf"has no '{key}': it is a model, not a training run; give a run folder$"):
         Experiment.load(tmp_path)
 
@@ -72,7 +76,20 @@ def test_no_folder_and_no_config(tmp_path: Path) -> None:
         Experiment.load(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json cannot be read as JSON"):
-        Experiment.load(tmp_path)
+        Experiment.load(tmp_path, unverified=True)
+
+
+def test_a_config_never_says_where_to_write(motifs: list[str], tmp_path: Path) -> None:
+    """Not where its author kept stores; whoever loads it says that."""
+    data = FilesConfig(tuple(motifs), cache=str(tmp_path / "mine"), key="a" * 64)
+    experiment = Experiment("files", data, ModelConfig(5, 2))
+    experiment.save(tmp_path / "run")
+    config = files.read_json(tmp_path / "run" / "config.json")
+    assert "cache" not in config["data"] and Experiment.load(tmp_path / "run") == experiment
+    config["data"]["cache"] = "/home/somebody"  # as earlier versions wrote it
+    files.write_recorded(tmp_path / "run", {"config.json": files.json_bytes(config)})
+    assert Experiment.load(tmp_path / "run").data.cache is None
+    assert Experiment.load(tmp_path / "run", cache=tmp_path / "own").data.cache == str(tmp_path / "own")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_parts_of_different_runs(tmp_path: Path, part: str) -> None:
     else:
         Answers(SEVERAL if part == "labels" else CLASSES, "dna" if part == "labels" else "bytes").save(tmp_path)
     with pytest.raises(ValueError, match="do not fit each other: use the files of one run"):
-        Trained(tmp_path)
+        Trained(tmp_path, unverified=True)
 
 
 @pytest.mark.parametrize("tokenizer", [Protein(), Kmers(k=2, stride=2)])

@@ -54,7 +54,7 @@ def test_a_run_learns(tiny: Experiment, whole: Path) -> None:
 
 def test_what_a_run_leaves(whole: Path) -> None:
     written = {"config.json", MODEL, "metrics.jsonl", "predictions.parquet", "evaluation-test.json", "run.json"}
-    assert {path.name for path in whole.iterdir()} == {*written, "manifest.json", "checkpoints"}
+    assert {path.name for path in whole.iterdir()} == {*written, "manifest.json", "checkpoints", ".lock"}
     assert [path.name for path in checkpoints.found(whole)] == ["step-000000024-finished", "step-000000024"]
     files.verify(whole, written)
     assert set(files.read_json(whole / "manifest.json")) == written

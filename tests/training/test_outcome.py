@@ -68,7 +68,7 @@ def test_what_a_run_on_files_leaves(strands: Experiment, whole: Path) -> None:
     rows = {"predictions.parquet", "predictions-validation.parquet"}
     said = {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "seen.safetensors"}
     said |= {"tokenizer.json", "labels.json", "data.json"}
-    assert {path.name for path in whole.iterdir()} == scores | rows | said | {"manifest.json", "checkpoints"}
+    assert {path.name for path in whole.iterdir()} == scores | rows | said | {"manifest.json", "checkpoints", ".lock"}
     assert set(files.read_json(whole / "manifest.json")) == scores | rows | said
     files.verify(whole, scores | rows | said)
     assert Experiment.load(whole) == strands

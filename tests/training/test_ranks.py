@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow.parquet
 import pytest
@@ -15,7 +17,7 @@ from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data import TokenSampler
 from chordmixer.tasks.adding import AddingRecords
-from chordmixer.training import Experiment, checkpoints, train
+from chordmixer.training import Experiment, checkpoints, ranks, train
 
 MODEL = "model.safetensors"
 
@@ -50,7 +52,7 @@ def start(experiment: Experiment, run: Path, *command: str) -> str:
     """Train on two ranks from the command line; what it says."""
     experiment.save(run)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
-    ranks = subprocess.Popen(
+    launched = subprocess.Popen(
         [sys.executable, *launch, *command, "train", "--resume", str(run)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -58,11 +60,11 @@ def start(experiment: Experiment, run: Path, *command: str) -> str:
         text=True,
     )
     try:
-        said, errors = ranks.communicate(timeout=60)
+        said, errors = launched.communicate(timeout=120)
     finally:
-        ranks.terminate()  # where it hangs; torchrun ends its ranks
-        ranks.communicate()
-    assert ranks.returncode == 0, errors
+        launched.terminate()  # where it hangs; torchrun ends its ranks
+        launched.communicate()
+    assert launched.returncode == 0, errors
     return said
 
 
@@ -93,6 +95,43 @@ def test_each_record_is_evaluated_once(steady: Experiment, two_ranks: tuple[Path
 def test_only_the_first_rank_speaks(two_ranks: tuple[Path, str]) -> None:
     for once in ("training sequences of", "epoch 7 of 7", "one answer for all", "plot:"):
         assert two_ranks[1].count(once) == 1
+
+
+def test_two_ranks_make_one_folder(motifs: list[str], tmp_path: Path) -> None:
+    """With the device left to the machine: ranks that know nothing of each other would each make the folder."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    settings = [word for s in ("steps=2", "evaluate_epochs=9") for word in ("--set", f"training.{s}")]
+    done = subprocess.run(
+        [*launch, "chordmixer", "train", *motifs, "--no-baselines", *settings, "--out", str(tmp_path / "run")],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert torch.cuda.is_available() or " on cpu:0 x 2; " in done.stdout
+
+
+def test_the_first_rank_decides_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it found, or that it failed: it says why, and the others end without a word."""
+    told: list[Any] = []
+
+    def tell(values: list[Any]) -> list[Any]:
+        told[:] = told or values
+        return told
+
+    def refuse() -> str:
+        raise ValueError("run already holds a run")
+
+    monkeypatch.setattr(ranks, "broadcast_object_list", tell)
+    first, second = (cast(Any, SimpleNamespace(is_main_process=main)) for main in (True, False))
+    assert [ranks.decided(rank, lambda: "step-9") for rank in (first, second)] == ["step-9", "step-9"]
+    told.clear()
+    with pytest.raises(ValueError, match="already holds a run"):
+        ranks.decided(first, refuse)
+    with pytest.raises(SystemExit, match="2"):
+        ranks.decided(second, refuse)
 
 
 def test_a_rank_that_dies_costs_nothing_but_time(

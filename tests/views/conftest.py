@@ -83,6 +83,7 @@ def write_run(folder: Path, kind: str, records: int, skill: float, rival: float)
         )
         named = {target.labels[k]: int(n) for k, n in classes.items()} if classes else {}
         _data(folder / "data.json", lengths, dict(sorted(named.items(), key=lambda item: -item[1])))
+    files.write_manifest(folder, [path.name for path in folder.iterdir() if path.name != files.MANIFEST])
     return folder
 
 

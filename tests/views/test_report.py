@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chordmixer import files
 from chordmixer.training.evaluation import Predictions
 from chordmixer.views.report import write_report
 
@@ -82,7 +83,7 @@ def test_what_is_missing_is_left_out_with_a_sentence(make_run: Make, missing: st
 def test_a_folder_of_nothing_but_a_config(make_run: Make) -> None:
     folder = make_run("two")
     for path in folder.iterdir():
-        if path.name != "config.json":
+        if path.name not in ("config.json", "manifest.json"):
             path.unlink()
     page = write_report(folder).read_text()
     assert Nested(page).open == [] and "holds no test scores yet" in page
@@ -98,6 +99,7 @@ def test_outputs_that_are_not_finite_are_said_to_be(make_run: Make) -> None:
     folder = make_run("two")
     rows = Predictions(["a<b", "c"], np.array([3, 4]), np.array([0, 1]), np.array([[np.nan, 0], [0, 1]], np.float32))
     (folder / "predictions.parquet").write_bytes(rows.parquet())
+    files.write_manifest(folder, ["predictions.parquet"])
     page = write_report(folder).read_text()
     assert "1 records have outputs that are not finite, a&lt;b first" in page
 

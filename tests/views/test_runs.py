@@ -79,7 +79,7 @@ def test_a_task_of_its_own_has_its_target(make_run: Make) -> None:
 def test_only_the_config_is_needed(make_run: Make) -> None:
     folder = make_run("two")
     for path in folder.iterdir():
-        if path.name != "config.json":
+        if path.name not in ("config.json", "manifest.json"):
             path.unlink()
     run = Run.load(folder)
     assert (run.test, run.predictions, run.target, run.journal) == (None, None, None, [])
@@ -97,6 +97,7 @@ def test_a_file_that_is_not_whole_is_named(make_run: Make, name: str) -> None:
     given = json.loads((folder / name).read_text())
     broken = {"data.json": {"inspection": {"edges": []}}}.get(name, {k: v for k, v in given.items() if k == "format"})
     (folder / name).write_text(json.dumps(broken))
+    files.write_manifest(folder, [name])
     with pytest.raises(ValueError, match=f"{name} is not whole .*: use another copy, or make it again"):
         Run.load(folder)
 
@@ -104,6 +105,7 @@ def test_a_file_that_is_not_whole_is_named(make_run: Make, name: str) -> None:
 def test_a_broken_line_of_the_journal_is_named(make_run: Make) -> None:
     folder = make_run("two")
     (folder / "metrics.jsonl").write_text('{"step": 1}\nnothing\n{"step": 2}\n')
+    files.write_manifest(folder, ["metrics.jsonl"])
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2 is not a JSON object: use another copy"):
         Run.load(folder)
 
@@ -112,6 +114,7 @@ def test_a_broken_line_of_the_journal_is_named(make_run: Make) -> None:
 def test_broken_predictions_are_named(make_run: Make, content: bytes) -> None:
     folder = make_run("two")
     (folder / "predictions.parquet").write_bytes(content)
+    files.write_manifest(folder, ["predictions.parquet"])
     with pytest.raises(
         ValueError, match=r"predictions.parquet cannot be read .*: use another copy, or evaluate again"
     ):

@@ -48,6 +48,7 @@ def train(
     minutes: options.Minutes = None,
     seed: options.Seed = None,
     device: options.TrainingDevice = None,
+    unverified: options.Unverified = False,
     config: options.Config = None,
     set: options.Settings = None,
 ) -> None:
@@ -73,36 +74,34 @@ def train(
     if resume and out is None:
         _refuse_settings(data, reading, [base_length, config, start, changes or None, freeze or None])
         out = Path(inputs[0])
-        experiment = Experiment.load(out)
+        experiment = Experiment.load(out, cache=cache, unverified=unverified)
     elif out is None:
         raise ValueError("no folder for the run: add --out RUN")
     else:
         if resume:
             settings.check_resume(out)
-        experiment = _experiment(data, reading, base_length, config, changes, _starting(start, freeze))
+        experiment = _experiment(data, reading, base_length, config, changes, _starting(start, freeze, unverified))
     own_files = experiment.task == "files"
     if own_files:
         _introduce(experiment)
-    evaluation = run(experiment, out, resume=resume)
+    evaluation = run(experiment, out, resume=resume, unverified=unverified)
     if not first_rank():
         return
     if experiment.task == "masking":  # what it amounts to, `pretrain` says in words of its own
         show([evaluation], out)
         return
-    _conclude(evaluation, out, baselines, own_files)
+    _conclude(evaluation, out, baselines, own_files, getattr(experiment.data, "cache", None))
 
 
 def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
     """Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing."""
-    import shutil
-
     from chordmixer.recipes import demo as recipe
     from chordmixer.training import train as run
 
-    encoders = ("chordmixer", "pointwise")
-    if out.is_file() or (out.exists() and {path.name for path in out.iterdir()} - {*encoders, "lengths-test.png"}):
+    encoders, plot = ("chordmixer", "pointwise"), "lengths-test.png"
+    if out.is_file() or (out.exists() and {path.name for path in out.iterdir()} - {*encoders, plot}):
         raise ValueError(f"{out} holds more than an earlier demo: give a new folder")
-    shutil.rmtree(out, ignore_errors=True)
+    _remove_demo([out / encoder for encoder in encoders], out)
     evaluations = [run(recipe(encoder), out / encoder) for encoder in encoders]
     show(evaluations, out)
     tell(
@@ -111,6 +110,26 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
         f"       chordmixer train adding --base-length 200 --out RUN     the paper's own task\n"
         f"       chordmixer evaluate {shlex.quote(str(out / 'chordmixer'))}               these scores again"
     )
+
+
+def _remove_demo(runs: list[Path], out: Path) -> None:
+    """The runs of an earlier demo, once it is sure that they are such."""
+    import shutil
+
+    from chordmixer.training import Experiment
+    from chordmixer.training.run_folder import RunLock
+
+    there = [run for run in runs if run.is_symlink() or run.exists()]
+    for run in there:
+        try:
+            ours = not run.is_symlink() and Experiment.load(run, unverified=True).task == "adding"
+        except ValueError:
+            ours = False
+        if not ours:
+            raise ValueError(f"{out} holds more than an earlier demo: {run} is no run of it; give a new folder")
+    for run in there:
+        with RunLock(run):
+            shutil.rmtree(run)
 
 
 def _experiment(
@@ -129,7 +148,7 @@ def _experiment(
 
     inputs = data["files"]
     if inputs[0] in recipes.RECIPES and not Path(inputs[0]).exists():
-        if len(inputs) > 1 or _asks(data, reading):
+        if len(inputs) > 1 or _asks(data, reading) or data["cache"]:
             raise ValueError(
                 f"{inputs[0]} is a task, not a file, and takes no files beside it: leave them out; if it needs data, "
                 "name them with --set data.source=PATH or data.files=[...]"
@@ -154,11 +173,11 @@ def _experiment(
     return settings.build(lambda known: starting(recipes.files(known, say)), files, config, changes)
 
 
-def _starting(run: Path | None, freeze: bool) -> Callable[[Experiment], Experiment]:
+def _starting(run: Path | None, freeze: bool, unverified: bool) -> Callable[[Experiment], Experiment]:
     """What --from makes of a recipe's experiment, before the user's own settings change it."""
     from chordmixer.training.starting import start_from
 
-    return lambda experiment: experiment if run is None else start_from(experiment, run, freeze)
+    return lambda experiment: experiment if run is None else start_from(experiment, run, freeze, unverified)
 
 
 def _refuse_settings(data: dict[str, Any], reading: Any, others: list[Any]) -> None:
@@ -172,8 +191,7 @@ def _asks(data: dict[str, Any], reading: Any) -> bool:
     from chordmixer.config import override
     from chordmixer.tasks.files import FilesConfig
 
-    given = override(FilesConfig(reading=reading), data, "data")
-    return given != FilesConfig() or given.cache is not None
+    return override(FilesConfig(reading=reading), data, "data") != FilesConfig()
 
 
 def _introduce(experiment: Experiment) -> None:
@@ -195,12 +213,12 @@ def _introduce(experiment: Experiment) -> None:
         say(f"to mind: {warning}")
 
 
-def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool) -> None:
+def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool, cache: str | None) -> None:
     """The scores beside those of the baselines, what they amount to, the report, and what comes next."""
     from chordmixer.training.plain_tasks import compare
     from chordmixer.views.report import write_report
 
-    show_beside(evaluation, compare(out, say) if baselines else [], out)
+    show_beside(evaluation, compare(out, say, cache) if baselines else [], out)
     tell(f"report: {write_report(out)}")
     if own_files:
         run = shlex.quote(str(out))

@@ -67,6 +67,8 @@ def evaluate(
     batch_tokens: options.BatchTokens = None,
     device: options.Device = None,
     force: options.Force = False,
+    cache: options.Cache = None,
+    unverified: options.Unverified = False,
 ) -> None:
     """Score a trained run, overall and by length, on its own data or on files.
 
@@ -80,7 +82,7 @@ def evaluate(
 
     if inputs:
         how = {"over_length": over_length, "on_bad": on_bad, "batch_tokens": batch_tokens, "device": device}
-        _score_files(run, inputs, reading, out, force, how)
+        _score_files(run, inputs, reading, out, force, how | {"unverified": unverified})
         return
     if out is not None:
         raise ValueError(
@@ -88,7 +90,7 @@ def evaluate(
         )
     if split not in ("training", "validation", "test"):
         raise ValueError(f"split {split!r} is not one of training, validation, test: choose one")
-    evaluation = score(run, split)
+    evaluation = score(run, split, cache=cache, unverified=unverified)
     _show_metrics({split: evaluation})
     show([evaluation], run)
 
@@ -121,11 +123,11 @@ def _score_files(
     say(f"saved in {out}: {file_evaluation.SCORES}, {file_evaluation.ROWS}, {file_evaluation.PLOT}")
 
 
-def report(run: options.Run) -> None:
+def report(run: options.Run, unverified: options.Unverified = False) -> None:
     """Write RUN/report.html: curves, scores, mistakes, in one page that opens anywhere."""
     from chordmixer.views.report import write_report
 
-    tell(f"report: {write_report(run)}")
+    tell(f"report: {write_report(run, unverified)}")
 
 
 # --- What commands say ---

@@ -135,6 +135,12 @@ SafeCells = Annotated[
         "--safe-cells", help="Put ' before cells that a spreadsheet would run as formulas.", rich_help_panel=USING
     ),
 ]
+Unverified = Annotated[
+    bool,
+    typer.Option(
+        "--unverified", help="Also take a run folder whose manifest.json is missing.", rich_help_panel=USING
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.", rich_help_panel=USING)]
 
 

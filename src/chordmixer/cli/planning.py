@@ -27,6 +27,7 @@ def plan(
     split: options.Split = "auto",
     rc: options.BothStrands = False,
     start: options.Start = None,
+    unverified: options.Unverified = False,
     freeze: options.Freeze = False,
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
@@ -62,7 +63,7 @@ def plan(
         _refuse(labels | {"--on-unmatched": reading.on_unmatched != "error", "--from": start, "--freeze": freeze})
         experiment = _pretraining(data, reading, config, changes)
     else:
-        experiment = _training(data, reading, start, freeze, config, changes)
+        experiment = _training(data, reading, start, freeze, unverified, config, changes)
     task: Any = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
@@ -76,7 +77,13 @@ def plan(
 
 
 def _training(
-    data: dict[str, Any], reading: Any, start: Path | None, freeze: bool, config: Path | None, changes: list[str]
+    data: dict[str, Any],
+    reading: Any,
+    start: Path | None,
+    freeze: bool,
+    unverified: bool,
+    config: Path | None,
+    changes: list[str],
 ) -> Experiment:
     """The experiment of `train` with these options."""
     from chordmixer import recipes
@@ -92,7 +99,7 @@ def _training(
 
     def recipe(files: FilesConfig) -> Experiment:
         made = recipes.files(files, say)
-        return made if start is None else start_from(made, start, freeze)
+        return made if start is None else start_from(made, start, freeze, unverified)
 
     experiment = settings.build(recipe, known, config, changes)
     if start is not None:

@@ -47,6 +47,7 @@ def pretrain(
     minutes: options.Minutes = None,
     seed: options.Seed = None,
     device: options.TrainingDevice = None,
+    unverified: options.Unverified = False,
     config: options.Config = None,
     set: options.Settings = None,
 ) -> None:
@@ -75,10 +76,10 @@ def pretrain(
     changes = [*settings.shorthands(None, epochs, minutes, seed, device), *(set or [])]
     known = override(MaskingConfig(reading=replace(reading, group=group)), data, "data")
     if resume and out is None:
-        if len(inputs) > 1 or known != MaskingConfig() or cache or config or changes:
+        if len(inputs) > 1 or known != MaskingConfig() or config or changes:
             raise ValueError("--resume RUN takes its settings from the run: leave out the other options")
         out = Path(inputs[0])
-        experiment = Experiment.load(out)
+        experiment = Experiment.load(out, cache=cache, unverified=unverified)
         if experiment.task != "masking":
             raise ValueError(
                 f"{out} is a run of {experiment.task}: go on with chordmixer train --resume {shlex.quote(str(out))}"
@@ -90,9 +91,9 @@ def pretrain(
             settings.check_resume(out)
         experiment = settings.build(lambda given: masking(given, say), known, config, changes)
     _introduce(experiment)
-    evaluation = run(experiment, out, resume=resume)
+    evaluation = run(experiment, out, resume=resume, unverified=unverified)
     if first_rank():
-        _conclude(evaluation, out, baselines)
+        _conclude(evaluation, out, baselines, experiment.data.cache)
 
 
 def _introduce(experiment: Experiment) -> None:
@@ -110,11 +111,11 @@ def _introduce(experiment: Experiment) -> None:
         say(f"segments of {task.config.shortest:,} to {task.max_length:,} tokens: {counts}")
 
 
-def _conclude(evaluation: Evaluation, out: Path, baselines: bool) -> None:
+def _conclude(evaluation: Evaluation, out: Path, baselines: bool, cache: str | None) -> None:
     """The scores beside those of the Markov chains, and what to do next."""
     from chordmixer.training.outcome import compare
 
-    chains = compare(out, say) if baselines else []
+    chains = compare(out, say, cache) if baselines else []
     best = max(chains, key=lambda chain: chain.scores["accuracy"].value, default=None)
     show([evaluation, *([best] if best else [])], out)
     for own in [*chains, evaluation]:

@@ -57,6 +57,7 @@ def reproduce(
     at_once: Annotated[int, typer.Option(help="Runs that train at the same time, each in a process of its own.")] = 1,
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what the runs would take.")] = False,
+    unverified: options.Unverified = False,
     time: Annotated[bool, typer.Option(help="In the list: measure a step, to tell how long runs take.")] = True,
     set: options.Settings = None,
 ) -> None:
@@ -79,7 +80,7 @@ def reproduce(
         return
     changes, named = settings.table(None, set or []), [model.strip() for model in models.split(",")]
     folder = out or Path("runs") / name
-    given: dict[str, Any] = {"like": like, "start": start, "changes": changes}
+    given: dict[str, Any] = {"like": like, "start": start, "unverified": unverified, "changes": changes}
     if plan and minutes is not None:
         reproduction.measure(name, folder, data or [], models=named, minutes=minutes, say=say, **given)
         return

@@ -29,6 +29,7 @@ def predict(
     device: options.Device = None,
     resume: options.Resume = False,
     force: options.Force = False,
+    unverified: options.Unverified = False,
 ) -> None:
     """Answer for each record of files: its class with probabilities, its labels, or its number.
 
@@ -49,6 +50,7 @@ def predict(
         safe_cells=safe_cells,
         resume=resume,
         force=force,
+        unverified=unverified,
     )
     _tell(account.lines())
 
@@ -69,6 +71,7 @@ def embed(
     device: options.Device = None,
     resume: options.Resume = False,
     force: options.Force = False,
+    unverified: options.Unverified = False,
 ) -> None:
     """Write what the model makes of each record of files: a vector, for other tools to work with.
 
@@ -88,6 +91,7 @@ def embed(
         device=device,
         resume=resume,
         force=force,
+        unverified=unverified,
     )
     _tell(account.lines())
 

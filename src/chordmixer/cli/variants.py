@@ -94,6 +94,7 @@ def variants(
     device: options.Device = None,
     resume: options.Resume = False,
     force: options.Force = False,
+    unverified: options.Unverified = False,
     config: options.Config = None,
     set: options.Settings = None,
 ) -> None:
@@ -110,7 +111,7 @@ def variants(
         if len(inputs) > 1 or window or names or start or freeze or config or set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
         own = (columns, context, on_mismatch, batch_tokens, device, safe_cells)
-        _score(run, inputs[0], reference, out, own, resume, force)
+        _score(run, inputs[0], reference, out, own, resume, force, unverified)
         return
     if out == "-" or context or force or batch_tokens or device or safe_cells:
         raise ValueError(
@@ -125,16 +126,24 @@ def variants(
         "asked": ask,
         **({} if window is None else {"window": window}),
     }
-    _train(columns, given, Path(out), start, freeze, resume, baselines, config, set or [])
+    _train(columns, given, Path(out), start, freeze, resume, unverified, baselines, config, set or [])
 
 
 def _score(
-    run: Path, path: str, reference: Path, out: str, settings: tuple[Any, ...], resume: bool, force: bool
+    run: Path,
+    path: str,
+    reference: Path,
+    out: str,
+    settings: tuple[Any, ...],
+    resume: bool,
+    force: bool,
+    unverified: bool,
 ) -> None:
     """Write the scores of a run, and say what became of the variants."""
     from chordmixer.training.variants import ScoringConfig, score
 
-    account = score(run, path, reference, out, ScoringConfig(*settings), resume=resume, force=force)
+    how = ScoringConfig(*settings)
+    account = score(run, path, reference, out, how, resume=resume, force=force, unverified=unverified)
     for line in account.lines():
         tell(line, stderr=True)
 
@@ -146,6 +155,7 @@ def _train(
     start: Path | None,
     freeze: bool,
     resume: bool,
+    unverified: bool,
     baselines: bool,
     config: Path | None,
     changes: list[str],
@@ -167,8 +177,8 @@ def _train(
     if freeze and start is None:
         raise ValueError("--freeze keeps the weights of a run as they are: name it with --from RUN, or leave it out")
     if start is not None:
-        experiment = start_from(experiment, start, freeze)
-    evaluation = train(experiment, out, resume=resume)
+        experiment = start_from(experiment, start, freeze, unverified)
+    evaluation = train(experiment, out, resume=resume, unverified=unverified)
     if first_rank():
         _conclude(evaluation, out, baselines, experiment)
 

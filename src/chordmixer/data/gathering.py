@@ -9,6 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from chordmixer.data.encoding import OnBad, Tokenizer
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.labels import FILES, file_label
 from chordmixer.data.reading import Reading, content_key, read
-from chordmixer.data.store import Store, cached_store
+from chordmixer.data.store import Store, cached_store, place
 from chordmixer.data.storing import write_store
 from chordmixer.data.tokenizers import Bytes, Characters, Numbers, guess
 
@@ -77,22 +78,14 @@ def gather(
     key: str | None = None,
 ) -> tuple[Store, str]:
     """The store of these files and its key; with the key of an earlier time, the files need not be there any more."""
-    if key is not None and (cache / key).exists():
-        return cached_store(key, cache, lambda folder: _build(paths, reading, tokenizer, folder, say), say), key
     if key is not None:
-        _check_there(paths, cache / key)
-    content = content_key(paths, reading)
-    if content is None:
+        return cached_store(key, cache, lambda folder: _build_again(paths, reading, tokenizer, folder, say)), key
+    found = _key(paths, reading, tokenizer)
+    if found is None:
         return _stream(paths, reading, tokenizer, cache, say)
-    found = hashlib.sha256(json.dumps([content, asdict(tokenizer)], sort_keys=True).encode()).hexdigest()
-    if key is not None and key != found:
-        raise ValueError(
-            f"{_brief(paths)} is not what it was when the run began, and the store {cache / key} is gone: "
-            "give the files as they were, or train into a new folder"
-        )
-    if (cache / found).exists():
+    if place(cache, found).exists():
         say(f"{_brief(paths)}: read before, found in {cache}")
-    return cached_store(found, cache, lambda folder: _build(paths, reading, tokenizer, folder, say), say), found
+    return cached_store(found, cache, lambda folder: _build(paths, reading, tokenizer, folder, say)), found
 
 
 def labelled(paths: Sequence[str], reading: Reading, say: Say) -> Reading:
@@ -134,6 +127,25 @@ def make_tokenizer(
 # --- Building ---
 
 
+def _key(paths: Sequence[str], reading: Reading, tokenizer: TokenizerConfig) -> str | None:
+    """Of what the files hold and how they are read; None: they can be read only once."""
+    content = content_key(paths, reading)
+    if content is None:
+        return None
+    return hashlib.sha256(json.dumps([content, asdict(tokenizer)], sort_keys=True).encode()).hexdigest()
+
+
+def _build_again(paths: Sequence[str], reading: Reading, tokenizer: TokenizerConfig, folder: Path, say: Say) -> Store:
+    """Into a folder that is named after the files as they were."""
+    _check_there(paths, folder)
+    if _key(paths, reading, tokenizer) != folder.name:
+        raise ValueError(
+            f"{_brief(paths)} is not what it was when the run began, and the store {folder} is gone: "
+            "give the files as they were, or train into a new folder"
+        )
+    return _build(paths, reading, tokenizer, folder, say)
+
+
 def _build(paths: Sequence[str], reading: Reading, config: TokenizerConfig, folder: Path, say: Say) -> Store:
     account = Account()
     say(f"reading {_brief(paths)}")
@@ -167,11 +179,14 @@ def _stream(
     folder = cache / f"stream-{secrets.token_hex(8)}"
     _build(paths, reading, config, folder, say)
     key = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
-    try:
-        folder.rename(cache / key)
-    except OSError:  # the same stream was read before
-        shutil.rmtree(folder, ignore_errors=True)
-    return Store.open(cache / key), key
+
+    def put(place: Path) -> None:
+        with suppress(OSError):  # the same stream was put there meanwhile
+            folder.rename(place)
+
+    store = cached_store(key, cache, put)
+    shutil.rmtree(folder, ignore_errors=True)  # the same stream was read before
+    return store, key
 
 
 def _first(entries: Iterator[Entry], count: int, letters: int) -> Iterator[Entry]:

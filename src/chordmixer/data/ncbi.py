@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import shutil
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from chordmixer import files
+from chordmixer import files, temporary
 from chordmixer.data.entrez import FORMATS, NCBI, Found, Service
 from chordmixer.terminal import tell
 
@@ -220,28 +219,28 @@ def _fetch_pages(
 def _join(parts: Path, target: Path, note: Path, state: dict[str, Any], count: Callable[[bytes], int]) -> None:
     """One file of all pages, which are gzip streams: those may stand one after the other."""
     pages, records = sorted(parts.glob("[0-9]*.gz")), 0
-    temporary = target.with_name(files.TEMPORARY + target.name)
-    size = sum(page.stat().st_size for page in pages)
-    with files.explaining_no_room(target, f"{size:,}", "; the same command goes on"), temporary.open("wb") as file:
+    size = f"{sum(page.stat().st_size for page in pages):,}"
+    room = files.explaining_no_room(target, size, "; the same command goes on")
+    with room, files.replacing(target, sweeping=True) as file:
         for page in pages:
             data = page.read_bytes()
             with suppress(EOFError, OSError, zlib.error):  # a damaged page counts for nothing
                 records += count(gzip.decompress(data))
             file.write(data)
-    if records != state["records"]:
-        temporary.unlink()
-        raise ValueError(
-            f"{parts} holds {records:,} records and {state['records']:,} came: a page was damaged on the disk; "
-            f"remove {note} and fetch again"
-        )
-    files.flush(temporary)
-    temporary.replace(target)
-    files.flush(target.parent)
+        if records != state["records"]:
+            raise ValueError(
+                f"{parts} holds {records:,} records and {state['records']:,} came: a page was damaged on the disk; "
+                f"remove {note} and fetch again"
+            )
 
 
 def _remove(parts: Path) -> None:
-    shutil.rmtree(parts, ignore_errors=True)
-    with suppress(OSError):  # other queries may have theirs beside it
+    """The pages and their list; nothing else that may lie there."""
+    with suppress(OSError):  # what is not ours keeps its folder, and other queries may have theirs beside it
+        temporary.sweep(parts)
+        for own in [*parts.glob("[0-9]*.gz"), parts / "accessions.txt"]:
+            own.unlink(missing_ok=True)
+        parts.rmdir()
         parts.parent.rmdir()
 
 

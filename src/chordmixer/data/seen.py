@@ -40,11 +40,9 @@ def _hash(tokens: ndarray, tokenizer: Tokenizer) -> int:
     return min(digest(tokens), digest(tokenizer.reverse_complement(tokens).astype(tokenizer.dtype)))
 
 
-def write(folder: Path, seen: Mapping[str, ndarray]) -> None:
-    """The hashes of each of `PARTS`, 8 bytes a record."""
-    files.write_tensors(
-        folder / FILE, {part: torch.from_numpy(np.unique(seen[part]).view(np.int64)) for part in PARTS}
-    )
+def packed(seen: Mapping[str, ndarray]) -> bytes:
+    """The file with the hashes of each of `PARTS`, 8 bytes a record."""
+    return files.tensor_bytes({part: torch.from_numpy(np.unique(seen[part]).view(np.int64)) for part in PARTS})
 
 
 def load(folder: Path) -> dict[str, ndarray] | None:

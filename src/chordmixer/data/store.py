@@ -6,10 +6,12 @@ so on, `store.json` what all this is, `manifest.json` the SHA-256 of each.
 
 from __future__ import annotations
 
-import shutil
-import time
+import random
+import re
+import sys
+import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,19 @@ import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from chordmixer import files
+from chordmixer import files, temporary
 from chordmixer.data.entries import Account
 from chordmixer.data.tokenizers import tokenizer_from_json
 
 FORMAT = 1
-TOKENS, OFFSETS, RECORDS, ABOUT = "tokens.bin", "offsets.bin", "records.arrow", "store.json"
+DATA = TOKENS, OFFSETS, RECORDS = "tokens.bin", "offsets.bin", "records.arrow"
+ABOUT, PART = "store.json", "part.arrow"
+NAMES = (*DATA, ABOUT, PART, files.MANIFEST)
+"""Of the files that a store consists of, or did while it was written."""
+KIND = "store-"
+"""In the names of stores that are being written."""
+WHOLE, BLOCK, SAMPLE = 64 << 20, 1 << 20, 64
+"""Bytes up to which a file of a cached store is compared as a whole; of a larger one so many blocks are."""
 
 
 class Store:
@@ -55,9 +64,9 @@ class Store:
             raise ValueError(
                 f"{folder} is a store of format {about.get('format')!r}: this version reads {FORMAT}; make it anew"
             )
-        files.verify(folder, [ABOUT, *([TOKENS, OFFSETS, RECORDS] if verify else [])])
+        files.verify(folder, [ABOUT, *(DATA if verify else [])])
         try:
-            for name in (TOKENS, OFFSETS, RECORDS):
+            for name in DATA:
                 found, size = _size(folder / name), about["sizes"][name]
                 if found != size:
                     raise ValueError(
@@ -96,27 +105,87 @@ class Store:
         return Store.open, (self.folder,)
 
 
-def cached_store(key: str, cache: Path, build: Callable[[Path], object], say: Callable[[str], None]) -> Store:
+# --- The cache ---
+
+
+def place(cache: Path, key: str) -> Path:
+    """Where the store of a key is kept; a key is a SHA-256, so that none leads out of the cache."""
+    if not re.fullmatch("[0-9a-f]{64}", key):
+        raise ValueError(f"key={key!r} is not the name of a store, 64 digits from 0 to f: leave it out")
+    return cache / key
+
+
+def cached_store(key: str, cache: Path, build: Callable[[Path], object]) -> Store:
     """The store of this key, opened where a whole one is there, else built; `build` is given the folder to write.
 
-    Two processes may build the same at once: one of them puts it in place, both use it.
+    One that was changed is built again, and a line says so; where that fails, it stays as it is. Two processes may
+    build the same at once: one of them puts it in place, both use it.
     """
-    folder = cache / key
-    if folder.exists():
+    folder = place(cache, key)
+    if not folder.exists() and not folder.is_symlink():
+        _build(folder, build)
+        return Store.open(folder)
+    try:
+        return _verified(folder)
+    except ValueError as error:
+        _check_ours(folder)
+        print(f"warning: {error}; doing so", file=sys.stderr)
+    with temporary.making(cache, KIND) as aside:
+        with suppress(OSError):  # another process was quicker
+            folder.rename(aside / key)
         try:
-            return Store.open(folder)
-        except ValueError as error:
-            say(f"{error}; doing so")
-            aside = folder.with_name(f"{files.TEMPORARY}{time.time_ns()}-{key}")
-            with suppress(OSError):  # another process was quicker
-                folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            _build(folder, build)
+        except BaseException:
+            with suppress(OSError):
+                (aside / key).rename(folder)
+            raise
+    return _verified(folder)
+
+
+def _build(folder: Path, build: Callable[[Path], object]) -> None:
     try:
         build(folder)
     except ValueError:
         if not folder.exists():
             raise
-    return Store.open(folder)
+
+
+def _check_ours(folder: Path) -> None:
+    """Refuse to replace what is not a store of ours, whoever named it."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else {""}
+    if not there <= {*NAMES} or not any(_marks(folder / name) for name in (ABOUT, files.MANIFEST)):
+        raise ValueError(
+            f"{folder} is not a store of chordmixer and stays as it is: move it, or give another --cache"
+        )
+
+
+def _marks(path: Path) -> bool:
+    """Whether a store's own file is what we wrote, or nearly so."""
+    with suppress(ValueError):
+        return not {"tokenizer", TOKENS}.isdisjoint(files.read_json(path))
+    return False
+
+
+def _verified(folder: Path) -> Store:
+    """Opened, once its bytes are those that were written: all of them, or `SAMPLE` blocks of a large file."""
+    store = Store.open(folder)
+    sums = files.read_json(folder / ABOUT).get("sums", {})
+    for name in DATA:
+        whole = _sampled(folder / name, sums[name]) if name in sums else files.matches(folder, name)
+        if not whole:
+            raise ValueError(f"{folder / name} was changed or damaged since it was written: make it anew")
+    return store
+
+
+def _sampled(path: Path, sums: Sequence[int]) -> bool:
+    """Whether the first block, the last and some others, each time other ones, are what they were."""
+    chosen = {0, len(sums) - 1, *random.SystemRandom().sample(range(len(sums)), min(SAMPLE, len(sums)))}
+    with path.open("rb") as file:
+        for number in sorted(chosen):
+            file.seek(number * BLOCK)
+            if zlib.crc32(file.read(BLOCK)) != sums[number]:
+                return False
+    return True
 
 
 def _size(path: Path) -> int:

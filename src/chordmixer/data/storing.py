@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import json
 import os
-import secrets
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -21,13 +20,11 @@ import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from chordmixer import files
+from chordmixer import files, temporary
 from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.store import ABOUT, FORMAT, OFFSETS, RECORDS, TOKENS, Store
+from chordmixer.data.store import ABOUT, BLOCK, FORMAT, KIND, OFFSETS, PART, RECORDS, TOKENS, WHOLE, Store
 
-PART = "part.arrow"
-IN_THE_MAKING = files.TEMPORARY + "store-"
 BYTES_AT_A_TIME = 1 << 20
 RECORDS_AT_A_TIME = 1 << 16
 COLUMNS = pa.schema(
@@ -101,9 +98,8 @@ class _Writer:
     def __enter__(self) -> Self:
         with _explaining(self.folder):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            _sweep(self.folder.parent)
-            self.making = self.folder.with_name(IN_THE_MAKING + secrets.token_hex(8))
-            self.lock = _locked_folder(self.making)
+            temporary.sweep(self.folder.parent, KIND)
+            self.making, self.lock = temporary.new_folder(self.folder.parent, KIND)
         try:
             for name in (TOKENS, OFFSETS, PART):
                 self._begin(name)
@@ -167,6 +163,7 @@ class _Writer:
             "tokenizer": self.tokenizer.to_json(),
             "columns": [name for name in COLUMNS.names if name in self.filled],
             "sizes": {name: file.size for name, file in self.files.items()},
+            "sums": {name: file.sums for name, file in self.files.items() if file.size > WHOLE},
             "letters": dict(self.letters.most_common()),
             "account": vars(account),
             "sources": list(sources),
@@ -210,9 +207,11 @@ class _Hashed(io.RawIOBase):
     """A file that knows its size and SHA-256 when it has been written."""
 
     def __init__(self, path: Path, store: Path) -> None:
-        self.file, self.store = path.open("wb"), store
+        self.file, self.store = path.open("xb"), store
         self.size = 0
         self.hash = hashlib.sha256()
+        self.sums: list[int] = []
+        """The CRC-32 of each block of `BLOCK` bytes."""
 
     @property
     def digest(self) -> str:
@@ -228,8 +227,20 @@ class _Hashed(io.RawIOBase):
         with _explaining(self.store, self.size), memoryview(data) as view:
             self.file.write(view)
             self.hash.update(view)
+            self._add_sums(view.cast("B"))
             self.size += view.nbytes
             return view.nbytes
+
+    def _add_sums(self, view: memoryview) -> None:
+        start, end = self.size, self.size + len(view)
+        while start < end:
+            stop = min(end, start - start % BLOCK + BLOCK)
+            part = view[start - self.size : stop - self.size]
+            if start % BLOCK:
+                self.sums[-1] = zlib.crc32(part, self.sums[-1])
+            else:
+                self.sums.append(zlib.crc32(part))
+            start = stop
 
     def finish(self) -> None:
         """Onto the disk."""
@@ -242,31 +253,6 @@ class _Hashed(io.RawIOBase):
         with suppress(OSError):  # only reached with something unwritten when another error is on its way
             self.file.close()
         super().close()
-
-
-def _locked_folder(path: Path) -> int:
-    """A new folder and the handle that locks it; a sweeping neighbour may take the folder before it is locked."""
-    while True:
-        path.mkdir()
-        with suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDONLY)
-            with suppress(OSError):  # some network disks have no locks; nothing is swept there either
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if path.exists():
-                return handle
-            os.close(handle)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what killed writers left; a living one holds a lock."""
-    for stray in folder.glob(IN_THE_MAKING + "*"):
-        with suppress(OSError):
-            handle = os.open(stray, os.O_RDONLY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(stray, ignore_errors=True)
-            finally:
-                os.close(handle)
 
 
 def _explaining(folder: Path, written: int = 0) -> AbstractContextManager[None]:

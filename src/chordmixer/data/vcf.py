@@ -5,7 +5,6 @@ Sorted or not is no matter. Read with the VCF specification, version 4.3, at han
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,18 +176,9 @@ def with_scores(line: Line, scores: Mapping[int, float]) -> bytes:
 @contextmanager
 def writing(path: Path) -> Iterator[IO[bytes]]:
     """A file that is put in place when the block ends well; a name that ends in .gz is compressed, as bgzip does."""
-    temporary = path.with_name(files.TEMPORARY + path.name)
-    with files.explaining_no_room(path, "more", ""):
-        try:
-            with temporary.open("wb") as file:
-                if path.suffix == ".gz":
-                    with BgzipWriter(file) as packed:
-                        yield packed  # type: ignore[misc]
-                else:
-                    yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            files.flush(path.absolute().parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with files.explaining_no_room(path, "more", ""), files.replacing(path, sweeping=True) as file:
+        if path.suffix == ".gz":
+            with BgzipWriter(file) as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            yield file

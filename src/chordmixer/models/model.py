@@ -176,15 +176,19 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """The hub mixin's hook: weights as safetensors, the config beside them, each written whole or not at all."""
-        files.write_tensors(save_directory / "model.safetensors", self.state_dict())
-        files.write_json(save_directory / "config.json", {"format": FORMAT, "model": to_dict(self.config)})
-        files.write_manifest(save_directory, ["config.json", "model.safetensors"])
+        config = files.json_bytes({"format": FORMAT, "model": to_dict(self.config)})
+        weights = files.tensor_bytes(self.state_dict())
+        files.write_recorded(save_directory, {"config.json": config, "model.safetensors": weights})
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:
-        """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub."""
+        """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub.
+
+        Where a manifest.json records the config, as of every folder that this package wrote, it and the weights are
+        compared with their SHA-256; a folder without one is read as it is.
+        """
         folder = Path(source) if files.is_folder(source) else _download(str(source), hub)
-        if (folder / files.MANIFEST).exists():
+        if "config.json" in files.recorded(folder):
             files.verify(folder, ["config.json", "model.safetensors"])
         config = read_config(folder)
         wanted = from_dict(ModelConfig, config["model"], f"{folder / 'config.json'}: model")

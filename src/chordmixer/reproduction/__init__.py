@@ -34,6 +34,7 @@ def reproduce(
     rates: Sequence[float] = (),
     like: str = "ours",
     start: Path | None = None,
+    unverified: bool = False,
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     at_once: int = 1,
@@ -60,14 +61,14 @@ def reproduce(
                 f"{name} is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, --models, "
                 "--at-once, --like and --from"
             )
-        result, scores = figures.figure(name, entry, data, say), []
+        result, scores = figures.figure(name, entry, data, say, unverified), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
         if minutes is not None and scale != 1:
             raise ValueError(
                 f"--scale {scale:g} and --minutes {minutes:g} are both the length of a run: leave one of them out"
             )
-        full = building.build(entry, data, changes, say, like, start)
+        full = building.build(entry, data, changes, say, like, start, unverified)
         short = building.scaled(full, scale, by_rule=entry.data.by_rule and not data)
         choosing.check(rates, changes or {})
         experiments = choosing.tried(building.each(short, models, seeds, entry.versions), rates)
@@ -101,6 +102,7 @@ def plan(
     models: Sequence[str] = ("chordmixer",),
     seeds: int = 1,
     rates: Sequence[float] = (),
+    unverified: bool = False,
 ) -> list[Planned]:
     """What the runs of each model take on this device, with validation and test; a few steps of each are measured."""
     entry = find(name, ENTRIES)
@@ -108,7 +110,8 @@ def plan(
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
     by_rule = entry.data.by_rule and not data
-    experiment = building.scaled(building.build(entry, data, changes, like=like, start=start), scale, by_rule)
+    full = building.build(entry, data, changes, like=like, start=start, unverified=unverified)
+    experiment = building.scaled(full, scale, by_rule)
     choosing.check(rates, changes or {})
     experiments = choosing.tried(building.each(experiment, models, seeds, entry.versions), rates)
     return planned(experiments, made_parts(experiment) if by_rule else read_parts(experiment))
@@ -123,6 +126,7 @@ def measure(
     minutes: float = 1.0,
     like: str = "ours",
     start: Path | None = None,
+    unverified: bool = False,
     changes: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = tell,
 ) -> dict[str, int]:
@@ -134,7 +138,8 @@ def measure(
     entry.data.check(name, data)
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained: leave --minutes out")
-    experiments = building.each(building.build(entry, data, changes, say, like, start), models, 1, entry.versions)
+    full = building.build(entry, data, changes, say, like, start, unverified)
+    experiments = building.each(full, models, 1, entry.versions)
     return {run: own.training.steps for run, own in paced(experiments, minutes, Path(out), say).items()}
 
 

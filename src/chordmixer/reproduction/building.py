@@ -23,6 +23,7 @@ def build(
     say: Callable[[str], None] = tell,
     like: str = "ours",
     start: Path | None = None,
+    unverified: bool = False,
 ) -> Experiment:
     """The recipe's experiment on these data, with changes in `data`, `model` and `training`.
 
@@ -43,7 +44,7 @@ def build(
     experiment: Experiment = load(entry.recipe)(data, *reads)
     experiment = override(experiment, {"training": entry.training})
     experiment = whose.like(experiment, hyper) if hyper else experiment
-    return override(start_from(experiment, start) if start else experiment, changed)
+    return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)
 
 
 def _hyper(entry: Entry, like: str) -> whose.Hyper | None:
@@ -171,9 +172,9 @@ def _past(experiment: Experiment) -> Iterator[str]:
         if not (folder / "config.json").exists():
             yield f"{folder.name}, which is no longer there"
             return
-        earlier = Experiment.load(folder)
+        earlier = Experiment.load(folder, unverified=True)  # for what is said alone
         own = to_dict(earlier.data).items() if earlier.task == task else ()
-        apart = _flat({name: value for name, value in own if value != data.get(name)})
+        apart = _flat({name: value for name, value in own if value != data.get(name) and name != "cache"})
         epochs = earlier.training.epochs
         passes = f"a run of {epochs} epoch{'' if epochs == 1 else 's'} of {earlier.task}"
         yield f"{passes} with {', '.join(apart)}" if apart else passes

@@ -29,13 +29,13 @@ Drawn = tuple[list[str], dict[str, Any], dict[str, bytes]]
 """Lines of Markdown, numbers, and pictures by name."""
 
 
-def figure(name: str, entry: Figure, paths: Sequence[str], say: Say) -> Result:
+def figure(name: str, entry: Figure, paths: Sequence[str], say: Say, unverified: bool = False) -> Result:
     """Draw an entry."""
-    body, numbers, pictures = load(entry.draw)(paths, say)
+    body, numbers, pictures = load(entry.draw)(paths, say, unverified)
     return Result(name, entry, body, numbers, differences=list(entry.differences), pictures=pictures)
 
 
-def reach(paths: Sequence[str], say: Say) -> Drawn:
+def reach(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     """Where a random walk ends."""
     walked = walks.reach()
     numbers = {"length": walked.length, "hops": walked.hops, "mean": walked.mean, "deviation": walked.deviation}
@@ -44,17 +44,17 @@ def reach(paths: Sequence[str], say: Say) -> Drawn:
     return body, numbers, {"": _png(lambda path: walks.plot(walked, path))}
 
 
-def attention(paths: Sequence[str], say: Say) -> Drawn:
+def attention(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     """What blocks of a trained model make of three sequences."""
     run = Path(paths[0])
-    experiment = Experiment.load(run)
+    experiment = Experiment.load(run, unverified=unverified)
     if experiment.task != "adding":
         raise ValueError(
             f"{run} is a run of {experiment.task}, whose marked positions nobody knows: give one of adding"
         )
     if not (run / "model.safetensors").exists():
         raise ValueError(f"{run} has no model yet: its training is not finished; go on with it first")
-    shown, track = matrices.examples(run, LENGTHS), experiment.model.network.track_size
+    shown, track = matrices.examples(run, LENGTHS, unverified=unverified), experiment.model.network.track_size
     rows, found = [], []
     for example in shown:
         for layer, matrix in example.layers[1:]:
@@ -70,7 +70,7 @@ def attention(paths: Sequence[str], say: Say) -> Drawn:
     return body, {"sequences": found}, {"": _png(lambda path: matrices.plot(shown, track, path))}
 
 
-def lengths(paths: Sequence[str], say: Say) -> Drawn:
+def lengths(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     """A histogram a data set."""
     rows, found, pictures = [], [], {}
     for number, path in enumerate(paths, 1):
@@ -87,12 +87,12 @@ def lengths(paths: Sequence[str], say: Say) -> Drawn:
     )
 
 
-def tradeoff(paths: Sequence[str], say: Say) -> Drawn:
+def tradeoff(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     """Trained runs at work: a circle each."""
     points = []
     for path in paths:
         say(f"measuring {path}")
-        points.append(circles.measure(Path(path)))
+        points.append(circles.measure(Path(path), unverified=unverified))
     metrics = {point.metric for point in points}
     if len(metrics) > 1:
         raise ValueError(f"the runs are scored by {' and '.join(sorted(metrics))}: give runs of one task")

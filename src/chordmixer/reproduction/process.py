@@ -1,4 +1,4 @@
-"""The process that one of several runs trains in: `python -m chordmixer.reproduction.process FOLDER`.
+"""The process that one of several runs trains in: `python -m chordmixer.reproduction.process FOLDER [CACHE]`.
 
 The folder holds the run's settings, and what an earlier start has left. A process whose parent has died stops as if
 it had been asked to: it saves where it is, and leaves.
@@ -22,7 +22,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     threading.Thread(target=_stop_with, args=(os.getppid(),), daemon=True).start()
     try:
-        train(Experiment.load(folder), folder, resume=True)
+        train(Experiment.load(folder, cache=next(iter(sys.argv[2:]), None)), folder, resume=True)
     except ValueError as error:
         tell(" ".join(str(error).split()), stderr=True)
         raise SystemExit(2) from None

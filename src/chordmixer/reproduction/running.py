@@ -21,6 +21,7 @@ from chordmixer.training.experiment import check_lengths
 from chordmixer.training.intervals import Difference
 from chordmixer.training.outcome import BASELINES, write_differences
 from chordmixer.training.plain_tasks import compare
+from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 from chordmixer.views.verdict import best_baseline
 
@@ -97,24 +98,25 @@ def run_all(
         trained.append(Trained(experiment, scored, seconds, killed, made, validation=loss, folder=out / folder))
     if not baselines or not first_rank():
         return trained
-    beside = plain([out / folder for folder in experiments], say)
+    caches = [getattr(experiment.data, "cache", None) for experiment in experiments.values()]
+    beside = plain([out / folder for folder in experiments], say, caches[0])
     return [replace(run, baselines=beside) for run in trained]
 
 
-def plain(runs: Sequence[Path], say: Say) -> list[Scored]:
+def plain(runs: Sequence[Path], say: Say, cache: str | None = None) -> list[Scored]:
     """The plain baselines of runs on the same data: found in one of their folders or scored, and put into each."""
     needed = {BASELINES, paired.ROWS}
     having = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
     if not having:
         say("plain baselines on the same records, on the CPU")
-        compare(runs[0], lambda _: None)
+        compare(runs[0], lambda _: None, cache)
         having = [runs[0]]
     files.verify(having[0], needed)
     target = Experiment.load(having[0]).build_task().target
     for run in runs:
         if run not in having:
-            for name in needed:
-                files.write_bytes(run / name, (having[0] / name).read_bytes())
+            with RunLock(run, WAIT):
+                files.write_recorded(run, {name: (having[0] / name).read_bytes() for name in needed})
             write_differences(run, target)
     return Run.load(having[0]).baselines
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chordmixer import files
 from chordmixer.training import Experiment, Interrupted
-from chordmixer.training.experiment import open_folder
 from chordmixer.training.forecast import device_of
 from chordmixer.training.interrupts import Interrupts
+from chordmixer.training.opening import open_folder
 from chordmixer.views.plan import duration
 
 if TYPE_CHECKING:
@@ -135,13 +136,13 @@ class Together:
 
     def _start(self, name: str) -> Started:
         experiment, out = self.experiments[name], self.journal.path.parent
-        open_folder(experiment, out / name, resume=True)
+        open_folder(experiment, out / name, resume=True).release()
         log, timing = out / LOGS / f"{name}.log", ExitStack()
         log.parent.mkdir(exist_ok=True)
         timing.enter_context(self.journal.timing(name))
-        with log.open("wb") as said:
+        with files.open_own(log, os.O_TRUNC) as said:
             process = subprocess.Popen(
-                [*PROCESS, str(out / name)],
+                [*PROCESS, str(out / name), *filter(None, [getattr(experiment.data, "cache", None)])],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,

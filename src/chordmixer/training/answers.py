@@ -52,7 +52,11 @@ class Answers:
 
     def save(self, folder: Path) -> None:
         """Write labels.json."""
-        files.write_json(folder / FILE, {"format": FORMAT, **self.to_dict()})
+        files.write_json(folder / FILE, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in labels.json."""
+        return {"format": FORMAT, **self.to_dict()}
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from chordmixer import files
-from chordmixer.config import from_dict
+from chordmixer.config import first_difference, from_dict
 
 KEEP = 2
-FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json")
+SETTINGS = "settings.json"
+"""Of the run that a checkpoint belongs to."""
+FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json", SETTINGS)
+FINISHED = "-finished"
+NAME = rf"step-\d{{9,}}({FINISHED})?"
 AVERAGE = "average.safetensors"
 """Only of runs that keep one."""
 
@@ -56,13 +62,13 @@ class State:
     """The mean of the last steps' weights, where a run keeps one."""
 
 
-def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> Path:
+def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, settings: Mapping[str, Any]) -> Path:
     """Write `checkpoints/step-N` and drop all but the newest."""
     numbers = asdict(replace(state, best_weights={}, average={}))
     del numbers["best_weights"], numbers["average"]
     if math.isinf(state.best_loss):  # before the first validation: JSON has no infinity, and it is the default
         del numbers["best_loss"]
-    path = folder / "checkpoints" / f"step-{state.step:09d}{'-finished' if state.finished else ''}"
+    path = folder / "checkpoints" / f"step-{state.step:09d}{FINISHED if state.finished else ''}"
     if path.exists():  # saved at this step before
         return path
     files.write_folder(
@@ -73,16 +79,33 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer) -> 
             **({AVERAGE: files.tensor_bytes(state.average)} if state.average else {}),
             "optimizer.safetensors": files.tensor_bytes(_flat(optimizer)),
             "state.json": json.dumps(numbers, indent=2, allow_nan=False).encode(),
+            SETTINGS: files.json_bytes(settings),
         },
     )
     for old in found(folder)[KEEP:]:
-        shutil.rmtree(old)
+        if (old / files.MANIFEST).is_file():  # else it is not ours to remove
+            shutil.rmtree(old)
     return path
 
 
 def found(folder: Path) -> list[Path]:
     """Checkpoints of a run, newest first."""
-    return sorted((folder / "checkpoints").glob("step-*"), reverse=True)
+    own = (path for path in (folder / "checkpoints").glob("step-*") if re.fullmatch(NAME, path.name))
+    return sorted((path for path in own if path.is_dir() and not path.is_symlink()), reverse=True)
+
+
+def check_settings(path: Path, settings: Mapping[str, Any], unverified: bool = False) -> None:
+    """Refuse a checkpoint of another run, with the first setting in which the two differ."""
+    if not (path / SETTINGS).exists():
+        if unverified:
+            return
+        raise ValueError(f"{path} does not say whose it is: train again, or add --unverified to go on with it")
+    if odd := first_difference(json.loads(files.json_bytes(settings)), files.read_json(path / SETTINGS)):
+        name, here, there = odd
+        raise ValueError(
+            f"{path} is a checkpoint of another run: {name} is {here!r} here and {there!r} in the checkpoint; put "
+            "the run's own files back, or train again into another folder"
+        )
 
 
 def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
@@ -90,8 +113,11 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
     refused: list[str] = []
     for path in found(folder):
         try:
-            averaged = [AVERAGE] if AVERAGE in files.read_json(path / files.MANIFEST) else []
-            files.verify(path, [*FILES, *averaged])
+            recorded = files.read_json(path / files.MANIFEST)
+            averaged = [AVERAGE] if AVERAGE in recorded else []
+            files.verify(path, [name for name in FILES if name != SETTINGS or SETTINGS in recorded] + averaged)
+            if SETTINGS in recorded:
+                files.read_json(path / SETTINGS)
             _state(path)
             for name in [*FILES[:3], *averaged]:
                 files.read_tensors(path / name)

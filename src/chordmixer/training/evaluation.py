@@ -22,6 +22,7 @@ from chordmixer.tasks.targets import Target
 from chordmixer.training.asking import ask
 from chordmixer.training.experiment import Experiment, TrainingConfig
 from chordmixer.training.intervals import Sample, Score
+from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.training.strands import averaged
 from chordmixer.training.threads import choose_for_answers
 
@@ -152,10 +153,12 @@ def read_table(path: Path, build: Callable[[pa.Table], T]) -> T:
         raise ValueError(f"{path} cannot be read ({reason}): use another copy, or evaluate again") from None
 
 
-def evaluate(run: Path | str, split: str = "test") -> Evaluation:
+def evaluate(
+    run: Path | str, split: str = "test", *, cache: Path | str | None = None, unverified: bool = False
+) -> Evaluation:
     """Score a trained run on a split of its own task; writes the scores and predictions into the run folder."""
     folder = Path(run)
-    experiment = Experiment.load(folder)
+    experiment = Experiment.load(folder, cache=cache, unverified=unverified)
     model = Model.from_pretrained(str(folder))
     device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
     task = experiment.build_task()
@@ -164,7 +167,8 @@ def evaluate(run: Path | str, split: str = "test") -> Evaluation:
     predictions = predict_records(answering, task.records(split), experiment.training, device, task.target)
     predictions = predictions.of_task(task, split)
     evaluation = summarise(predictions, task.target, experiment, split)
-    save_evaluation(folder, evaluation, predictions)
+    with RunLock(folder, WAIT):
+        save_evaluation(folder, evaluation, predictions)
     return evaluation
 
 
@@ -239,9 +243,8 @@ def save_evaluation(folder: Path, evaluation: Evaluation, predictions: Predictio
     """Write scores and predictions, and their SHA-256 into the manifest."""
     scores = f"evaluation-{evaluation.split}.json"
     rows = "predictions.parquet" if evaluation.split == "test" else f"predictions-{evaluation.split}.parquet"
-    files.write_json(folder / scores, asdict(evaluation))
-    files.write_bytes(folder / rows, predictions.parquet())
-    files.write_manifest(folder, [scores, rows])
+    contents = {scores: files.json_bytes(asdict(evaluation)), rows: predictions.parquet()}
+    files.write_recorded(folder, contents)
 
 
 def _length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:

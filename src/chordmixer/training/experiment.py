@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from chordmixer import files
-from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict
+from chordmixer.config import LONGEST, check_numbers, compared, from_dict, override, to_dict
 from chordmixer.data.records import PairedRecords, Records
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import FORMAT, ModelConfig, read_config
 from chordmixer.tasks import TASKS, Task, task_class
 from chordmixer.tasks.targets import TokenTarget
+from chordmixer.training import checkpoints
+from chordmixer.training.run_folder import CONFIG, check
 from chordmixer.version import __version__
 
 LIMITS: dict[str, tuple[float, float]] = {
@@ -156,54 +157,57 @@ class Experiment:
         return task
 
     def save(self, folder: Path) -> None:
-        """Write config.json, which is also what `Model.from_pretrained` reads."""
-        files.write_json(folder / "config.json", {"format": FORMAT, "version": __version__, **to_dict(self)})
+        """Write config.json, which is also what `Model.from_pretrained` reads; where stores are kept is not in it."""
+        config = {"format": FORMAT, "version": __version__, **to_dict(self)}
+        config["data"].pop("cache", None)
+        files.write_recorded(folder, {CONFIG: files.json_bytes(config)})
+
+    def settings(self) -> dict[str, Any]:
+        """All that tells this run from others, as plain values."""
+        return {"task": self.task, **{name: compared(getattr(self, name)) for name in ("data", "model", "training")}}
 
     @staticmethod
-    def load(folder: Path) -> Experiment:
-        """The experiment of a run folder."""
-        if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder: give the --out folder of a training run")
-        path, config = folder / "config.json", read_config(folder)
-        if unknown := set(config) - {"format", "version", "task", "data", "model", "training"}:
-            raise ValueError(f"{path}: {min(unknown)} is not a setting: remove it, or use another copy")
-        for key in ("task", "data", "training"):
-            if key not in config:
-                raise ValueError(f"{path} has no {key!r}: it is a model, not a training run; give a run folder")
-        if config["task"] not in TASKS:
-            raise ValueError(f"{path}: task {config['task']!r} is not known: choose one of {', '.join(TASKS)}")
-        return Experiment(
-            config["task"],
-            _part(task_class(config["task"]).Config, config, "data", path),
-            _part(ModelConfig, config, "model", path),
-            _part(TrainingConfig, config, "training", path),
-        )
+    def load(folder: Path, *, cache: Path | str | None = None, unverified: bool = False) -> Experiment:
+        """The experiment of a run folder, which never says where to write: stores are kept in `cache`."""
+        try:
+            check(folder, [CONFIG], unverified)
+        except ValueError as error:
+            raise ValueError(f"{error}{_edited(folder)}") from None
+        return _read(folder, cache)
+
+
+def _read(folder: Path, cache: Path | str | None = None) -> Experiment:
+    path, config = folder / CONFIG, read_config(folder)
+    if unknown := set(config) - {"format", "version", "task", "data", "model", "training"}:
+        raise ValueError(f"{path}: {min(unknown)} is not a setting: remove it, or use another copy")
+    for key in ("task", "data", "training"):
+        if key not in config:
+            raise ValueError(f"{path} has no {key!r}: it is a model, not a training run; give a run folder")
+    if config["task"] not in TASKS:
+        raise ValueError(f"{path}: task {config['task']!r} is not known: choose one of {', '.join(TASKS)}")
+    if isinstance(config["data"], dict):
+        config["data"].pop("cache", None)  # of earlier versions, or of somebody else
+    data = _part(task_class(config["task"]).Config, config, "data", path)
+    return Experiment(
+        config["task"],
+        data if cache is None else override(data, {"cache": str(cache)}, "data"),
+        _part(ModelConfig, config, "model", path),
+        _part(TrainingConfig, config, "training", path),
+    )
+
+
+def _edited(folder: Path) -> str:
+    """What a checkpoint tells of a config.json that is not the run's own."""
+    for path in checkpoints.found(folder)[:1] if (folder / files.MANIFEST).exists() else []:
+        try:
+            checkpoints.check_settings(path, _read(folder).settings(), unverified=True)
+        except ValueError as error:
+            return f" ({error})"
+    return ""
 
 
 def _part(cls: type, config: Mapping[str, Any], key: str, path: Path) -> Any:
     return from_dict(cls, config[key], f"{path}: {key}")
-
-
-def open_folder(experiment: Experiment, out: Path, resume: bool) -> None:
-    """A new run starts in a new folder; an old one must be the same experiment."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
-    if not (out / "config.json").exists():
-        files.sweep(out)
-        if any(out.iterdir()):
-            raise ValueError(f"{out} is not empty and holds no run: give a new folder")
-        experiment.save(out)
-        return
-    if not resume:
-        raise ValueError(f"{out} already holds a run: give a new folder, or add --resume to go on with it")
-    if Experiment.load(out) != experiment:
-        raise ValueError(
-            f"{out} was started with other settings: resume with the same ones, or with "
-            f"chordmixer train --resume {shlex.quote(str(out))} alone"
-        )
-    files.sweep(out)
 
 
 def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:

@@ -80,6 +80,7 @@ def evaluate_files(
     batch_tokens: int | None = None,
     device: str | None = None,
     account: Account | None = None,
+    unverified: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> FilesEvaluation:
     """Score a run on files with labels, as it was scored on its own test set.
@@ -90,7 +91,7 @@ def evaluate_files(
     """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
-    trained, reading = Trained(run, device, batch_tokens), reading or Reading()
+    trained, reading = Trained(run, device, batch_tokens, unverified=unverified), reading or Reading()
     target, separator = trained.answers.target, trained.separator
     known = seen.load(trained.folder)
     account, rows = Account() if account is None else account, Rows()

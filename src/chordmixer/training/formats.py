@@ -125,14 +125,11 @@ class Parquet(_Arrow):
     """Row groups of about 32 MB, each page with a checksum."""
 
     def finish(self, partial: Path, out: Path) -> None:
-        temporary = out.with_name(files.TEMPORARY + out.name)
-        with pa.memory_map(str(partial)) as source:
+        with files.replacing(out, sweeping=True) as file, pa.memory_map(str(partial)) as source:
             stream = pa.ipc.open_stream(source)
-            with pq.ParquetWriter(temporary, stream.schema, write_page_checksum=True) as writer:
+            with pq.ParquetWriter(file, stream.schema, write_page_checksum=True) as writer:
                 for group in _groups(stream):
                     writer.write_table(pa.Table.from_batches(group), row_group_size=2**31 - 1)
-        files.flush(temporary)
-        temporary.replace(out)
         partial.unlink()
 
 
@@ -146,20 +143,16 @@ class Npy(_Arrow):
         return super().rows(batch)
 
     def finish(self, partial: Path, out: Path) -> None:
-        temporary = out.with_name(files.TEMPORARY + out.name)
-        with pa.memory_map(str(partial)) as source:
+        with pa.memory_map(str(partial)) as source, files.replacing(out, sweeping=True) as file:
             ids = [id for batch in pa.ipc.open_stream(source) for id in batch.column("id").to_pylist()]
             source.seek(0)
             stream = pa.ipc.open_stream(source)
             shape = (len(ids), stream.schema[-1].type.list_size)
-            with temporary.open("wb") as file:
-                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-                for batch in stream:
-                    file.write(_matrix(batch.columns[-1]).astype("<f4").tobytes())
-        files.flush(temporary)
-        files.write_text(files_of(out)[1], "".join(f"{id}\n" for id in ids))
-        temporary.replace(out)
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for batch in stream:
+                file.write(_matrix(batch.columns[-1]).astype("<f4").tobytes())
+            files.write_text(files_of(out)[1], "".join(f"{id}\n" for id in ids))
         partial.unlink()
 
 

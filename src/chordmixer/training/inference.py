@@ -19,7 +19,6 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer import files
 from chordmixer.data import tokenizers
 from chordmixer.data.cutting import cut_note
 from chordmixer.data.encoding import Tokenizer
@@ -27,7 +26,7 @@ from chordmixer.data.entries import Account, Entry
 from chordmixer.models import Model
 from chordmixer.models.model import read_config
 from chordmixer.packed import Packed
-from chordmixer.training import answers, threads
+from chordmixer.training import answers, run_folder, threads
 from chordmixer.training.answers import Answers
 from chordmixer.training.strands import both_strands
 
@@ -60,17 +59,21 @@ class Piece(NamedTuple):
 class Trained:
     """A run folder, loaded for use: its model, tokenizer and labels."""
 
-    def __init__(self, run: Path | str, device: str | None = None, batch_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        run: Path | str,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+        *,
+        unverified: bool = False,
+    ) -> None:
         self.folder = Path(run)
-        if not self.folder.is_dir():
-            raise ValueError(f"{run} is not a folder: give the --out folder of a training run")
+        run_folder.check(self.folder, unverified=unverified)
         if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"--batch-tokens {batch_tokens} is too small: give 1 or more")
         self.device = _device(device)
         self._answers = None if _is_pretrained(self.folder) else Answers.load(self.folder)
         self.documents = [tokenizers.FILE] if self._answers is None else [answers.FILE, tokenizers.FILE]
-        if (self.folder / files.MANIFEST).exists():
-            files.verify(self.folder, self.documents)
         self.tokenizer = tokenizers.load_tokenizer(self.folder)
         self.model = Model.from_pretrained(str(self.folder), device=self.device.type)
         self.max_length = self.model.config.network.max_length

@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from torch import Tensor
 
@@ -23,9 +22,10 @@ from chordmixer.training.averaging import Average
 from chordmixer.training.budget import Budget
 from chordmixer.training.checkpoints import State
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
-from chordmixer.training.experiment import Experiment, check_lengths, open_folder
+from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_room, largest
 from chordmixer.training.interrupts import Interrupted, Interrupts
+from chordmixer.training.opening import OpenRun
 from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
 from chordmixer.training.provenance import recording
@@ -43,16 +43,27 @@ STEPS_UNREAD = 25
 
 
 def train(
-    experiment: Experiment, out: Path | str, *, resume: bool = False, console: Console | None = None
+    experiment: Experiment,
+    out: Path | str,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+    unverified: bool = False,
 ) -> Evaluation:
     """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set."""
-    return Run(experiment, Path(out), resume, console or terminal.console()).train()
+    run = Run(experiment, Path(out), resume, console or terminal.console(), unverified)
+    try:
+        return run.train()
+    finally:
+        run.folder.close()
 
 
 class Run:
     """One training run and all that it holds."""
 
-    def __init__(self, experiment: Experiment, out: Path, resume: bool, console: Console) -> None:
+    def __init__(
+        self, experiment: Experiment, out: Path, resume: bool, console: Console, unverified: bool = False
+    ) -> None:
         self.experiment, self.config, self.out = experiment, experiment.training, out
         self.accelerator = ranks.start(self.config)
         self.main = self.accelerator.is_main_process
@@ -68,15 +79,21 @@ class Run:
         starting.begin(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
-        if self.main:
-            open_folder(experiment, out, resume)
+        self.folder = OpenRun(experiment, out, resume, self.accelerator, unverified)
+        try:
+            self._begin()
+        except BaseException:
+            self.folder.close()
+            raise
+
+    def _begin(self) -> None:
         self.wrapped = self.accelerator.prepare(self.model)
         self.optimiser = Optimiser(self.model, self.config, max(self.training.lengths))
         self.unread: list[Taken] = []
-        self.journal = Journal(out, self.config.tensorboard) if self.main else None
+        self.journal = Journal(self.out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
         self.threads = pace.choose_threads(
-            experiment, self.loader.sampler, self.accelerator.device, self.state.threads
+            self.experiment, self.loader.sampler, self.accelerator.device, self.state.threads
         )
         self.state.threads = self.threads.threads
         self.budget = Budget(self.config, self.state, self.accelerator.num_processes)
@@ -241,6 +258,7 @@ class Run:
         return 0 < self.config.patience <= self.state.waited
 
     def _save_if_due(self) -> None:
+        self.folder.check()
         due = self.config.checkpoint_every and self.state.step % self.config.checkpoint_every == 0
         late = time.monotonic() - self.saved > 60 * self.config.checkpoint_minutes
         if due or late:
@@ -259,22 +277,18 @@ class Run:
         if self.journal:
             self.state.lines = self.journal.lines
             self.state.average = self.average.values if self.average else {}
-            checkpoints.save(self.out, self.state, self.model, self.optimiser.adam)
+            self.folder.save(self.state, self.model, self.optimiser.adam)
         self.saved = time.monotonic()
 
     def _restore(self) -> State:
-        """The newest checkpoint that is whole, the same on every rank."""
-        found, refused = checkpoints.newest_good(self.out) if self.main else (None, [])
-        (found,) = broadcast_object_list([found])
-        for reason in refused:
-            self.display.say(f"refused: {reason}")
+        found = self.folder.found
+        for line in self.folder.said():
+            self.display.say(line)
         state = checkpoints.load(found, self.model, self.optimiser.adam) if found else State()
-        if found:
-            self.display.say(f"going on from {found}")
         if self.journal:
             self.journal.keep(state.lines)
-        if self.main and self.config.start and not found:  # from here on the run needs no other
-            checkpoints.save(self.out, state, self.model, self.optimiser.adam)
+        if self.config.start and not found:  # from here on the run needs no other
+            self.folder.save(state, self.model, self.optimiser.adam)
         return state
 
     def _describe(self) -> None:
@@ -295,6 +309,7 @@ class Run:
         kept = {"validation": self.validation} if self.task.keeps_validation else {}
         predictions = {part: self._predict(records) for part, records in {**kept, "test": self.test}.items()}
         evaluation = outcome.evaluate(self.experiment, self.task, predictions)
+        self.folder.check()
         if self.main:
             outcome.write(self.out, self.task, self.state.best_weights, evaluation, predictions)
         self.accelerator.wait_for_everyone()

@@ -23,6 +23,7 @@ from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records, save_evaluation, summarise
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.plain import plain_baselines
+from chordmixer.training.run_folder import CONFIG, JOURNAL, WAIT, WEIGHTS, RunLock
 from chordmixer.version import __version__
 
 BASELINES = "baselines.json"
@@ -45,42 +46,37 @@ def write(
     predictions: Mapping[str, Predictions],
 ) -> None:
     """The model, what its outputs mean, its scores and predictions, and a manifest of it all."""
-    files.write_tensors(folder / "model.safetensors", weights)
-    documents = _write_documents(folder, task, predictions)
     how = [provenance.FILE] if (folder / provenance.FILE).exists() else []
-    files.write_manifest(folder, ["config.json", "model.safetensors", "metrics.jsonl", *how, *documents])
+    files.write_manifest(folder, [CONFIG, JOURNAL, *how])
+    files.write_recorded(folder, {WEIGHTS: files.tensor_bytes(weights), **_documents(task, predictions)})
     for part, evaluation in evaluations.items():
         save_evaluation(folder, evaluation, predictions[part].of_task(task, part))
 
 
-def _write_documents(folder: Path, task: Task, predictions: Mapping[str, Predictions]) -> list[str]:
+def _documents(task: Task, predictions: Mapping[str, Predictions]) -> dict[str, bytes]:
     """What a task says of its data, labels.json with a temperature that the validation set gives, and of files the
-    hashes of the records seen; their names."""
+    hashes of the records seen."""
     documents = task.documents()
     if not documents:
-        return []
+        return {}
     versions = {"chordmixer": __version__, "python": platform.python_version(), "torch": torch.__version__}
     documents["data.json"]["versions"] = versions
-    for name, content in documents.items():
-        files.write_json(folder / name, content)
+    written = {name: files.json_bytes(content) for name, content in documents.items()}
     if isinstance(task.target, TokenTarget):  # no answers about records
-        return [*documents]
+        return written
     tokenizer = documents["tokenizer.json"]["tokenizer"]
     known = Answers(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
     if not isinstance(known.target, Regression):
         own = predictions["validation"]
         known = replace(known, temperature=temperature(known.unweighted(own.outputs), own.targets))
-    known.save(folder)
-    if not isinstance(task, Files):
-        return [*documents, answers.FILE]
-    seen.write(folder, task.seen())
-    return [*documents, answers.FILE, seen.FILE]
+    written |= {answers.FILE: files.json_bytes(known.to_json())}
+    return {**written, seen.FILE: seen.packed(task.seen())} if isinstance(task, Files) else written
 
 
-def compare(run: Path | str, say: Callable[[str], None] = tell) -> list[Evaluation]:
+def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | str | None = None) -> list[Evaluation]:
     """Score plain baselines on the test part of a run on files, by the same code; leaves baselines.json."""
     folder = Path(run)
-    experiment = Experiment.load(folder)
+    experiment = Experiment.load(folder, cache=cache)
     task = experiment.build_task()
     if not isinstance(task, Files | Masking):
         raise ValueError(f"{folder} is a run of {experiment.task}, which has no plain baselines: give a run on files")
@@ -102,13 +98,16 @@ def write_baselines(
     Leaves baselines.json, and their answers in baselines.parquet.
     """
     known = list(baselines)
-    paired.write(folder, {name: predictions for name, _, predictions in known})
     scored = [replace(summarise(own, target, experiment, "test"), encoder=name) for name, _, own in known]
     rows = [
         {"name": name, "sentence": sentence, "evaluation": asdict(evaluation)}
         for (name, sentence, _), evaluation in zip(known, scored, strict=True)
     ]
-    files.write_json(folder / BASELINES, {"format": 1, "baselines": rows})
+    answered = paired.packed({name: predictions for name, _, predictions in known})
+    with RunLock(folder, WAIT):
+        files.write_recorded(
+            folder, {BASELINES: files.json_bytes({"format": 1, "baselines": rows}), paired.ROWS: answered}
+        )
     write_differences(folder, target)
     return scored
 
@@ -119,8 +118,8 @@ def write_differences(folder: Path, target: Target) -> None:
     found = paired.differences([folder], target, target.headline)
     for row in written["baselines"]:
         row["difference"] = asdict(found[row["name"]]) if row["name"] in found else None
-    files.write_json(folder / BASELINES, written)
-    files.write_manifest(folder, [name for name in (BASELINES, paired.ROWS) if (folder / name).exists()])
+    with RunLock(folder, WAIT):
+        files.write_recorded(folder, {BASELINES: files.json_bytes(written)})
 
 
 def _plain(task: Files) -> Iterator[Baseline]:

@@ -158,7 +158,7 @@ class Partial:
 
     def __enter__(self) -> Self:
         with self._explaining():
-            self.file: BinaryIO = self.partial.open("ab")
+            self.file: BinaryIO = files.open_own(self.partial, os.O_APPEND)
         try:
             with self._explaining():
                 self._lock()

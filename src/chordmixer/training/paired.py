@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chordmixer import files
 from chordmixer.tasks.targets import Target
 from chordmixer.training.evaluation import Predictions, parquet_bytes, read_table
 from chordmixer.training.intervals import Difference
@@ -25,12 +24,12 @@ ROWS = "baselines.parquet"
 MODEL = "predictions.parquet"
 
 
-def write(folder: Path, baselines: Mapping[str, Predictions]) -> None:
-    """Write baselines.parquet: the columns of the predictions behind the baseline's name."""
+def packed(baselines: Mapping[str, Predictions]) -> bytes:
+    """The bytes of baselines.parquet: the columns of the predictions behind the baseline's name."""
     tables = [own.columns() for own in baselines.values()]
     names = [[name] * len(own.names) for name, own in baselines.items()]
     columns = {key: list(chain(*(table[key] for table in tables))) for key in tables[0]}
-    files.write_bytes(folder / ROWS, parquet_bytes({"baseline": list(chain(*names)), **columns}))
+    return parquet_bytes({"baseline": list(chain(*names)), **columns})
 
 
 def read(folder: Path) -> dict[str, Predictions]:

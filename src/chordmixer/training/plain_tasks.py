@@ -25,7 +25,7 @@ from chordmixer.training.plain import DENSE, Baseline, K, linear, plain_baseline
 
 KINDS = {"fragments": "dna", "listops": "operations", "retrieval": "text", "text": "text"}
 """What the tokens of a task are; of any other, which has real numbers, lengths and answers alone are looked at."""
-OWN: dict[str, Callable[[Path, Callable[[str], None]], list[Evaluation]]] = {
+OWN: dict[str, Callable[[Path, Callable[[str], None], Path | str | None], list[Evaluation]]] = {
     "files": outcome.compare,
     "masking": outcome.compare,
     "variants": plain_variants.compare,
@@ -37,15 +37,15 @@ STEP = 1_000_000
 """Tokens that are read at a time, about."""
 
 
-def compare(run: Path | str, say: Callable[[str], None] = tell) -> list[Evaluation]:
+def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | str | None = None) -> list[Evaluation]:
     """Score plain baselines on the test part of a run, by the model's own code; leaves baselines.json in its folder.
 
     Where the training records have more than `TOKENS`, so many of them are drawn, and the baselines' names say it.
     """
     folder = Path(run)
-    experiment = Experiment.load(folder)
+    experiment = Experiment.load(folder, cache=cache)
     if experiment.task in OWN:
-        return OWN[experiment.task](folder, say)
+        return OWN[experiment.task](folder, say, cache)
     task, kind = experiment.build_task(), KINDS.get(experiment.task, "real")
     target: Any = task.target  # one answer a record, all of them
     parts = {part: task.records(part) for part in PARTS}

@@ -23,10 +23,10 @@ KNOTS = 8
 KINDS = (*(f"{r}>{a}" for r in "ACGT" for a in "ACGT" if r != a), "insertion", "deletion", "other")
 
 
-def compare(run: Path | str, say: Callable[[str], None] = tell) -> list[Evaluation]:
+def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | str | None = None) -> list[Evaluation]:
     """Score them on the test part by the model's own code; leaves baselines.json in the run folder."""
     folder = Path(run)
-    experiment = Experiment.load(folder)
+    experiment = Experiment.load(folder, cache=cache)
     task = experiment.build_task()
     if not isinstance(task, Variants):
         raise ValueError(f"{folder} is a run of {experiment.task}: give one of chordmixer variants")

@@ -36,6 +36,7 @@ def predict(
     safe_cells: bool = False,
     resume: bool = False,
     force: bool = False,
+    unverified: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Account:
     """Write a row a record, in the order of the input, to a .tsv, .csv, .jsonl or .parquet file, or as TSV for `-`.
@@ -53,7 +54,7 @@ def predict(
     if not outputs.check(out, paths, KINDS, resume, force):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
-    trained = Trained(run, device, batch_tokens)
+    trained = Trained(run, device, batch_tokens, unverified=unverified)
     _check_confidence(min_confidence, trained.answers)
     schema = schema_of(trained.answers)
 

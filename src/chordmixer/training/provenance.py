@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from chordmixer import files
+from chordmixer.training.run_folder import PROVENANCE
 
-FILE = "run.json"
+FILE = PROVENANCE
 
 
 @contextmanager

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
 from torch import distributed
 
 from chordmixer.data import Loader, TokenSampler
 from chordmixer.data.records import Records
 from chordmixer.training.experiment import TrainingConfig
+
+T = TypeVar("T")
 
 
 def start(config: TrainingConfig) -> Accelerator:
@@ -21,8 +26,9 @@ def start(config: TrainingConfig) -> Accelerator:
     if not distributed.is_initialized():  # an earlier run of this process may have had other settings
         AcceleratorState._reset_state(reset_partial_state=True)
         _meet(config)
+    several = os.environ.get("WORLD_SIZE", "1") != "1"  # without a GPU, Accelerate forgets the others unless told
     return Accelerator(
-        cpu=config.device == "cpu",
+        cpu=config.device == "cpu" or (several and not torch.cuda.is_available()),
         mixed_precision="bf16" if config.precision == "bf16" else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
@@ -33,6 +39,22 @@ def greatest(accelerator: Accelerator, number: int) -> int:
     if accelerator.num_processes == 1:
         return number
     return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
+
+
+def decided(accelerator: Accelerator, decide: Callable[[], T]) -> T:
+    """What the first rank decides, on every rank. Where it fails all of them end, and it alone says why."""
+    outcome, error = None, None
+    if accelerator.is_main_process:
+        try:
+            outcome = decide()
+        except Exception as failed:
+            error = failed
+    (failed_there, told) = broadcast_object_list([error is not None, outcome])
+    if error is not None:
+        raise error
+    if failed_there:
+        raise SystemExit(2)
+    return told
 
 
 def _meet(config: TrainingConfig) -> None:

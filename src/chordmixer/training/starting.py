@@ -16,15 +16,15 @@ from chordmixer.models.growing import take_over
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import Model, ModelConfig, read_config
 from chordmixer.tasks import Task
-from chordmixer.training import checkpoints
+from chordmixer.training import checkpoints, run_folder
 from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.run_folder import WEIGHTS
 
-WEIGHTS = "model.safetensors"
 OF_THE_DATA = {"on_bad", "mean", "scale"}
 """Settings of a tokenizer that two runs need not share: numbers are brought to one scale in each."""
 
 
-def start_from(experiment: Experiment, run: Path | str, freeze: bool = False) -> Experiment:
+def start_from(experiment: Experiment, run: Path | str, freeze: bool = False, unverified: bool = False) -> Experiment:
     """The same experiment with the network of a trained run, built for the longer sequences of the two.
 
     The head is new. The config remembers the run and the SHA-256 of its weights.
@@ -35,6 +35,7 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False) ->
             f"{folder} has no {WEIGHTS} to start from: give the folder of a finished run; go on with an unfinished "
             f"one by chordmixer train --resume {shlex.quote(str(folder))}"
         )
+    run_folder.check(folder, unverified=unverified)
     old = from_dict(ModelConfig, read_config(folder)["model"], f"{folder / 'config.json'}: model")
     _check_tokenizers(experiment.build_task(), folder)
     longest = max(experiment.model.network.max_length, old.network.max_length + HEADS[old.head].extra)

@@ -50,6 +50,7 @@ def pace(experiment: Experiment) -> Pace:
             _take(run, steps, 0.0, 1)
             _take(run, steps, WARM, LEAST)
             measured = Pace(1e3 * _take(run, steps, TIMED, LEAST), an_epoch)
+        run.folder.close()
         del run, steps
         gc.collect()  # its memory is not the next one's
         if torch.cuda.is_available():

@@ -64,6 +64,7 @@ def score(
     *,
     resume: bool = False,
     force: bool = False,
+    unverified: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Account:
     """Score the variants of a file, in its order.
@@ -81,7 +82,7 @@ def score(
         return Account()
     if as_vcf and (resume or not is_vcf(path)):
         raise ValueError(f"{out} is written whole, from a VCF file: leave out --resume, or name a table (.tsv)")
-    scorer = _Scorer(run, reference, config, say)
+    scorer = _Scorer(run, reference, config, say, unverified)
     if as_vcf:
         scorer.write_vcf(Path(path), Path(out))
     else:
@@ -93,13 +94,17 @@ class _Scorer:
     """A run, a reference, and the account of what was read."""
 
     def __init__(
-        self, run: Path | str, reference: Path | str, config: ScoringConfig, say: Callable[[str], None]
+        self,
+        run: Path | str,
+        reference: Path | str,
+        config: ScoringConfig,
+        say: Callable[[str], None],
+        unverified: bool = False,
     ) -> None:
         self.config, self.account, self.pace = config, Account(), Pace(say)
-        self.trained = Trained(run, config.device, config.batch_tokens)
+        self.trained = Trained(run, config.device, config.batch_tokens, unverified=unverified)
         if self.trained.config.get("task") != "variants":
             raise ValueError(f"{run} is a run of {self.trained.config.get('task')}: give one of chordmixer variants")
-        files.verify(self.trained.folder, ["data.json"])
         about = files.read_json(self.trained.folder / "data.json")
         self.contexts = _contexts(about.get("contexts"), f"{self.trained.folder / 'data.json'}: contexts")
         path = self.trained.folder / "config.json"

@@ -101,12 +101,14 @@ def ranks(matrix: ndarray, track_size: int, marked: Sequence[int]) -> list[int]:
     return [int((distances > distances[position]).sum()) + 1 for position in marked]
 
 
-def examples(run: Path, lengths: Sequence[int], split: str = "test", device: str = "cpu") -> list[Example]:
+def examples(
+    run: Path, lengths: Sequence[int], split: str = "test", device: str = "cpu", unverified: bool = False
+) -> list[Example]:
     """For each length the sequence of a run's data that comes nearest to it, through the run's model.
 
     The marked positions of the Adding problem are known; those of other tasks are not.
     """
-    experiment = Experiment.load(run)
+    experiment = Experiment.load(run, unverified=unverified)
     task, model = experiment.build_task(), Model.from_pretrained(run, device=device)
     records = task.records(split)
     found = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chordmixer import files
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.version import __version__
 from chordmixer.views import verdict
 from chordmixer.views.chapters import (
@@ -38,10 +39,12 @@ TITLES = {
 }
 
 
-def write_report(run: Path) -> Path:
+def write_report(run: Path, unverified: bool = False) -> Path:
     """Write RUN/report.html: whole in itself, readable offline, on a phone, in the dark and on paper."""
     path = Path(run) / FILE
-    files.write_text(path, page(Run.load(Path(run))))
+    written = page(Run.load(Path(run), unverified))
+    with RunLock(Path(run), WAIT):
+        files.write_text(path, written)
     return path
 
 

@@ -17,7 +17,7 @@ from chordmixer.data.leakage import Leak
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import HUGE, Classification, MultiLabel, Regression
-from chordmixer.training import answers, provenance
+from chordmixer.training import answers, provenance, run_folder
 from chordmixer.training.answers import Answers
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference
@@ -86,10 +86,9 @@ class Run:
     provenance: Provenance | None = None
 
     @staticmethod
-    def load(folder: Path) -> Run:
+    def load(folder: Path, unverified: bool = False) -> Run:
         """Read every file that is there; one that cannot be understood is an error that names it."""
-        if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder: give the --out folder of a training run")
+        run_folder.check_all(folder, unverified)
         config = read_config(folder)
         known = Answers.load(folder) if (folder / answers.FILE).exists() else None
         return Run(

@@ -45,12 +45,12 @@ class Point:
     """Bytes at the fullest moment of such a batch, with the weights."""
 
 
-def measure(run: Path, seconds: float = SECONDS) -> Point:
+def measure(run: Path, seconds: float = SECONDS, unverified: bool = False) -> Point:
     """The score of a run's test set as it stands in the folder; its speed and memory now, on this device."""
-    scored = Run.load(run).test
+    scored = Run.load(run, unverified).test
     if scored is None:
         raise ValueError(f"{run} has no evaluation-test.json: its training is not finished; go on with it first")
-    experiment = Experiment.load(run)
+    experiment = Experiment.load(run, unverified=unverified)
     records, device = experiment.build_task().records("test"), device_of(experiment.training)
     chosen = range(min(SEQUENCES, len(records.lengths)))
     tokens = sum(records.lengths[i] for i in chosen)

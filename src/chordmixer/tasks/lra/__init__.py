@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -18,13 +16,15 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer import files, terminal
+from chordmixer import files, temporary, terminal
 from chordmixer.data.gathering import default_cache
 from chordmixer.data.records import Record
 from chordmixer.packed import Packed
 from chordmixer.tasks.lra.processes import Processes, cores, travels
 
 VALUES, LENGTHS, TARGETS = "values.bin", "lengths.npy", "targets.npy"
+KIND = "lra-"
+"""In the names of folders that are being written."""
 RELEASE = "lra_release.gz of github.com/google-research/long-range-arena"
 WORTH = 80.0
 """Seconds of work for one core, times the cores, from which on it is done in processes. Each needs 2 to 3 seconds to
@@ -88,19 +88,16 @@ def made_once(cache: str | None, name: str, what: Iterable[Any], parts: Callable
     folder = (Path(cache).expanduser() if cache else default_cache().with_name("lra")) / f"{name}-{digest}"
     if folder.is_dir():
         return folder
-    temporary = folder.with_name(f"{files.TEMPORARY}{os.getpid()}-{folder.name}")
-    try:
-        with files.explaining_no_room(folder, "more", ""):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            _write(temporary, parts())
+    with files.explaining_no_room(folder, "more", ""):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary.sweep(folder.parent, KIND)
+        with temporary.making(folder.parent, KIND) as new:
+            _write(new, parts())
             try:
-                temporary.rename(folder)
+                new.rename(folder)
             except OSError:
                 if not folder.is_dir():
                     raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
@@ -155,7 +152,7 @@ def _bar(count: int) -> Iterator[Callable[[Part], Part]]:
 
 def _write(folder: Path, parts: Iterator[Part]) -> None:
     lengths, targets = [], []
-    with (folder / VALUES).open("wb") as file, closing(parts) if isinstance(parts, Generator) else nullcontext():
+    with (folder / VALUES).open("xb") as file, closing(parts) if isinstance(parts, Generator) else nullcontext():
         for values, own_lengths, own_targets in parts:
             file.write(np.ascontiguousarray(values, dtype=np.uint8).data)
             lengths.append(own_lengths)
