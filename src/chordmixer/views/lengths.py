@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from chordmixer.views.drawing import COLOURS
 
 ROOM = 0.5
 """Of the way to the next length bin, over which models stand side by side: their bars do not hide each other."""
+LETTERS = 11
+"""Of a title, in an inch."""
 WIDE = 3
 """Models above which a table has a row for each, not a column: a terminal has room for three."""
 MANY = len(COLOURS)
@@ -127,7 +130,7 @@ def plot(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path
     named = replace(first, task=title) if title else first
     said = f"{_records(named)}, {first.records:,} sequences; bars: {spread(evaluations)}"
     figure = _panels(models, names) if len(models) > MANY else _together_in_one(models, names)
-    figure.suptitle(said, fontsize=11)
+    figure.suptitle(textwrap.fill(said, int(LETTERS * figure.get_figwidth())), fontsize=11)
     return drawing.save(figure, path)
 
 
