@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from chordmixer.config import check_numbers, from_dict, override, to_dict
+from chordmixer.config import check_numbers, compared, first_difference, from_dict, override, to_dict
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,19 @@ class Outer:
 def test_round_trip() -> None:
     outer = Outer("a", (1, 2), True, Inner(8, 0.25, "round"))
     assert from_dict(Outer, to_dict(outer), "file") == outer
+
+
+def test_where_files_lie_is_not_compared() -> None:
+    @dataclass(frozen=True)
+    class Data:
+        inner: Inner
+        sizes: tuple[int, ...] = (1, 2)
+        path: str = field(default="", compare=False)
+
+    here, there = (compared(Data(Inner(share=share), path=path)) for share, path in ((0.5, "a"), (0.7, "b")))
+    assert here == {"inner": {"size": 4, "share": 0.5, "kind": None}, "sizes": [1, 2]}
+    assert first_difference(here, there) == ("inner.share", 0.5, 0.7)
+    assert first_difference(here, {"sizes": [1, 2]}) is None  # of an earlier version, which had fewer settings
 
 
 def test_json_lists_become_tuples() -> None:
