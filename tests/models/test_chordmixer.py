@@ -193,7 +193,7 @@ class TestErrors:
             ({"hidden": -1}, "hidden=-1 is too small"),
             ({"dropout": 1.0}, r"dropout=1\.0 is not a share: give 0 or more, and less than 1"),
             ({"dropout": -0.1}, r"dropout=-0\.1 is not a share"),
-            ({"dropout": float("nan")}, "dropout=nan is not a share"),
+            ({"dropout": float("nan")}, "dropout=nan is not finite"),
             ({"norm": "layer", "reversible": True}, "norm='layer' after the residual cannot be undone"),
         ],
         ids=str,

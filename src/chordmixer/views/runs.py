@@ -245,14 +245,13 @@ def _leak(given: Mapping[str, Any], where: str) -> Leak:
 
 def _inspection(given: Mapping[str, Any]) -> Inspection:
     found = from_dict(Inspection, given, "inspection", undefined=True)
-    counts = [*found.histogram, *found.letters.values(), *found.classes.values()]
+    twice, sizes = found.duplicates, found.classes.values()
+    copies = [twice.exact, twice.reverse_complement or 0, twice.across_labels]
     if len(found.edges) != len(found.histogram) + 1 or 50 not in found.percentiles:
         raise ValueError("inspection.edges, histogram and percentiles do not fit each other")
-    if (
-        min(found.edges) < 1
-        or max(found.histogram, default=0) < 1
-        or min([0, *counts]) < 0
-        or 0 in found.classes.values()
-    ):
+    if any(copies) and not twice.examples:
+        raise ValueError("inspection.duplicates has copies, and no example of them")
+    counts = [*found.histogram, *found.letters.values(), *copies]
+    if min(found.edges) < 1 or max(found.histogram) < 1 or min(counts) < 0 or min(sizes, default=1) < 1:
         raise ValueError("inspection has counts or lengths below their least")
     return found
