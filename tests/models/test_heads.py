@@ -196,5 +196,33 @@ def test_class_token_learns(random_batch: Make) -> None:
 @pytest.mark.parametrize("name", HEADS)
 def test_starts_as_xavier(name: str) -> None:
     linear = HEADS[name].sized(100, 20, longest=1).linear
-    assert 0.9 * (6 / 120) ** 0.5 < linear.weight.abs().max() <= (6 / 120) ** 0.5
+    bound = (6 / (linear.in_features + 20)) ** 0.5
+    assert 0.9 * bound < linear.weight.abs().max() <= bound
     assert not linear.bias.any()
+
+
+def test_pooled_heads_against_a_loop(random_batch: Make) -> None:
+    """Answers in evaluation, and gradients, of sequences with several chunks too."""
+    x, words = random_batch([1, 5, 2000], 8), torch.randn(3, 2)
+    x.values.requires_grad_()
+    ways: dict[str, Make] = {
+        "maximum": lambda own: own.amax(0),
+        "mean_maximum": lambda own: torch.cat([own.mean(0), own.amax(0)]),
+        "attention": lambda own: torch.softmax(head.score(own)[:, 0], dim=0) @ own,
+    }
+    for name, pool in ways.items():
+        head: Any = HEADS[name](8, 3, words=2).eval()  # type: ignore[call-arg]
+        for parameter in head.parameters():
+            torch.nn.init.normal_(parameter)
+        pooled = torch.stack([pool(own) for own in x.to_list()])
+        expected = head.linear(torch.cat([pooled, words], dim=1))  # mean 0 and variance 1 until they are collected
+        torch.testing.assert_close(head(x, words), expected, rtol=1e-4, atol=1e-4)
+        mine, literal = (torch.autograd.grad(y.square().sum(), x.values)[0] for y in (head.pool(x), pooled))
+        torch.testing.assert_close(mine, literal, rtol=1e-4, atol=1e-5)
+
+
+def test_features_drop_out_in_training_alone(random_batch: Make) -> None:
+    head, x = HEADS["mean_maximum"](8, 3, dropout=0.5), random_batch([5, 9, 4], 8)  # type: ignore[call-arg]
+    assert not torch.equal(head(x), head(x))
+    head.eval()
+    assert torch.equal(head(x), head(x))

@@ -55,3 +55,24 @@ def test_squares_are_taken_from_the_mean_of_each_sequence() -> None:
     torch.testing.assert_close(
         segment_squares(values, offsets_of(lengths), mean).double(), expected, rtol=1e-4, atol=1e-9
     )
+
+
+def test_maximum_of_each_sequence_and_its_gradient() -> None:
+    """Against a loop; the longest has several chunks, and two tokens of the second share their maximum."""
+    lengths = [1, 3, 1024, 2500, 2]
+    values = torch.randn(sum(lengths), 3, dtype=torch.float64)
+    values[1] = values[2] = 9
+    values.requires_grad_()
+    found = ops.segment_max(values, offsets_of(lengths))
+    expected = torch.stack([own.amax(0) for own in values.split(lengths)])
+    assert torch.equal(found, expected)
+    against = torch.randn_like(found)
+    mine, literal = (torch.autograd.grad(y, values, against)[0] for y in (found, expected))
+    torch.testing.assert_close(mine, literal)
+    alone = torch.cat([ops.segment_max(own, offsets_of([len(own)])) for own in values.split(lengths)])
+    assert torch.equal(found, alone)
+
+
+def test_maximum_in_half_precision() -> None:
+    values = torch.randn(5000, 4).bfloat16()
+    assert torch.equal(ops.segment_max(values, offsets_of([5000])), values.amax(0, keepdim=True))

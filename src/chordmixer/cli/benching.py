@@ -64,7 +64,7 @@ def bench(
     given |= {"time_limit": time_limit, "memory_limit": memory_limit}
     config = override(benching.BenchConfig(), given)
     at = benching.settings(bases, numbers(lengths, "--lengths") if lengths else [], batch)
-    names = [name.strip() for name in models.split(",")] if models else list(ENCODERS)
+    names = [name.strip() for name in models.split(",")] if models else [name for name in ENCODERS if name != "none"]
     command = shlex.join(["chordmixer", *sys.argv[1:]])
     try:
         report = benching.bench(names, at, out, config, longest=longest, resume=resume, command=command, say=say)

@@ -27,6 +27,7 @@ ENCODERS = {
     "tree_lstm": "chordmixer.models.baselines.tree_lstm:TreeLstm",
     "cnn": "chordmixer.models.baselines.cnn:Cnn",
     "tcn": "chordmixer.models.baselines.tcn:Tcn",
+    "none": "chordmixer.models.baselines.none:NoEncoder",
 }
 
 

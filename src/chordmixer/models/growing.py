@@ -88,6 +88,11 @@ def check_grows(model: Model, old: Model) -> None:
             f"model.network.max_length={longest} is below the {was} of the weights to start from: a network grows "
             f"and never shrinks; set model.network.max_length={was}"
         )
+    if model.stem is not None or model.words is not None:
+        raise ValueError(
+            f"a network with a stem or words cannot grow from max_length={was} to {longest} and stay the same on old "
+            f"lengths: train the run to start from with model.network.max_length={longest}"
+        )
     normed = "layer" in (network.prenorm, final_norm)
     means_kept = network.order == "paper" and network.prenorm in (None, "layer") and network.norm is None
     if "group" in (network.prenorm, network.norm) or network.norm == "layer" or (normed and not means_kept):
@@ -106,6 +111,8 @@ def _settings(model: Model) -> dict[str, Any]:
         "model.encoder": config.encoder,
         "model.embedding": config.embedding,
         "model.mark_start": config.mark_start,
+        "model.stem": config.stem,
+        "model.words": config.words,
         "model.final_norm": config.final_norm,
         **{f"model.network.{name}": value for name, value in network.items()},
     }
@@ -113,7 +120,9 @@ def _settings(model: Model) -> dict[str, Any]:
 
 def _copy(model: Model, old: Model) -> None:
     """Of the same width: as they are."""
-    for name in ("encoder", "embedding", "start", "final_norm"):
+    for name in ("encoder", "embedding", "start", "stem", "words", "final_norm"):
+        if getattr(model, name) is None:
+            continue
         own, other = getattr(model, name).state_dict(), getattr(old, name).state_dict()
         if name == "embedding" and model.config.embedding == "tokens":
             other = {key: value[: model.config.inputs] for key, value in other.items()}

@@ -71,15 +71,65 @@ class AverageHead(TokensHead):
 
 
 class StandardHead(AverageHead):
-    """The mean of a sequence's tokens, each channel centred and scaled over records, then a linear map."""
+    """Pooled channels, each centred and scaled over records, then a linear map: here of the mean of the tokens.
 
-    def __init__(self, width: int, outputs: int) -> None:
-        super().__init__(width, outputs)
-        self.standard = Standard(width)
+    `words` further features of each record stand beside them; in training a share `dropout` of all is set to zero.
+    """
 
-    def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
-        answers: Tensor = self.linear(self.standard(ops.segment_mean(x.values, x.offsets)))
+    views = 1
+    """Vectors of a sequence's tokens that stand side by side."""
+
+    def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
+        super().__init__(self.views * width + words, outputs)
+        self.standard, self.dropout = Standard(self.views * width + words), dropout
+
+    def pool(self, x: Packed) -> Float[Tensor, "B D"]:
+        """One vector a sequence."""
+        return ops.segment_mean(x.values, x.offsets)
+
+    def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
+        pooled = self.pool(x).float()
+        features = self.standard(pooled if words is None else torch.cat([pooled, words.float()], dim=1))
+        answers: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
         return answers
+
+
+class MaximumHead(StandardHead):
+    """The maximum of each channel: a pattern counts wherever it is, however long the sequence."""
+
+    def pool(self, x: Packed) -> Float[Tensor, "B D"]:
+        return ops.segment_max(x.values, x.offsets)
+
+
+class MeanMaximumHead(StandardHead):
+    """Mean and maximum side by side.
+
+    >>> MeanMaximumHead(width=8, outputs=3)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
+    torch.Size([2, 3])
+    """
+
+    views = 2
+
+    def pool(self, x: Packed) -> Float[Tensor, "B D"]:
+        mean, maximum = ops.segment_mean(x.values, x.offsets), ops.segment_max(x.values, x.offsets)
+        return torch.cat([mean, maximum.to(mean.dtype)], dim=1)
+
+
+class AttentionHead(StandardHead):
+    """The mean of the tokens, weighted by the softmax over a sequence of a learned score of each."""
+
+    def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
+        super().__init__(width, outputs, words, dropout)
+        self.score = nn.Linear(width, 1)
+        nn.init.zeros_(self.score.weight)  # at first the mean
+        nn.init.zeros_(self.score.bias)
+
+    def pool(self, x: Packed) -> Float[Tensor, "B D"]:
+        scores = self.score(x.values).float()
+        highest = ops.segment_max(scores.detach(), x.offsets)
+        weights = (scores - highest.repeat_interleave(x.offsets.diff(), 0, output_size=x.tokens)).exp()
+        total = ops.segment_mean(weights, x.offsets)
+        return ops.segment_mean(weights * x.values.float(), x.offsets) / total
 
 
 class LastHead(TokensHead):
@@ -231,6 +281,9 @@ class VariantHead(TokensHead):
 HEADS: dict[str, type[TokensHead]] = {
     "average": AverageHead,
     "standard": StandardHead,
+    "maximum": MaximumHead,
+    "mean_maximum": MeanMaximumHead,
+    "attention": AttentionHead,
     "class_token": ClassTokenHead,
     "flat": FlatHead,
     "last": LastHead,

@@ -19,8 +19,10 @@ from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict, typed
 from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.embeddings import EMBEDDINGS, StartMark
-from chordmixer.models.heads import HEADS
+from chordmixer.models.heads import HEADS, StandardHead, TokensHead
 from chordmixer.models.norms import Norm
+from chordmixer.models.stem import Stem, StemConfig
+from chordmixer.models.words import Words, WordsConfig
 from chordmixer.packed import Packed
 
 FORMAT = 1
@@ -37,9 +39,24 @@ class ModelConfig:
     """Numbers that the head gives: classes, or 1 for a regression."""
     embedding: Literal["tokens", "real"] = "tokens"
     """What the inputs are."""
-    head: Literal["average", "standard", "class_token", "flat", "last", "pair", "tokens", "variant"] = "average"
+    head: Literal[
+        "average",
+        "standard",
+        "maximum",
+        "mean_maximum",
+        "attention",
+        "class_token",
+        "flat",
+        "last",
+        "pair",
+        "tokens",
+        "variant",
+    ] = "average"
     """How the answer is read from the encoder's tokens; `pair` reads one from two sequences, `variant` one from a
-    window with either allele, and `flat` has weights for each position."""
+    window with either allele, and `flat` has weights for each position. `standard` is the mean with each channel
+    standardised over records; so are `maximum`, `mean_maximum` and `attention`."""
+    head_dropout: float = 0.0
+    """Share of a standardised head's features that are set to zero in training. Default 0."""
     strategy: strategies.Name = "packed"
     """What the encoder reads of a sequence. All but `packed` pad with zeros that count as tokens, as the paper did
     with its rivals: to the longest of the batch, so that answers change with the neighbours, or to `max_length`;
@@ -55,6 +72,11 @@ class ModelConfig:
     mark_start: bool = False
     """Add a learned vector to each sequence's first token. A ChordMixer rotates in a circle: without the mark, a
     sequence has the same answer wherever one starts to read it, right for a plasmid, and wrong for a formula."""
+    stem: StemConfig = field(default_factory=StemConfig)
+    """Convolutions before the encoder, for local patterns. Default: none, as in the paper."""
+    words: WordsConfig = field(default_factory=WordsConfig)
+    """K-mers with embeddings of their own, added to the tokens; a standardised head also reads their mean.
+    Default: none, as in the paper."""
     decoder: Literal["network"] | None = None
     """What reads the encoder's tokens before a head that answers for each: a second network with the same settings
     and final norm, as in the paper's autoencoder; None: the head itself, a light decoder."""
@@ -73,6 +95,17 @@ class ModelConfig:
             raise ValueError(
                 f"drop_tokens={self.drop_tokens} with embedding={self.embedding!r} is not possible: give a share "
                 "below 1, and 0 for real numbers, where zero is a number too"
+            )
+        if self.words.lengths and self.embedding != "tokens":
+            raise ValueError(
+                f"words.lengths={list(self.words.lengths)} with embedding={self.embedding!r} is not possible: real "
+                "numbers have no words; set words.lengths=[]"
+            )
+        pooled = issubclass(HEADS[self.head], StandardHead)
+        if not 0 <= self.head_dropout < 1 or (self.head_dropout and not pooled):
+            raise ValueError(
+                f"head_dropout={self.head_dropout} with head={self.head!r} is not possible: give a share below 1, "
+                "and a standardised head such as standard or mean_maximum"
             )
         strategies.check_strategy(self.strategy, self.piece_length, self.head)
         if self.decoder and self.head != "tokens":
@@ -122,11 +155,21 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         width = int(self.encoder.width)  # type: ignore[arg-type]  # every encoder has one
         self.embedding = EMBEDDINGS[config.embedding](config.inputs, width, config.drop_tokens)
         self.start = StartMark(width) if config.mark_start else nn.Identity()
+        local = width if config.embedding == "tokens" else config.inputs
+        self.stem = Stem(config.stem, local, width) if config.stem.layers else None
+        self.words = Words(config.words, width) if config.words.lengths else None
         self.final_norm = Norm(config.final_norm, width)
         self.decoder = encoders.build(config.encoder, room) if config.decoder else None
         self.decoder_norm = Norm(config.final_norm if config.decoder else None, width)
-        self.head = head.sized(width, config.outputs, room.max_length)
+        self.head = self._head(head, width, room.max_length)
         self.frozen = False
+
+    def _head(self, head: type[TokensHead], width: int, longest: int) -> TokensHead:
+        config = self.config
+        if not issubclass(head, StandardHead):
+            return head.sized(width, config.outputs, longest)
+        words = config.words.width if config.words.lengths and config.strategy == "packed" else 0
+        return head(width, config.outputs, words, config.head_dropout)
 
     def freeze(self) -> None:
         """From now on only the head learns; all before it stays as it is, in training as in evaluation."""
@@ -146,7 +189,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return self
 
     def _before_the_head(self) -> tuple[nn.Module, ...]:
-        return self.embedding, self.start, self.encoder, self.final_norm
+        parts = self.embedding, self.start, self.stem, self.words, self.encoder, self.final_norm
+        return tuple(part for part in parts if part is not None)
 
     def encode(self, x: Packed) -> Packed:
         """The encoder's tokens, before the head."""
@@ -155,13 +199,29 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
                 f"strategy={self.config.strategy!r} gives the encoder other tokens than the sequences have: only "
                 "packed ones have a vector for each of theirs; train with strategy=packed"
             )
-        return self._encode(x)
+        return self._encode(x)[0]
 
-    def _encode(self, x: Packed) -> Packed:
-        """What the head reads: of the sequences, or of what the strategy makes of them."""
+    def _encode(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
+        """What the head reads: the encoder's tokens, of the sequences or of what the strategy makes of them, and the
+        mean of the words where it takes that too."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            y = self.encoder(self.head.prepare(self.strategy.parts(self.start(self.embedding(x)))))
-            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state()))
+            tokens, bag = self._embed(x)
+            y = self.encoder(self.head.prepare(self.strategy.parts(tokens)))
+            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state())), bag
+
+    def _embed(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
+        """Tokens as the encoder takes them: embedding, start mark, stem and words added up."""
+        tokens: Packed = self.start(self.embedding(x))
+        bag: tuple[Tensor, ...] = ()
+        if self.stem is not None:
+            local = self.stem(tokens if self.config.embedding == "tokens" else x)
+            tokens = tokens.with_values(tokens.values + local)
+        if self.words is not None:
+            found, added = self.words(x)
+            tokens = tokens.with_values(tokens.values + added)
+            if isinstance(self.head, StandardHead) and self.config.strategy == "packed":
+                bag = (ops.segment_mean(found, x.offsets),)
+        return tokens, bag
 
     def _decode(self, x: Packed) -> Packed:
         if self.decoder is None:
@@ -171,7 +231,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"] | Packed:
         x, marks = self.head.unmarked(x)
-        answers: Tensor | Packed = self.head(self._decode(self._encode(x)), *marks)
+        y, bag = self._encode(x)
+        answers: Tensor | Packed = self.head(self._decode(y), *marks, *bag)
         return answers if isinstance(answers, Packed) else self.strategy.together(answers, x.lengths)
 
     def _save_pretrained(self, save_directory: Path) -> None:

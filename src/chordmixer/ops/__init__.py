@@ -20,6 +20,7 @@ from torch import Tensor
 
 from chordmixer.ops import reference
 from chordmixer.ops.reference import Exits, Mlp, Norm, mix, normalise
+from chordmixer.ops.sums import segment_max
 from chordmixer.ops.tiled_block import layer_norm
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "normalise",
     "on_kernels",
     "rotate",
+    "segment_max",
     "segment_mean",
 ]
 

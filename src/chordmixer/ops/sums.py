@@ -1,4 +1,4 @@
-"""Sums over the tokens of each sequence whose rounding errors stay small over a million of them."""
+"""Sums over the tokens of each sequence whose rounding errors stay small over a million of them, and maxima."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops.rotation import Rotation, tiles
+
+CHUNK = 1024
+"""Tokens that are reduced one after the other."""
 
 
 def segment_sum(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
@@ -30,23 +33,59 @@ class _SegmentSum(torch.autograd.Function):
     the same in every batch.
     """
 
-    CHUNK = 1024
-
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor) -> Tensor:
         ctx.save_for_backward(offsets)
         ctx.tokens = len(values)
-        chunks = -(-offsets.diff() // _SegmentSum.CHUNK)
-        ends = F.pad(chunks.cumsum(0), (1, 0))
-        inside = torch.arange(int(ends[-1]), device=offsets.device) - ends[:-1].repeat_interleave(chunks)
-        starts = offsets[:-1].repeat_interleave(chunks) + inside * _SegmentSum.CHUNK
-        partial = torch.segment_reduce(values, "sum", offsets=torch.cat([starts, offsets[-1:]]), axis=0)
-        return torch.segment_reduce(partial, "sum", offsets=ends, axis=0)
+        return _reduce(values, offsets, "sum")
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (offsets,) = ctx.saved_tensors
         return gradient.repeat_interleave(offsets.diff(), 0, output_size=ctx.tokens), None
+
+
+def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
+    """The maximum of each channel over a sequence's tokens; tokens that share it share its gradient.
+
+    >>> segment_max(torch.tensor([[1.0], [3.0], [-10.0]]), torch.tensor([0, 2, 3]))
+    tensor([[  3.],
+            [-10.]])
+    """
+    greatest: Tensor = _SegmentMax.apply(values, offsets)
+    return greatest
+
+
+class _SegmentMax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, offsets: Tensor) -> Tensor:
+        greatest = _reduce(values, offsets, "max")
+        ctx.save_for_backward(values, offsets, greatest)
+        return greatest
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        values, offsets, greatest = ctx.saved_tensors
+
+        def spread(rows: Tensor) -> Tensor:
+            return rows.repeat_interleave(offsets.diff(), 0, output_size=len(values))
+
+        reached = (values == spread(greatest)).to(gradient.dtype)
+        return reached * spread(gradient / _reduce(reached, offsets, "sum")), None
+
+
+def _reduce(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], how: str) -> Float[Tensor, "B C"]:
+    """Over chunks counted from each sequence's own start, then over its chunks: long sequences have many at work.
+
+    There is room for as many chunks as there could be, so that nothing waits for the device; the last are empty.
+    """
+    ends = F.pad((-(-offsets.diff() // CHUNK)).cumsum(0), (1, 0))
+    number = torch.arange(len(values) // CHUNK + len(offsets), device=offsets.device)
+    owner = torch.searchsorted(ends, number, right=True).clamp_(max=len(offsets) - 1) - 1
+    starts = offsets[owner] + (number - ends[owner]) * CHUNK
+    starts = torch.where(number < ends[-1], starts, len(values))
+    partial = torch.segment_reduce(values, how, offsets=starts, axis=0)
+    return torch.segment_reduce(partial, how, offsets=ends, axis=0)
 
 
 def segment_squares(

@@ -40,8 +40,8 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False, un
     _check_tokenizers(experiment.build_task(), folder)
     longest = max(experiment.model.network.max_length, old.network.max_length + HEADS[old.head].extra)
     network = replace(old.network, max_length=longest)
-    taken = {"encoder": old.encoder, "mark_start": old.mark_start, "final_norm": old.final_norm, "network": network}
-    model = replace(experiment.model, **taken)
+    taken = {name: getattr(old, name) for name in ("encoder", "mark_start", "stem", "words", "final_norm")}
+    model = replace(experiment.model, network=network, **taken)
     training = replace(experiment.training, start=str(folder), start_sha256=_digest(folder), freeze=freeze)
     return replace(experiment, model=model, training=training)
 
@@ -94,7 +94,7 @@ def _from_the_head(name: str, blocks: int) -> int:
     >>> [_from_the_head(name, 3) for name in names]
     [0, 1, 4, 4]
     """
-    if name.startswith(("embedding.", "start.")):
+    if name.startswith(("embedding.", "start.", "stem.", "words.")):
         return blocks + 1
     return max(1, blocks - int(name.split(".")[2])) if name.startswith("encoder.blocks.") else 0
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chordmixer.models.baselines.layers import Residual, check_settings
-from chordmixer.models.baselines.packed_layers import Convolution, PackedStack
+from chordmixer.models.baselines.packed_layers import PackedStack
+from chordmixer.models.convolutions import Convolution
 
 
 @dataclass(frozen=True)

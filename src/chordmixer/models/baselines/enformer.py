@@ -27,8 +27,8 @@ from chordmixer.models.baselines.layers import (
     in_buckets,
     softmax_attention,
 )
-from chordmixer.models.baselines.packed_layers import Convolution
 from chordmixer.models.baselines.tree_lstm import pairs
+from chordmixer.models.convolutions import Convolution
 from chordmixer.moving import gathered
 from chordmixer.packed import Packed
 

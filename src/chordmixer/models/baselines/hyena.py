@@ -21,7 +21,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chordmixer.models.baselines.layers import Residual, check_settings
-from chordmixer.models.baselines.packed_layers import Convolution, PackedStack, long_convolution
+from chordmixer.models.baselines.packed_layers import PackedStack, long_convolution
+from chordmixer.models.convolutions import Convolution
 from chordmixer.packed import Packed
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from chordmixer.models.baselines.layers import check_fits, check_settings
-from chordmixer.models.baselines.packed_layers import as_products
+from chordmixer.models.convolutions import as_products
 from chordmixer.packed import Packed
 
 STEPS = 65_535

@@ -25,7 +25,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chordmixer.models.baselines.layers import check_settings
-from chordmixer.models.baselines.packed_layers import Convolution, PackedStack
+from chordmixer.models.baselines.packed_layers import PackedStack
+from chordmixer.models.convolutions import Convolution
 from chordmixer.moving import Layout
 from chordmixer.packed import Packed
 

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chordmixer.models.baselines.layers import check_settings, mlp
-from chordmixer.models.baselines.packed_layers import PackedStack, spaced
+from chordmixer.models.baselines.packed_layers import PackedStack
+from chordmixer.models.convolutions import spaced
 from chordmixer.packed import Packed
 
 

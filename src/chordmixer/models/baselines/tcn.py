@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from chordmixer.models.baselines.layers import check_settings
-from chordmixer.models.baselines.packed_layers import Convolution, PackedStack
+from chordmixer.models.baselines.packed_layers import PackedStack
+from chordmixer.models.convolutions import Convolution
 from chordmixer.packed import Packed
 
 

@@ -1,0 +1,60 @@
+"""Local patterns before the encoder: a few convolutions along each sequence, added to its embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chordmixer.models.convolutions import Convolution
+from chordmixer.packed import Packed
+
+MOST_LAYERS, MOST_TAPS = 8, 127
+
+
+@dataclass(frozen=True)
+class StemConfig:
+    """How much of its neighbourhood a token sees before the encoder."""
+
+    layers: int = 0
+    """Convolutions, one behind the other. Default 0: no stem."""
+    taps: int = 7
+    """Tokens that each convolution sees around a token, an odd number. Default 7."""
+    width: int = 64
+    """Channels between two convolutions. Default 64."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.layers <= MOST_LAYERS:
+            raise ValueError(f"stem.layers={self.layers} is not from 0 to {MOST_LAYERS}: give 1 to 3, or 0 for none")
+        if not (1 <= self.taps <= MOST_TAPS and self.taps % 2):
+            raise ValueError(f"stem.taps={self.taps} is not an odd number up to {MOST_TAPS}: give 7 or 9")
+        if self.width < 1:
+            raise ValueError(f"stem.width={self.width} is no number of channels: give 1 or more")
+
+
+class Stem(nn.Module):
+    """Convolutions with a layer norm and GELU behind each; zeros beyond a sequence's ends.
+
+    The zeros also tell the network where a sequence starts and ends, which rotation alone cannot. A sequence may be
+    shorter than the window.
+
+    >>> import torch
+    >>> stem = Stem(StemConfig(layers=2, taps=3), inputs=5, width=8)
+    >>> stem(Packed.from_list([torch.randn(7, 5), torch.randn(1, 5)])).shape
+    torch.Size([8, 8])
+    """
+
+    def __init__(self, config: StemConfig, inputs: int, width: int) -> None:
+        super().__init__()
+        sizes = [inputs, *[config.width] * (config.layers - 1), width]
+        self.convolutions = nn.ModuleList(Convolution(a, b, config.taps) for a, b in pairwise(sizes))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in sizes[1:])
+
+    def forward(self, x: Packed) -> Float[Tensor, "T C"]:
+        values = x.values
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            values = F.gelu(norm(convolution(values, x)))
+        return values

@@ -1,0 +1,84 @@
+"""Words inside the network: each token also gets what is known of the k-mers that start at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from chordmixer.packed import Packed
+
+LONGEST, MOST_BITS = 64, 24
+MULTIPLIER, SCATTER, PRIME_BITS = 1_000_003, 2_654_435_761, 31
+
+
+@dataclass(frozen=True)
+class WordsConfig:
+    """Which words have an embedding of their own."""
+
+    lengths: tuple[int, ...] = ()
+    """Of words in tokens, such as (4, 6, 8). Default: none."""
+    bits: int = 16
+    """Each length has a table of 2^bits rows; words are hashed into it, and some share a row. Default 16."""
+    width: int = 16
+    """Numbers of a row, mapped to the encoder's width. Default 16."""
+    dropout: float = 0.5
+    """Share of the words that are hidden in training, which holds back overfitting. Default 0.5."""
+
+    def __post_init__(self) -> None:
+        if any(not 1 <= k <= LONGEST for k in self.lengths) or len(set(self.lengths)) < len(self.lengths):
+            raise ValueError(
+                f"words.lengths={list(self.lengths)} are not different lengths from 1 to {LONGEST}: give some such "
+                "as [4,6,8], or [] for no words"
+            )
+        if not 1 <= self.bits <= MOST_BITS:
+            raise ValueError(f"words.bits={self.bits} is not from 1 to {MOST_BITS}: give 16 to 18")
+        if self.width < 1:
+            raise ValueError(f"words.width={self.width} is no number of channels: give 1 or more")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"words.dropout={self.dropout} is not a share: give 0 or more, and less than 1")
+
+
+class Words(nn.Module):
+    """Hashed embeddings of the words of each length that start at a token, added up, and mapped to `width` channels.
+
+    Where fewer than k tokens are left of a sequence no word of k tokens starts; a sequence shorter than k has none.
+
+    >>> words = Words(WordsConfig(lengths=(2, 3), width=4), width=32).eval()
+    >>> found, added = words(Packed.from_list([torch.tensor([0, 1, 2, 0, 1]), torch.tensor([0, 1])]))
+    >>> found.shape, added.shape, bool(found[4].any()), bool((found[3] == found[5]).all())
+    (torch.Size([7, 4]), torch.Size([7, 32]), False, True)
+    """
+
+    def __init__(self, config: WordsConfig, width: int) -> None:
+        super().__init__()
+        self.config = config
+        rows = len(config.lengths) << config.bits
+        self.table = nn.Parameter(0.1 * torch.randn(rows, config.width))
+        self.linear = nn.Linear(config.width, width, bias=False)
+
+    def forward(self, x: Packed) -> tuple[Float[Tensor, "T W"], Float[Tensor, "T C"]]:
+        config = self.config
+        rows, there = hashed(x, config.lengths, config.bits)
+        if self.training and config.dropout:
+            there = there & (torch.rand(rows.shape, device=rows.device) >= config.dropout)
+        found = F.embedding(rows, self.table)
+        total = (found * there[..., None].to(found.dtype)).sum(1)
+        return total, self.linear(total)
+
+
+def hashed(x: Packed, lengths: tuple[int, ...], bits: int) -> tuple[Int[Tensor, "T K"], Bool[Tensor, "T K"]]:
+    """The row of the word of each length that starts at each token, and whether one does."""
+    ids, tokens = x.values.long(), x.tokens
+    left = x.offsets[1:].index_select(0, x.owners()) - torch.arange(tokens, device=x.device)
+    code, rows, there = torch.zeros_like(ids), {}, {}
+    ahead = F.pad(ids, (0, max(lengths)))
+    for k in range(1, max(lengths) + 1):
+        code = (code * MULTIPLIER + ahead[k - 1 : k - 1 + tokens] + 1) & ((1 << PRIME_BITS) - 1)
+        if k in lengths:
+            row = ((code * SCATTER) & 0xFFFFFFFF) >> (32 - bits)
+            rows[k], there[k] = row + (lengths.index(k) << bits), left >= k
+    return torch.stack([rows[k] for k in lengths], 1), torch.stack([there[k] for k in lengths], 1)

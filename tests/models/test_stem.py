@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from chordmixer import Packed
+from chordmixer.models.stem import Stem, StemConfig
+
+
+def literal(stem: Stem, tokens: torch.Tensor) -> torch.Tensor:
+    """Of one sequence, by torch's own convolution with zeros beyond its ends."""
+    for convolution, norm in zip(stem.convolutions, stem.norms, strict=True):
+        taps = convolution.weight.shape[-1]
+        mixed = F.conv1d(tokens.T[None], convolution.weight, convolution.bias, padding=taps // 2)[0].T
+        tokens = F.gelu(norm(mixed))
+    return tokens
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_sequence_does_not_feel_its_neighbours(random_batch: Callable[..., Any], layers: int) -> None:
+    """Values and gradients, against each sequence alone; some are shorter than the window."""
+    stem = Stem(StemConfig(layers=layers, taps=7, width=5), inputs=3, width=4).double()
+    x = random_batch([1, 2, 60, 7], 3, torch.float64)
+    x.values.requires_grad_()
+    found, expected = stem(x), torch.cat([literal(stem, own) for own in x.to_list()])
+    torch.testing.assert_close(found, expected)
+    against, learned = torch.randn_like(found), [x.values, *stem.parameters()]
+    mine, theirs = (torch.autograd.grad(y, learned, against) for y in (found, expected))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_it_knows_where_a_sequence_starts() -> None:
+    stem = Stem(StemConfig(layers=1, taps=3), inputs=1, width=2)
+    first, middle, *_ = stem(Packed.from_lengths(torch.ones(5, 1), [5]))
+    assert not torch.allclose(first, middle)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": -1}, r"^stem.layers=-1 is not from 0 to 8: give 1 to 3"),
+        ({"taps": 4}, r"^stem.taps=4 is not an odd number up to 127: give 7 or 9"),
+        ({"width": 0}, r"^stem.width=0 is no number of channels: give 1 or more"),
+    ],
+)
+def test_settings_that_make_no_stem(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StemConfig(**settings)

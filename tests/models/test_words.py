@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chordmixer import Packed
+from chordmixer.models.words import Words, WordsConfig, hashed
+
+
+def test_equal_words_have_equal_rows_wherever_they_are() -> None:
+    text = torch.randint(4, (500,))
+    rows, there = hashed(Packed.from_lengths(text, [200, 1, 299]), (1, 3, 8), bits=20)
+    for column, k in enumerate((1, 3, 8)):
+        assert there[:, column].tolist() == [n >= k for length in (200, 1, 299) for n in range(length, 0, -1)]
+        row_of = dict[tuple[int, ...], int]()
+        for n in torch.nonzero(there[:, column])[:, 0].tolist():
+            word, row = tuple(text[n : n + k].tolist()), int(rows[n, column])
+            assert row_of.setdefault(word, row) == row and column << 20 <= row < (column + 1) << 20
+        assert len(set(row_of.values())) >= 0.99 * len(row_of), "hardly any two words share a row"
+
+
+def test_a_sequence_does_not_feel_its_neighbours() -> None:
+    words = Words(WordsConfig(lengths=(2, 5), bits=8, width=3), width=6).double().eval()
+    x = Packed.from_lengths(torch.randint(4, (60,)), [1, 4, 50, 5])
+    together = words(x)
+    alone = [words(Packed.from_list([own])) for own in x.to_list()]
+    for k, found in enumerate(together):
+        torch.testing.assert_close(found, torch.cat([own[k] for own in alone]))
+    found, _ = together
+    assert not found[:1].any() and found[1:4].any(dim=1).all(), "a record shorter than all words has none"
+
+
+def test_gradient_reaches_the_rows_of_words_that_are_there() -> None:
+    words = Words(WordsConfig(lengths=(2,), bits=6, width=3, dropout=0), width=4)
+    x = Packed.from_list([torch.tensor([0, 1, 0, 1])])
+    words(x)[1].sum().backward()
+    rows, there = hashed(x, (2,), 6)
+    assert words.table.grad is not None
+    assert torch.nonzero(words.table.grad.any(dim=1))[:, 0].tolist() == sorted({*rows[there].tolist()})
+
+
+def test_a_share_is_hidden_in_training_alone() -> None:
+    words = Words(WordsConfig(lengths=(1,), bits=6, dropout=0.5), width=4)
+    x = Packed.from_list([torch.zeros(4000, dtype=torch.long)])
+    shares = [float(words.train(mode)(x)[0].any(dim=1).float().mean()) for mode in (True, False)]
+    assert 0.45 < shares[0] < 0.55 and shares[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lengths": (0,)}, r"^words.lengths=\[0\] are not different lengths from 1 to 64"),
+        ({"lengths": (3, 3)}, r"^words.lengths=\[3, 3\] are not different"),
+        ({"bits": 40}, r"^words.bits=40 is not from 1 to 24"),
+        ({"width": 0}, r"^words.width=0 is no number of channels"),
+        ({"dropout": 1.0}, r"^words.dropout=1.0 is not a share"),
+    ],
+)
+def test_settings_that_make_no_words(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WordsConfig(**settings)  # type: ignore[arg-type]
