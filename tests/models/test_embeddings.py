@@ -5,8 +5,9 @@ from math import sqrt
 import pytest
 import torch
 
-from chordmixer import Packed
-from chordmixer.models.embeddings import EMBEDDINGS, RealEmbedding, StartMark, TokenEmbedding
+from chordmixer import ChordMixerConfig, Model, ModelConfig, Packed
+from chordmixer.models.embeddings import EMBEDDINGS, RealEmbedding, StartMark, TokenEmbedding, beside_within
+from chordmixer.models.stem import StemConfig
 
 
 def test_tokens_look_up_their_row() -> None:
@@ -122,3 +123,24 @@ def test_a_mark_learns_from_every_sequence() -> None:
     mark = StartMark(4)
     mark(Packed.from_lengths(torch.zeros(6, 4), [3, 1, 2])).values.sum().backward()
     assert mark.vector.grad is not None and mark.vector.grad.tolist() == [3.0] * 4
+
+
+def test_within_a_record_beside_the_numbers_as_they_are() -> None:
+    """Scale and offset change the first half alone; constants and single samples are zero in the second."""
+    x = Packed.from_list([torch.randn(50, 2), torch.full((9, 2), 0.1), torch.randn(1, 2)])
+    plain, moved = beside_within(x).values, beside_within(x.with_values(1000 * x.values + 5)).values
+    assert torch.equal(plain[:, :2], x.values) and plain.shape == (60, 4)
+    torch.testing.assert_close(plain[:50, 2:], moved[:50, 2:], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(plain[:50, 2:].std(0, correction=0), torch.ones(2))
+    assert not plain[50:, 2:].any() and not moved[50:, 2:].any()
+
+
+def test_both_scales_reach_the_answer() -> None:
+    network = ChordMixerConfig(max_length=64, track_size=2, hidden=8)
+    model = Model(ModelConfig(2, 1, "real", within_record=True, stem=StemConfig(1, 3), network=network)).eval()
+    x = [torch.randn(20, 2), torch.full((5, 2), 3.0)]
+    together = model(Packed.from_list(x))
+    torch.testing.assert_close(together, torch.cat([model(Packed.from_list([own])) for own in x]))
+    assert not torch.allclose(model(Packed.from_list([2 * x[0]])), together[:1])
+    with pytest.raises(ValueError, match=r"^within_record=true with embedding='tokens' is not possible"):
+        ModelConfig(2, 1, within_record=True)

@@ -16,8 +16,9 @@ from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.tokenizers import Numbers, save_tokenizer
-from chordmixer.models import Model
+from chordmixer.models import Model, ModelConfig
 from chordmixer.models.growing import take_over
+from chordmixer.models.words import WordsConfig
 from chordmixer.training import Experiment, TrainingConfig, checkpoints, train
 from chordmixer.training.loop import Run
 from chordmixer.training.starting import begin, groups, said, start_from
@@ -240,3 +241,14 @@ def test_layers_of_other_encoders_are_not_known(tiny: Experiment) -> None:
 def test_a_decay_is_a_share(decay: float) -> None:
     with pytest.raises(ValueError, match=f"layer_decay={decay} is not a share: give more than 0, and 1 or less"):
         TrainingConfig(layer_decay=decay)
+
+
+def test_tables_of_words_have_a_weight_decay_of_their_own(tiny: Experiment) -> None:
+    network = tiny.model.network
+    model = Model(ModelConfig(5, 2, network=network, words=WordsConfig(lengths=(2,), bits=4)))
+    for layer_decay in (1.0, 0.5):
+        config = TrainingConfig(weight_decay=0.1, words_decay=2.0, layer_decay=layer_decay)
+        made = groups(model, config, longest=32)
+        decays = {id(p): own["weight_decay"] for own in made for p in own["params"]}
+        assert model.words is not None and decays.pop(id(model.words.table)) == 2.0
+        assert {*decays.values()} == {0.1} and len(decays) + 1 == len(list(model.parameters()))

@@ -14,6 +14,9 @@ from chordmixer.data import draws
 from chordmixer.data.store import Store
 from chordmixer.packed import Packed
 
+KEPT, SHORTEST, FACTORS = 0.6, 32, (0.8, 1.25)
+"""What training sees of a series: see `cropped`."""
+
 
 class Record(NamedTuple):
     """One sequence and what is asked of it."""
@@ -83,9 +86,11 @@ class StoreRecords:
         targets: ndarray,
         weights: ndarray | None = None,
         strands: int | None = None,
+        crops: int | None = None,
     ) -> None:
-        """`strands` is the seed by which training reads each record from one end or, as its complement, the other."""
-        self.store, self.indices, self.strands = store, indices, strands
+        """`strands` is the seed by which training reads each record from one end or, as its complement, the other;
+        `crops` the seed by which it reads a part of each series, scaled."""
+        self.store, self.indices, self.strands, self.crops = store, indices, strands, crops
         self.lengths: list[int] = store.lengths[indices].tolist()
         self.targets, self.weights = torch.from_numpy(targets), weights
         self.epoch, self.turned = -1, torch.empty(0)
@@ -101,6 +106,8 @@ class StoreRecords:
         tokens = self.store.tokens(self.indices[index])
         if self.strands is not None and self._turns(epoch)[index]:
             tokens = self.store.tokenizer.reverse_complement(tokens)
+        if self.crops is not None:
+            tokens = cropped(tokens, draws.key(self.crops, "crops", epoch, index))
         return self._record(index, tokens)
 
     def name(self, index: int) -> str:
@@ -115,6 +122,21 @@ class StoreRecords:
             bits = draws.bits(draws.key(self.strands or 0, "strands", epoch), torch.arange(len(self)))
             self.epoch, self.turned = epoch, bits & 1
         return self.turned
+
+
+def cropped(series: ndarray, key: int) -> ndarray:
+    """A random stretch of `KEPT` to all of a series, of `SHORTEST` samples or more, times a factor within `FACTORS`.
+
+    >>> part = cropped(np.arange(100, dtype=np.float32), key=3)
+    >>> 60 <= len(part) <= 100, 0.8 <= float(part[1] - part[0]) <= 1.25
+    (True, True)
+    """
+    share, where, factor = (draws.uniform(key, torch.arange(3)).double().numpy() + 1) / 2
+    length = len(series)
+    kept = min(length, max(SHORTEST, round(length * (KEPT + (1 - KEPT) * share))))
+    first = int(where * (length - kept + 1))
+    low, high = np.log(FACTORS)
+    return series[first : first + kept] * np.float32(np.exp(low + (high - low) * factor))
 
 
 def as_tensor(tokens: ndarray) -> Tensor:

@@ -6,7 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chordmixer import ops
 from chordmixer.packed import Packed
+
+SAME = 1e-9
+"""A spread within a record below which its numbers count as one."""
 
 
 class TokenEmbedding(nn.Module):
@@ -73,6 +77,21 @@ class RealEmbedding(nn.Module):
                     "clean or leave out that record"
                 )
         return x.with_values(self.linear(values))
+
+
+def beside_within(x: Packed) -> Packed:
+    """Each channel twice: as it is, and standardised within its own sequence, so that size and shape are both seen.
+
+    A channel that is constant in a sequence, and all channels of a sequence of one token, are zero there.
+
+    >>> beside_within(Packed.from_list([torch.tensor([[1.0], [3.0]]), torch.tensor([[7.0]])])).values.tolist()
+    [[1.0, -1.0], [3.0, 1.0], [7.0, 0.0]]
+    """
+    values, owners = x.values.double(), x.owners()  # so that a constant is exactly its own mean
+    centred = values - ops.segment_mean(values, x.offsets).index_select(0, owners)
+    spread = ops.segment_mean(centred.square(), x.offsets).sqrt()
+    scale = torch.where(spread > SAME, spread, torch.inf).index_select(0, owners)
+    return x.with_values(torch.cat([x.values, (centred / scale).to(x.values.dtype)], dim=1))
 
 
 class StartMark(nn.Module):

@@ -111,6 +111,7 @@ def _settings(model: Model) -> dict[str, Any]:
         "model.encoder": config.encoder,
         "model.embedding": config.embedding,
         "model.mark_start": config.mark_start,
+        "model.within_record": config.within_record,
         "model.stem": config.stem,
         "model.words": config.words,
         "model.final_norm": config.final_norm,

@@ -18,7 +18,7 @@ from chordmixer import files, ops
 from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict, typed
 from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
-from chordmixer.models.embeddings import EMBEDDINGS, StartMark
+from chordmixer.models.embeddings import EMBEDDINGS, StartMark, beside_within
 from chordmixer.models.heads import HEADS, StandardHead, TokensHead
 from chordmixer.models.norms import Norm
 from chordmixer.models.stem import Stem, StemConfig
@@ -67,6 +67,8 @@ class ModelConfig:
     """A name in `chordmixer.models.ENCODERS`."""
     final_norm: Literal["layer"] | None = None
     """Normalisation of the encoder's tokens before the head."""
+    within_record: bool = False
+    """Real channels also come standardised within their own record, beside the numbers as they are. Default: no."""
     drop_tokens: float = 0.0
     """Share of the tokens that are hidden from the network in training: as if zeros stood there."""
     mark_start: bool = False
@@ -95,6 +97,11 @@ class ModelConfig:
             raise ValueError(
                 f"drop_tokens={self.drop_tokens} with embedding={self.embedding!r} is not possible: give a share "
                 "below 1, and 0 for real numbers, where zero is a number too"
+            )
+        if self.within_record and self.embedding != "real":
+            raise ValueError(
+                f"within_record=true with embedding={self.embedding!r} is not possible: only real numbers have a "
+                "mean and a spread; set within_record=false"
             )
         if self.words.lengths and self.embedding != "tokens":
             raise ValueError(
@@ -153,9 +160,10 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         room = replace(config.network, max_length=self.strategy.longest + head.extra)
         self.encoder = encoders.build(config.encoder, room)
         width = int(self.encoder.width)  # type: ignore[arg-type]  # every encoder has one
-        self.embedding = EMBEDDINGS[config.embedding](config.inputs, width, config.drop_tokens)
+        inputs = config.inputs * (2 if config.within_record else 1)
+        self.embedding = EMBEDDINGS[config.embedding](inputs, width, config.drop_tokens)
         self.start = StartMark(width) if config.mark_start else nn.Identity()
-        local = width if config.embedding == "tokens" else config.inputs
+        local = width if config.embedding == "tokens" else inputs
         self.stem = Stem(config.stem, local, width) if config.stem.layers else None
         self.words = Words(config.words, width) if config.words.lengths else None
         self.final_norm = Norm(config.final_norm, width)
@@ -211,6 +219,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
 
     def _embed(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
         """Tokens as the encoder takes them: embedding, start mark, stem and words added up."""
+        x = beside_within(x) if self.config.within_record else x
         tokens: Packed = self.start(self.embedding(x))
         bag: tuple[Tensor, ...] = ()
         if self.stem is not None:

@@ -55,6 +55,9 @@ class FilesConfig:
     a composition of its own, as of mitochondria."""
     seed: int = 0
     """Of the strands."""
+    augment: bool = False
+    """Train on random stretches of each series, at slightly changed scale, drawn anew each epoch. For recordings; not
+    where a position or a size has a meaning of its own. Default: no."""
     cut: int | None = None
     """Tokens at which longer records are cut, and counted as such, in training and in use; None: never."""
     cache: str | None = field(default=None, compare=False)
@@ -114,7 +117,8 @@ class Files:
         if split == "training" and "weight" in self.store.columns:
             weights = _relative(self.store.column("weight")[indices])
         strands = self.config.seed if self.config.both_strands else None
-        return StoreRecords(self.store, indices, self.question.targets[own], weights, strands)
+        crops = self.config.seed if self.config.augment else None
+        return StoreRecords(self.store, indices, self.question.targets[own], weights, strands, crops)
 
     def groups(self, split: str) -> ndarray | None:
         """The number of each record's group; None where the data name no groups. One without a group is its own."""
@@ -221,6 +225,8 @@ class _Opened:
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
                 "the tokenizer with --tokenizer dna if these are nucleotides"
             )
+        if config.augment and _kind(self.store) != "real":
+            raise ValueError("data.augment=true is for series of real numbers, and these are symbols: leave it out")
         self.split = _split(self.store, self.question, config.split)
 
     @cached_property

@@ -58,6 +58,10 @@ class TrainingConfig:
     """Share of the run in which the rate rises; it then falls along a cosine to zero."""
     weight_decay: float = 0.01
     """AdamW's."""
+    words_decay: float = 1.0
+    """AdamW's for the tables of words, which overfit soonest. Default 1."""
+    beta2: float = 0.999
+    """AdamW's memory of squared gradients: 1 / (1 - beta2) steps. Default 0.999; 0.98 for short runs."""
     clip: float = 1.0
     """Gradients of a larger norm are scaled down to it."""
     average: float = 0.0
@@ -94,6 +98,8 @@ class TrainingConfig:
         for name in ("rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"beta2={self.beta2} is not a share: give 0 or more, and less than 1")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} is not a share: give more than 0, and 1 or less")
         if self.steps and self.minutes:

@@ -21,7 +21,7 @@ class Optimiser:
         self.config = config
         learning = starting.groups(model, config, longest)
         self.parameters = [parameter for group in learning for parameter in group["params"]]
-        self.adam = torch.optim.AdamW(learning, lr=config.rate, weight_decay=config.weight_decay, fused=True)
+        self.adam = torch.optim.AdamW(learning, lr=config.rate, betas=(0.9, config.beta2), fused=True)
         self.bad = torch.zeros((), device=self.parameters[0].device)
         """One from the first step on whose loss or gradient was not finite."""
 

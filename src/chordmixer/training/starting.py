@@ -40,7 +40,9 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False, un
     _check_tokenizers(experiment.build_task(), folder)
     longest = max(experiment.model.network.max_length, old.network.max_length + HEADS[old.head].extra)
     network = replace(old.network, max_length=longest)
-    taken = {name: getattr(old, name) for name in ("encoder", "mark_start", "stem", "words", "final_norm")}
+    taken = {
+        name: getattr(old, name) for name in ("encoder", "within_record", "mark_start", "stem", "words", "final_norm")
+    }
     model = replace(experiment.model, network=network, **taken)
     training = replace(experiment.training, start=str(folder), start_sha256=_digest(folder), freeze=freeze)
     return replace(experiment, model=model, training=training)
@@ -74,17 +76,24 @@ def groups(model: Model, config: TrainingConfig, longest: int) -> list[dict[str,
     """
     learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if config.layer_decay == 1:
-        return [{"params": [p for _, p in learning], "share": 1.0}]
+        return _by_decay([(name, p, 1.0) for name, p in learning], config)
     if not isinstance(model.encoder, ChordMixer):
         raise ValueError(
             f"layer_decay={config.layer_decay} counts the blocks of a chordmixer, and this encoder is "
             f"{model.config.encoder}: set training.layer_decay=1"
         )
     blocks = min(depth(longest + model.head.extra), len(model.encoder.blocks))
-    layers: dict[int, list[Any]] = {}
-    for name, parameter in learning:
-        layers.setdefault(_from_the_head(name, blocks), []).append(parameter)
-    return [{"params": layers[k], "share": config.layer_decay**k} for k in sorted(layers)]
+    shares = [(name, p, config.layer_decay ** _from_the_head(name, blocks)) for name, p in learning]
+    return _by_decay(sorted(shares, key=lambda own: -own[2]), config)
+
+
+def _by_decay(learning: list[tuple[str, Any, float]], config: TrainingConfig) -> list[dict[str, Any]]:
+    """Groups of one share of the rate and one weight decay: tables of words have their own."""
+    made: dict[tuple[float, float], list[Any]] = {}
+    for name, parameter, share in learning:
+        decay = config.words_decay if name == "words.table" else config.weight_decay
+        made.setdefault((share, decay), []).append(parameter)
+    return [{"params": own, "share": share, "weight_decay": decay} for (share, decay), own in made.items()]
 
 
 def _from_the_head(name: str, blocks: int) -> int:
