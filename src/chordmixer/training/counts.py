@@ -67,7 +67,7 @@ def gram_counts(sequences: Sequence[ndarray], parts: Mapping[str, ndarray], gram
 
 
 def _weighted(sequences: Sequence[ndarray], indices: ndarray, grams: Grams, number: ndarray, rarity: ndarray) -> Any:
-    from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
+    from scipy.sparse import csr_matrix
 
     columns, weights, sizes = [np.empty(0, np.int32)], [np.empty(0, np.float32)], np.zeros(len(indices), np.int64)
     for start, rows, features, counts in _hashed(sequences, indices, grams):
