@@ -42,9 +42,9 @@ def test_it_knows_where_a_sequence_starts() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layers": -1}, r"^stem.layers=-1 is not from 0 to 8: give 1 to 3"),
-        ({"taps": 4}, r"^stem.taps=4 is not an odd number up to 127: give 7 or 9"),
-        ({"width": 0}, r"^stem.width=0 is no number of channels: give 1 or more"),
+        ({"layers": -1}, r"^layers=-1 is too small: give 0 or more"),
+        ({"taps": 4}, r"^taps=4 of a stem is not an odd number: give 7 or 9"),
+        ({"width": 0}, r"^width=0 is too small: give 1 or more"),
     ],
 )
 def test_settings_that_make_no_stem(settings: dict[str, int], message: str) -> None:

@@ -49,11 +49,11 @@ def test_a_share_is_hidden_in_training_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lengths": (0,)}, r"^words.lengths=\[0\] are not different lengths from 1 to 64"),
-        ({"lengths": (3, 3)}, r"^words.lengths=\[3, 3\] are not different"),
-        ({"bits": 40}, r"^words.bits=40 is not from 1 to 24"),
-        ({"width": 0}, r"^words.width=0 is no number of channels"),
-        ({"dropout": 1.0}, r"^words.dropout=1.0 is not a share"),
+        ({"lengths": (0,)}, r"^lengths=\[0\] of words are not different lengths from 1 to 64"),
+        ({"lengths": (3, 3)}, r"^lengths=\[3, 3\] of words are not different"),
+        ({"bits": 40}, r"^bits=40 is too large: give 24 or less"),
+        ({"width": 0}, r"^width=0 is too small: give 1 or more"),
+        ({"dropout": 1.0}, r"^dropout=1.0 of words is not a share"),
     ],
 )
 def test_settings_that_make_no_words(settings: dict[str, object], message: str) -> None:

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.models.stem import StemConfig
+from chordmixer.models.words import WordsConfig
 from chordmixer.packed import Packed
 from chordmixer.tasks.masks import MaskedTokens
 from chordmixer.training import memory
@@ -51,6 +53,22 @@ def test_the_count_is_what_a_step_takes(
     config = model(network, max(lengths), final_norm="layer" if "prenorm" in network else None)
     measured = peak_bytes(lambda: steps(config, lengths, half))
     assert sum(memory.peak(config, lengths, Place(half=half)).values()) == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("lengths", [EQUAL, MIXED], ids=["equal", "mixed"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"stem": StemConfig(2, 7)},
+        {"words": WordsConfig((3, 5), bits=8)},
+        {"stem": StemConfig(1, 9, 16), "head": "mean_maximum"},
+    ],
+    ids=["stem", "words", "maximum"],
+)
+def test_the_count_of_local_parts(peak_bytes: Peak, steps: Steps, lengths: list[int], parts: dict[str, Any]) -> None:
+    config = model({"prenorm": "layer"}, max(lengths), final_norm="layer", **parts)
+    measured = peak_bytes(lambda: steps(config, lengths, half=False))
+    assert sum(memory.peak(config, lengths, Place()).values()) == pytest.approx(measured, rel=0.15)
 
 
 @pytest.mark.parametrize(

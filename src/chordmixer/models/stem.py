@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from chordmixer.config import check_numbers
 from chordmixer.models.convolutions import Convolution
 from chordmixer.packed import Packed
-
-MOST_LAYERS, MOST_TAPS = 8, 127
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,9 @@ class StemConfig:
     """Channels between two convolutions. Default 64."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.layers <= MOST_LAYERS:
-            raise ValueError(f"stem.layers={self.layers} is not from 0 to {MOST_LAYERS}: give 1 to 3, or 0 for none")
-        if not (1 <= self.taps <= MOST_TAPS and self.taps % 2):
-            raise ValueError(f"stem.taps={self.taps} is not an odd number up to {MOST_TAPS}: give 7 or 9")
-        if self.width < 1:
-            raise ValueError(f"stem.width={self.width} is no number of channels: give 1 or more")
+        check_numbers(self, layers=(0, 8), taps=(1, 127), width=(1, 1 << 16))
+        if not self.taps % 2:
+            raise ValueError(f"taps={self.taps} of a stem is not an odd number: give 7 or 9")
 
 
 class Stem(nn.Module):

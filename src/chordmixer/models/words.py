@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from chordmixer.config import check_numbers
 from chordmixer.packed import Packed
 
-LONGEST, MOST_BITS = 64, 24
+LONGEST = 64
 MULTIPLIER, SCATTER, PRIME_BITS = 1_000_003, 2_654_435_761, 31
 
 
@@ -29,17 +30,14 @@ class WordsConfig:
     """Share of the words that are hidden in training, which holds back overfitting. Default 0.5."""
 
     def __post_init__(self) -> None:
+        check_numbers(self, bits=(1, 24), width=(1, 1 << 12))
         if any(not 1 <= k <= LONGEST for k in self.lengths) or len(set(self.lengths)) < len(self.lengths):
             raise ValueError(
-                f"words.lengths={list(self.lengths)} are not different lengths from 1 to {LONGEST}: give some such "
-                "as [4,6,8], or [] for no words"
+                f"lengths={list(self.lengths)} of words are not different lengths from 1 to {LONGEST}: give "
+                "some such as [4,6,8], or [] for no words"
             )
-        if not 1 <= self.bits <= MOST_BITS:
-            raise ValueError(f"words.bits={self.bits} is not from 1 to {MOST_BITS}: give 16 to 18")
-        if self.width < 1:
-            raise ValueError(f"words.width={self.width} is no number of channels: give 1 or more")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"words.dropout={self.dropout} is not a share: give 0 or more, and less than 1")
+            raise ValueError(f"dropout={self.dropout} of words is not a share: give 0 or more, and less than 1")
 
 
 class Words(nn.Module):

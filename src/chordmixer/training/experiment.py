@@ -26,6 +26,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "batch_tokens": (0, LONGEST),
     "accumulate": (1, 10**6),
     "weight_decay": (0, 1e6),
+    "words_decay": (0, 1e6),
     "evaluate_epochs": (1, 10**9),
     "checkpoint_minutes": (0, 10**7),
     "workers": (0, 256),

@@ -138,6 +138,7 @@ def step(
     size = Size(network, parts, networks=2 if model.decoder and not freeze else 1)
     always = {"weights": 4 * own, "moments of AdamW": 8 * learning, "workspace of cuBLAS": place.workspace}
     passing = {**always, "gradients of the weights": 4 * learning if accumulate > 1 else 0}
+    passing |= {} if freeze else _local(model, size)
     passing["answers for the tokens"] = 12 * sum(parts) * model.outputs if model.head == "tokens" else 0
     passing["inputs"] = sum(lengths) * (9 if model.embedding == "tokens" else 4 * model.inputs)
     if not place.kernels:
@@ -151,6 +152,16 @@ def step(
         moments = [*alone, *behind]
     turn = {**always, "gradients of the weights": 4 * learning}
     return [turn, *({**passing, **terms} for terms in moments)]
+
+
+def _local(model: ModelConfig, size: Size) -> Terms:
+    """What stem and words keep for their gradients; each convolution its input, its output and the norm's."""
+    stem, words, tokens, width = model.stem, model.words, size.tokens, size.channels
+    inner = [stem.width] * (stem.layers - 1)
+    first = width if model.embedding == "tokens" else model.inputs * (2 if model.within_record else 1)
+    numbers = sum(4 * a + 8 * b for a, b in pairwise([first, *inner, width])) if stem.layers else 0
+    found = len(words.lengths) * (8 + 1 + 8 * words.width) + 4 * (words.width + width) if words.lengths else 0
+    return {"stem": tokens * numbers, "words": tokens * found}
 
 
 def _learning(size: Size, place: Place, model: ModelConfig) -> list[Terms]:

@@ -24,7 +24,7 @@ def test_a_local_network_sees_as_far_as_its_stem() -> None:
 
 
 def test_sizes() -> None:
-    with pytest.raises(ValueError, match=r"^max_length=0, width=8 are not sizes: give 1 or more"):
+    with pytest.raises(ValueError, match=r"max_length=0"):
         NoEncoderConfig(0, 8)
 
 

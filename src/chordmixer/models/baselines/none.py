@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from chordmixer.models.baselines.layers import check_fits
+from chordmixer.config import LONGEST, check_numbers
+from chordmixer.models.baselines.layers import OTHERS, check_fits
 from chordmixer.packed import Packed
 
 
@@ -20,8 +21,7 @@ class NoEncoderConfig:
     """Channels of a token. Default 208, as of a ChordMixer for 4,096 tokens with tracks of 16."""
 
     def __post_init__(self) -> None:
-        if self.max_length < 1 or self.width < 1:
-            raise ValueError(f"max_length={self.max_length}, width={self.width} are not sizes: give 1 or more")
+        check_numbers(self, max_length=(1, LONGEST), width=(1, OTHERS))
 
 
 class NoEncoder(nn.Module):
