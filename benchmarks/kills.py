@@ -96,7 +96,8 @@ def pretrain(file: Path | str) -> list[str]:
 
 def start(run: Path, *settings: str, command: Sequence[str] = TRAIN, dies_at_write: int = 0) -> subprocess.Popen[str]:
     """The command that trains into `run`, or goes on with it."""
-    arguments = [*words(settings, *command), "--resume", "--out", str(run)]
+    begun = ["--resume"] if (run / "config.json").exists() else []
+    arguments = [*words(settings, *command), *begun, "--out", str(run)]
     return subprocess.Popen(
         [sys.executable, "-c", COUNTED, str(dies_at_write), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -107,9 +108,9 @@ def start(run: Path, *settings: str, command: Sequence[str] = TRAIN, dies_at_wri
 
 
 def send(number: int, child: subprocess.Popen[str], seconds: float) -> tuple[int, str]:
-    """A signal so long after the child's first line: its exit code and its errors."""
+    """A signal so long after the child says that it trains: its exit code and its errors."""
     assert child.stdout
-    child.stdout.readline()
+    next((line for line in child.stdout if "training sequences" in line), "")
     time.sleep(seconds)
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)

@@ -32,7 +32,7 @@ def test_the_type_in_which_tokens_travel_does_not_matter() -> None:
 def test_a_folder_gives_back_what_it_was_given(tmp_path: Path) -> None:
     assert seen.load(tmp_path) is None
     given = {"training": np.array([2**64 - 1, 3, 3], np.uint64), "validation": np.array([7], np.uint64)}
-    seen.write(tmp_path, given)
+    files.write_bytes(tmp_path / seen.FILE, seen.packed(given))
     files.write_manifest(tmp_path, [seen.FILE])
     assert (tmp_path / seen.FILE).stat().st_size < 200 + 8 * 4
     known = seen.load(tmp_path)
@@ -46,9 +46,10 @@ def test_a_folder_gives_back_what_it_was_given(tmp_path: Path) -> None:
 
 
 def test_a_changed_or_missing_file_is_refused(tmp_path: Path) -> None:
-    seen.write(tmp_path, {part: np.array([1], np.uint64) for part in seen.PARTS})
+    one, two = (seen.packed({part: np.array([n], np.uint64) for part in seen.PARTS}) for n in (1, 2))
+    files.write_bytes(tmp_path / seen.FILE, one)
     files.write_manifest(tmp_path, [seen.FILE])
-    seen.write(tmp_path, {part: np.array([2], np.uint64) for part in seen.PARTS})
+    files.write_bytes(tmp_path / seen.FILE, two)
     with pytest.raises(ValueError, match=r"seen\.safetensors was changed or damaged"):
         seen.load(tmp_path)
     (tmp_path / seen.FILE).unlink()

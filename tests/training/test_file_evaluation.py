@@ -47,8 +47,7 @@ def table(tmp_path: Path) -> Path:
 def remember(run: Path, training: list[str], validation: list[str]) -> None:
     encoded = {"training": training, "validation": validation}
     own = {part: seen.hashes((Dna().encode(t.encode()) for t in texts), Dna()) for part, texts in encoded.items()}
-    seen.write(run, own)
-    files.write_manifest(run, [seen.FILE])
+    files.write_recorded(run, {seen.FILE: seen.packed(own)})
 
 
 def test_records_that_were_trained_on_are_scored_apart(run: Path, table: Path) -> None:

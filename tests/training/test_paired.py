@@ -30,7 +30,7 @@ def test_answers_are_read_as_they_were_written(tmp_path: Path, several: bool) ->
     targets = CHANCE.integers(0, 2, (40, 3)) if several else CHANCE.integers(0, 2, 40)
     groups = np.arange(40) // 2
     known = {name: replace(answered(targets, skill), groups=groups) for name, skill in (("a", 1), ("b", 2))}
-    paired.write(tmp_path, known)
+    files.write_bytes(tmp_path / paired.ROWS, paired.packed(known))
     found = paired.read(tmp_path)
     assert [*found] == ["a", "b"]
     for name, own in found.items():
@@ -48,6 +48,7 @@ def test_other_records_are_not_compared(tmp_path: Path) -> None:
     targets = np.arange(40) % 2
     model = answered(targets, 2)
     files.write_bytes(tmp_path / paired.MODEL, model.parquet())
-    paired.write(tmp_path, {"same": answered(targets, 1), "others": replace(model, names=model.names[::-1])})
+    known = {"same": answered(targets, 1), "others": replace(model, names=model.names[::-1])}
+    files.write_bytes(tmp_path / paired.ROWS, paired.packed(known))
     found = paired.differences([tmp_path], Classification(["x", "y"], targets), "accuracy")  # type: ignore[arg-type]
     assert [*found] == ["same"]

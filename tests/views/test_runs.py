@@ -40,6 +40,7 @@ def test_intervals_that_are_not_there(make_run: Make) -> None:
         "log_loss": {"value": None, "low": None, "high": None},
     }
     (folder / "evaluation-test.json").write_text(json.dumps(given))
+    files.write_manifest(folder, ["evaluation-test.json"])
     run = Run.load(folder)
     assert run.test is not None and {run.test.scores[name] for name in ("accuracy", "mcc")} == {Score(0.5)}
     assert math.isnan(run.test.scores["log_loss"].value)
@@ -130,6 +131,7 @@ def test_numbers_that_are_not_defined_are_null(make_run: Make) -> None:
         given["scores"]["roc_auc"] = json.loads(f'{{"value": {written}, "low": {written}, "high": {written}}}')
         path.write_text(json.dumps(given))
         (folder / "metrics.jsonl").write_text(f'{{"step": 10, "split": "validation", "loss": {written}}}\n' * 2)
+        files.write_manifest(folder, ["evaluation-test.json", "metrics.jsonl"])
         run = Run.load(folder)
         assert run.test is not None and np.isnan(run.test.scores["roc_auc"].value)
         assert np.isnan(run.journal[0]["loss"]) and "undefined" in page(run)

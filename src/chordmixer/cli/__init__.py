@@ -56,7 +56,7 @@ def root(
         tell(f"chordmixer {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+        typer.echo(context.get_help(), nl=False)
 
 
 def main() -> None:

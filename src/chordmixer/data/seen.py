@@ -48,10 +48,10 @@ def packed(seen: Mapping[str, ndarray]) -> bytes:
 def load(folder: Path) -> dict[str, ndarray] | None:
     """The hashes of a run, checked by its manifest; None where it has none: it is older, or makes its own records."""
     path = folder / FILE
-    recorded = files.read_json(folder / files.MANIFEST) if (folder / files.MANIFEST).exists() else {}
+    recorded = files.recorded(folder)
     if not path.exists() and FILE not in recorded:
         return None
-    if recorded:
+    if not {FILE, "config.json"}.isdisjoint(recorded):
         files.verify(folder, [FILE])
     found = files.read_tensors(path)
     if {*found} != {*PARTS} or any(t.dtype != torch.int64 or t.ndim != 1 for t in found.values()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from chordmixer import files, temporary
+from chordmixer import files, temporary, terminal
 from chordmixer.data.entries import Account
 from chordmixer.data.tokenizers import tokenizer_from_json
 
@@ -129,7 +128,7 @@ def cached_store(key: str, cache: Path, build: Callable[[Path], object]) -> Stor
         return _verified(folder)
     except ValueError as error:
         _check_ours(folder)
-        print(f"warning: {error}; doing so", file=sys.stderr)
+        terminal.tell(f"warning: {error}; doing so", stderr=True)
     with temporary.making(cache, KIND) as aside:
         with suppress(OSError):  # another process was quicker
             folder.rename(aside / key)

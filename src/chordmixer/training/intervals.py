@@ -40,6 +40,12 @@ class Score:
     low: float | None = None
     high: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            end = getattr(self, name)
+            if end is not None and math.isnan(end):  # as files of earlier versions have it
+                object.__setattr__(self, name, None)
+
 
 @dataclass(frozen=True)
 class Difference:
