@@ -61,8 +61,8 @@ def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
-    monkeypatch.setattr(recipe, "STEPS", 1)
-    monkeypatch.setattr(recipe, "PASSES", (1, 1))
+    monkeypatch.setattr(recipe, "STEPS", {"cpu": 1, "cuda": 1})
+    monkeypatch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 4))
     monkeypatch.setattr("chordmixer.training.evaluation.RESAMPLES", 20)
 
 

@@ -79,33 +79,39 @@ def public(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
     return within(tree.body, "")
 
 
-each_module = pytest.mark.parametrize("path", MODULES, ids=label)
+def test_import_law() -> None:
+    assert {room(path) for path in MODULES} <= LAW.keys(), "a new room: give it a place in the law"
+    broken = [
+        f"{label(path)} imports {other}"
+        for path in MODULES
+        for other in sorted(set(imported_rooms(TREES[path])) & EVERYTHING - LAW[room(path)] - {room(path)})
+    ]
+    assert not broken
 
 
-@each_module
-def test_import_law(path: Path) -> None:
-    assert room(path) in LAW, f"{room(path)} is a new room: give it a place in the law"
-    imported = set(imported_rooms(TREES[path])) & EVERYTHING
-    assert imported <= LAW[room(path)] | {room(path)}
-
-
-@each_module
-def test_names_say_what_a_module_is_for(path: Path) -> None:
+def test_names_say_what_a_module_is_for() -> None:
     forbidden = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
-    words = {word for part in path.relative_to(SOURCE).with_suffix("").parts for word in part.split("_")}
-    assert not words & forbidden
+    words = {path: re.split(r"[/_]", label(path).removesuffix(".py")) for path in MODULES}
+    assert not [label(path) for path in MODULES if forbidden & {*words[path]}]
 
 
-@each_module
-def test_public_functions_are_typed(path: Path) -> None:
-    for name, node in public(TREES[path]):
-        kernel = any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list)
-        if isinstance(node, ast.ClassDef) or kernel:
-            continue
-        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
-        bare = [a.arg for a in given if a is not None and a.annotation is None and a.arg not in ("self", "cls")]
-        assert not bare, f"{name}({', '.join(bare)}) without a type"
-        assert node.returns is not None, f"{name} without a return type"
+def untyped(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The arguments without a type, and `return`; a kernel's have none."""
+    if any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list):
+        return []
+    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    bare = [a.arg for a in given if a is not None and a.annotation is None and a.arg not in ("self", "cls")]
+    return bare if node.returns is not None else [*bare, "return"]
+
+
+def test_public_functions_are_typed() -> None:
+    bare = [
+        f"{label(path)}: {name}({', '.join(missing)})"
+        for path in MODULES
+        for name, node in public(TREES[path])
+        if not isinstance(node, ast.ClassDef) and (missing := untyped(node))
+    ]
+    assert not bare
 
 
 def exported() -> set[str]:
@@ -115,32 +121,46 @@ def exported() -> set[str]:
     return {name for names in lists for name in ast.literal_eval(names)}
 
 
-@each_module
-def test_classes_and_exported_functions_say_what_they_are(path: Path) -> None:
-    for name, node in public(TREES[path]):
-        if isinstance(node, ast.ClassDef) or name in exported():
-            assert ast.get_docstring(node), f"{name} without a docstring"
+def test_classes_and_exported_functions_say_what_they_are() -> None:
+    names = exported()
+    silent = [
+        f"{label(path)}: {name}"
+        for path in MODULES
+        for name, node in public(TREES[path])
+        if (isinstance(node, ast.ClassDef) or name in names) and not ast.get_docstring(node)
+    ]
+    assert not silent
 
 
-@each_module
-def test_modules_say_what_they_are(path: Path) -> None:
-    assert path.name == "version.py" or ast.get_docstring(TREES[path])
+def test_modules_say_what_they_are() -> None:
+    assert [label(path) for path in MODULES if not ast.get_docstring(TREES[path])] == ["version.py"]
 
 
-@each_module
-def test_every_setting_is_explained(path: Path) -> None:
-    for name, node in public(TREES[path]):
-        if isinstance(node, ast.ClassDef) and name.endswith("Config"):
-            for field, below in zip(node.body, [*node.body[1:], None], strict=True):
-                if isinstance(field, ast.AnnAssign):
-                    explained = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                    assert explained, f"{name}.{ast.unparse(field.target)} has no docstring under it"
+def unexplained(settings: ast.ClassDef) -> list[str]:
+    """The fields without a docstring under them."""
+    return [
+        ast.unparse(field.target)
+        for field, below in zip(settings.body, [*settings.body[1:], None], strict=True)
+        if isinstance(field, ast.AnnAssign)
+        and not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant))
+    ]
 
 
-@each_module
-def test_every_module_has_its_tests(path: Path) -> None:
-    if path.stem != "__init__":
-        assert [*(ROOT / "tests").rglob(f"test_{path.stem}.py")]
+def test_every_setting_is_explained() -> None:
+    missing = [
+        f"{label(path)}: {name}.{field}"
+        for path in MODULES
+        for name, node in public(TREES[path])
+        if isinstance(node, ast.ClassDef) and name.endswith("Config")
+        for field in unexplained(node)
+    ]
+    assert not missing
+
+
+def test_every_module_has_its_tests() -> None:
+    tested = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    needed = {label(path): f"test_{path.name}" for path in MODULES if path.stem != "__init__"}
+    assert not [f"{path} has no {test}" for path, test in needed.items() if test not in tested]
 
 
 def test_public_names() -> None:

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chordmixer import Packed, moving
@@ -45,6 +45,7 @@ def test_there_and_back(lengths: list[int], gaps: list[int], backwards: bool, ch
     assert torch.equal(wider.put(values)[2:-5], row) and torch.equal(wider.take(wider.put(values)), values)
 
 
+@settings(max_examples=15)
 @given(LENGTHS, st.lists(st.integers(0, 4), min_size=6, max_size=6), st.booleans())
 def test_gradients(lengths: list[int], gaps: list[int], backwards: bool) -> None:
     """Also those of gradients, which a penalty on them needs."""
@@ -55,6 +56,7 @@ def test_gradients(lengths: list[int], gaps: list[int], backwards: bool) -> None
         assert torch.autograd.gradcheck(move, given_) and torch.autograd.gradgradcheck(move, given_)
 
 
+@settings(max_examples=15)
 @given(st.permutations(range(9)), st.integers(1, 9))
 def test_gathered(order: list[int], count: int) -> None:
     values = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)

@@ -52,11 +52,10 @@ def test_the_quick_start_can_be_pasted(tmp_path: Path) -> None:
         ["/bin/sh", "-e"], input=block, cwd=tmp_path / "here", env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr.count("records read: 20 used, 0 rejected")) == (0, 1), done.stderr
-    assert "settings changed: training.epochs=5 (default " in done.stdout
     sample = tmp_path / "here" / "sample"
     answers = [line.split("\t") for line in (sample / "answers.tsv").read_text().splitlines()[1:]]
     right = sum(row[3] == ("gattaca", "cattaga")[number % 2] for number, row in enumerate(answers))
-    assert len(answers) == 20 and right >= 16, "the sample is easy enough to learn in five passes"
+    assert len(answers) == 20 and right >= 16, "the sample is easy enough"
     assert (sample / "RUN" / "report.html").stat().st_size > 10_000
 
 

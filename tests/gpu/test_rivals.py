@@ -32,12 +32,16 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gradients_are_finite_in_bfloat16(name: str) -> None:
+    """Of the tokens, and of the weights: one encoder has none."""
     encoder, x = made(name)
+    x.values.requires_grad_()
     with torch.autocast("cuda", torch.bfloat16):
         loss = encoder.train()(x).values.float().square().mean()
     loss.backward()
-    gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
-    assert torch.isfinite(loss) and gradients and all(bool(torch.isfinite(g).all()) for g in gradients)
+    assert torch.isfinite(loss) and x.values.grad is not None
+    gradients = [x.values.grad, *(p.grad for p in encoder.parameters() if p.grad is not None)]
+    assert all(bool(torch.isfinite(g).all()) for g in gradients)
+    assert len(gradients) > 1 or not [*encoder.parameters()]
 
 
 @pytest.mark.parametrize("name", sorted({*ENCODERS} - {"lstm"}))

@@ -50,7 +50,7 @@ def test_equals_the_definition(
 def test_many_blocks_at_once(order: str, prenorm: str | None, lengths: tuple[int, ...]) -> None:
     """The output and every gradient, sequences leaving after different blocks."""
     torch.manual_seed(0)
-    depths = [max(1, (n - 1).bit_length()) for n in lengths]
+    depths = [max(1, (n - 1).bit_length() // 2) for n in lengths]
     staying = [sum(d > i for d in depths) for i in range(max(depths))]
     exits = [(sum(lengths[:count]), count) for count in staying]
     width, hidden, depth = 12, 16, len(exits)

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("order", ["paper", "released"])
 def test_tiles_of_long_sequences_end_at_their_borders(gradients: Callable, distance: Callable, order: str) -> None:
-    lengths = (1, 300, 2, 64, 33, 400)
+    lengths = (64, 1, 33, 420)
     assert triton_plan.programs_for(sum(lengths), len(lengths), 32) == (sum(lengths) // 32 + len(lengths), True)
     made, wanted = (
         gradients(block, lengths, 4, 5, 20, order=order) for block in (triton_block.block, reference.block)

@@ -7,18 +7,23 @@ import torch
 
 from chordmixer.ops import reference
 
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+tl = pytest.importorskip("triton.language", reason="Triton is not installed")
 triton_rows = pytest.importorskip("chordmixer.ops.triton_rows", reason="Triton is not installed")
+kept = triton_rows.kept
 pytestmark = [
     pytest.mark.usefixtures("unwritten_is_nan"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU tests/gpu runs the compiled kernels"),
 ]
-OFFSETS = torch.tensor([0, 1, 3, 70, 2300, 2301])
+OFFSETS = torch.tensor([0, 1, 3, 70, 600, 601])
+LONG = torch.tensor([0, 1, 3, 70, 2300, 2301])
+"""With a sequence of several chunks of sums."""
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("track_size", [1, 4, 7, 16])
 def test_rotation_and_its_gradient(track_size: int, reverse: bool) -> None:
-    x = torch.randn(2301, 5 * track_size, requires_grad=True)
+    x = torch.randn(601, 5 * track_size, requires_grad=True)
     made = triton_rows.rotate(x, OFFSETS, track_size, reverse)
     assert torch.equal(made, reference.rotate(x, OFFSETS, track_size, reverse))
     (gradient,) = torch.autograd.grad(made, x, made.detach())
@@ -29,7 +34,7 @@ def test_rotation_and_its_gradient(track_size: int, reverse: bool) -> None:
 def test_norm_dropout_and_residual_in_the_same_pass(track_size: int) -> None:
     torch.manual_seed(0)
     width = 20 if track_size == 20 else 5 * track_size
-    x, residual, other = torch.randn(3, 2301, width)
+    x, residual, other = torch.randn(3, 601, width)
     mean, rstd = x.mean(1), 1 / x.std(1)
     plain = triton_rows.turn(x, OFFSETS, track_size, statistics=(mean, rstd))
     normal = (x - mean[:, None]) * rstd[:, None]
@@ -44,7 +49,7 @@ def test_norm_dropout_and_residual_in_the_same_pass(track_size: int) -> None:
 
 def test_segment_mean_and_its_gradient() -> None:
     x = torch.randn(2301, 70, requires_grad=True)
-    made, wanted = triton_rows.segment_mean(x, OFFSETS), reference.segment_mean(x, OFFSETS)
+    made, wanted = triton_rows.segment_mean(x, LONG), reference.segment_mean(x, LONG)
     torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-6)
     ours, theirs = (torch.autograd.grad(mean.square().sum(), x)[0] for mean in (made, wanted))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-8)
@@ -56,24 +61,43 @@ def test_segment_mean_of_sixteen_bits_is_summed_in_float32() -> None:
 
 
 def test_rows_with_a_one_behind_the_channels() -> None:
-    x = torch.randn(2301, 20)
+    x = torch.randn(601, 20)
     made = triton_rows.turn(x, OFFSETS, 4, width=24)
     assert torch.equal(made[:, :20], reference.rotate(x, OFFSETS, 4))
-    assert torch.equal(made[:, 20:], torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(2301, 4))
-    back = triton_rows.turn(made, OFFSETS, 4, reverse=True, residual=x, out=torch.empty(2301, 20))
+    assert torch.equal(made[:, 20:], torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(601, 4))
+    back = triton_rows.turn(made, OFFSETS, 4, reverse=True, residual=x, out=torch.empty(601, 20))
     torch.testing.assert_close(back, 2 * x)
+
+
+def dropped(seed: int, share: float) -> torch.Tensor:
+    """Which of 4,096 times 256 numbers are dropped, asked in one program: the interpreter takes long for each."""
+
+    @triton.jit
+    def ask(p_out, seed, share, TOKENS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+        o_token, o_channel = tl.arange(0, TOKENS), tl.arange(0, CHANNELS)
+        tl.store(p_out + o_token[:, None] * CHANNELS + o_channel[None, :], kept(seed, o_token, o_channel, share))
+
+    factors = torch.empty(4096, 256)
+    ask[(1,)](factors, seed, share, TOKENS=4096, CHANNELS=256)
+    return (factors == 0).double()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 1 << 30])
 def test_what_is_dropped_looks_random(seed: int) -> None:
     """Shares of all, of rows and of columns, and of neighbours in either direction that are dropped together."""
-    share, offsets = 0.3, torch.tensor([0, 4096])
-    dropped = (triton_rows.turn(torch.ones(4096, 256), offsets, 256, chance=(seed, share)) == 0).double()
-    size = dropped.numel()
-    assert abs(dropped.mean() - share) < 5 * (share * (1 - share) / size) ** 0.5
+    share = 0.3
+    mask = dropped(seed, share)
+    assert abs(mask.mean() - share) < 5 * (share * (1 - share) / mask.numel()) ** 0.5
     for dim, count in ((0, 4096), (1, 256)):
-        assert dropped.mean(dim).std() == pytest.approx((share * (1 - share) / count) ** 0.5, rel=0.2)
-    for one, other in ((dropped[1:], dropped[:-1]), (dropped[:, 1:], dropped[:, :-1]), (dropped[16:], dropped[:-16])):
+        assert mask.mean(dim).std() == pytest.approx((share * (1 - share) / count) ** 0.5, rel=0.2)
+    for one, other in ((mask[1:], mask[:-1]), (mask[:, 1:], mask[:, :-1]), (mask[16:], mask[:-16])):
         assert (one * other).mean() == pytest.approx(share**2, rel=0.02)
-    another = (triton_rows.turn(torch.ones(4096, 256), offsets, 256, chance=(seed + 1, share)) == 0).double()
-    assert (dropped * another).mean() == pytest.approx(share**2, rel=0.02)
+    assert (mask * dropped(seed + 1, share)).mean() == pytest.approx(share**2, rel=0.02)
+
+
+@pytest.mark.parametrize("track_size", [7, 16])
+def test_a_pass_drops_by_seed_and_place(track_size: int) -> None:
+    """So what is said of these masks holds for every pass."""
+    width = 3 * track_size
+    made = triton_rows.turn(torch.ones(100, width), torch.tensor([0, 30, 100]), track_size, chance=(5, 0.3))
+    assert torch.equal((made == 0).double(), dropped(5, 0.3)[:100, :width])

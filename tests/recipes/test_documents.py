@@ -104,7 +104,7 @@ def test_stamps_that_name_the_class_are_told(folder: str, tmp_path: Path) -> Non
             stamp = f"arXiv:1301.0001v1 [{label}] 1 Jan" if number < 7 else f"Submitted to {label}: "
             (tmp_path / "papers" / label / f"{number}.txt").write_text(stamp + text)
     documents(FilesConfig((str(tmp_path / "papers"),)), said.append)
-    assert "to mind: 21 of 60 documents name a class in brackets, such as [cs.AI]" in said[-1]
+    assert "warning: 21 of 60 documents name a class in brackets, such as [cs.AI]" in said[-1]
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,10 @@ def test_the_page_says_what_padding_breaks() -> None:
 def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
     names = ["poolformer-class_token", "poolformer-segment"]
     pages, scores = reproduce("ablation", tmp_path / "r", motifs, models=names, changes=SMALL, say=quiet)
-    assert [score.encoder for score in scores] == [*names, "plain: 8-mers"]
+    assert [score.encoder for score in scores] == [*names, "baseline: 8-mers"]
     page = pages[0].read_text()
     (columns,) = (line for line in page.splitlines() if line.startswith("| length percentile |"))
-    assert all(f"| {name}, % |" in columns for name in (*names, "plain: 8-mers"))
+    assert all(f"| {name}, % |" in columns for name in (*names, "baseline: 8-mers"))
     assert ".png" in page
     run = Experiment.load(tmp_path / "r" / "poolformer-segment-seed0")
     assert (run.model.encoder, run.model.head, run.model.strategy) == ("poolformer", "flat", "segment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, cast
 import pyarrow.parquet
 import pytest
 import torch
+from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.config import override
@@ -48,11 +50,26 @@ def steady(tiny: Experiment) -> Experiment:
     return override(tiny, {"data": data, "model": {"network": network}, "training": training})
 
 
-def start(experiment: Experiment, run: Path, *command: str) -> str:
-    """Train on two ranks from the command line; what it says."""
+def ranks_of_their_own(*words: str) -> list[str]:
+    """A command on two ranks, without the launcher: what each of them says."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    both = [
+        Forked([sys.executable, "-m", "chordmixer", *words], os.environ | place | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+    ended = [rank.communicate(timeout=300) for rank in both]
+    assert [rank.returncode for rank in both] == [0, 0], ended
+    return [said for said, _ in ended]
+
+
+def launched(experiment: Experiment, run: Path, *command: str) -> str:
+    """Train on two ranks from the command line, by torchrun; what it says."""
     experiment.save(run)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
-    launched = subprocess.Popen(
+    torchrun = subprocess.Popen(
         [sys.executable, *launch, *command, "train", "--resume", str(run)],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -60,11 +77,11 @@ def start(experiment: Experiment, run: Path, *command: str) -> str:
         text=True,
     )
     try:
-        said, errors = launched.communicate(timeout=120)
+        said, errors = torchrun.communicate(timeout=300)
     finally:
-        launched.terminate()  # where it hangs; torchrun ends its ranks
-        launched.communicate()
-    assert launched.returncode == 0, errors
+        torchrun.terminate()  # where it hangs; torchrun ends its ranks
+        torchrun.communicate()
+    assert torchrun.returncode == 0, errors
     return said
 
 
@@ -72,7 +89,8 @@ def start(experiment: Experiment, run: Path, *command: str) -> str:
 def two_ranks(steady: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run that nothing disturbed, and what it said."""
     run = tmp_path_factory.mktemp("ranks") / "run"
-    return run, start(steady, run, "-m", "chordmixer")
+    steady.save(run)
+    return run, "".join(ranks_of_their_own("train", "--resume", str(run)))
 
 
 def test_two_ranks_train_as_one(steady: Experiment, two_ranks: tuple[Path, str], tmp_path: Path) -> None:
@@ -99,18 +117,9 @@ def test_only_the_first_rank_speaks(two_ranks: tuple[Path, str]) -> None:
 
 def test_two_ranks_make_one_folder(motifs: list[str], tmp_path: Path) -> None:
     """With the device left to the machine: ranks that know nothing of each other would each make the folder."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     settings = [word for s in ("steps=2", "evaluate_epochs=9") for word in ("--set", f"training.{s}")]
-    done = subprocess.run(
-        [*launch, "chordmixer", "train", *motifs, "--no-baselines", *settings, "--out", str(tmp_path / "run")],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert torch.cuda.is_available() or " on cpu:0 x 2; " in done.stdout
+    said, _ = ranks_of_their_own("train", *motifs, "--no-baselines", *settings, "--out", str(tmp_path / "run"))
+    assert torch.cuda.is_available() or " on cpu:0 x 2; " in said
 
 
 def test_the_first_rank_decides_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +147,7 @@ def test_a_rank_that_dies_costs_nothing_but_time(
     steady: Experiment, two_ranks: tuple[Path, str], tmp_path: Path
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)
-    said = start(steady, tmp_path / "run", str(tmp_path / "dying.py"))
+    said = launched(steady, tmp_path / "run", str(tmp_path / "dying.py"))
     assert said.count("going on from") == 2
     assert (tmp_path / "run" / MODEL).read_bytes() == (two_ranks[0] / MODEL).read_bytes()
     assert checkpoints.found(tmp_path / "run")[0].name == "step-000000007-finished"
