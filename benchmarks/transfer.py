@@ -42,8 +42,8 @@ from chordmixer.recipes.variants import MPRA_WINDOW
 from chordmixer.reproduction.page import commit
 from chordmixer.tasks.scores import areas, log_odds, mean_of_known
 from chordmixer.training import Experiment
-from chordmixer.training.plain_variants import baselines
-from own_files import entries, fragment, write_fasta
+from chordmixer.training.baselines.variant_baselines import baselines
+from real import entries, fragment, write_fasta
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 """Of the genomes, by the names of the parts in the table."""

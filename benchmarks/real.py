@@ -1,0 +1,279 @@
+"""What `chordmixer train FILES` answers by itself on real data, beside baseline, network and published numbers.
+
+PYTHONPATH=src python benchmarks/real.py --data DATA --work WORK --json results.json --page results.md
+
+DATA holds real/*.csv and *.parquet (id, sequence, label or target, split), introns/*.fa.gz (a file a species),
+mitogenomes/*.fa.gz (a file a family), plasmids/*.fa.gz (a file a phylum), imdb.parquet and arxiv_papers.parquet.
+Introns are first thinned so that lengths are the same in both species, mitochondrial genomes cut into fragments,
+Cyprinidae against the other families. No option but files and groups is given. What a run prints goes to
+WORK/NAME-SEED/log.txt; results are added to those that the JSON file holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chordmixer.data.entries import Account, Entry
+from chordmixer.data.reading import Reading, read
+
+GENE = r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/"
+FRAGMENTS = 30_000
+"""Of each class."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Files, and the options that say where their groups are."""
+
+    files: list[Path]
+    options: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set and what others reached on it."""
+
+    title: str
+    prepare: Callable[[Path, Path], Prepared]
+    before: float | None = None
+    """What `chordmixer train` reached at commit 9c7ea76."""
+    published: str = ""
+    """By others, on the same split."""
+    wanted: float = 0.0
+
+
+def entries(paths: Iterable[Path]) -> list[Entry]:
+    return list(read(sorted(paths), Reading(), Account()))
+
+
+def write_fasta(path: Path, records: Iterable[tuple[str, bytes]]) -> Path:
+    path.write_bytes(b"".join(b">" + header.encode() + b"\n" + letters + b"\n" for header, letters in records))
+    return path
+
+
+def introns(data: Path, work: Path) -> Prepared:
+    """As many of each length, to 2 %, from either species, at random."""
+    draw, bins = random.Random(0), [defaultdict(list), defaultdict(list)]
+    for species, path in zip(bins, sorted((data / "introns").glob("*.fa.gz")), strict=True):
+        for entry in entries([path]):
+            species[round(50 * math.log(entry.length))].append((f"{entry.id} {entry.description}", entry.sequence))
+    chosen: list[list[Any]] = [[], []]
+    for length in sorted(bins[0].keys() & bins[1].keys()):
+        count = min(len(species[length]) for species in bins)
+        for own, species in zip(chosen, bins, strict=True):
+            own += draw.sample(species[length], count)
+    files = [write_fasta(work / f"{name}.fa", own) for name, own in zip(("worm", "fly"), chosen, strict=True)]
+    return Prepared(files, ["--group", GENE])
+
+
+def fragment(draw: random.Random, genomes: list[Entry]) -> tuple[Entry, bytes]:
+    """A genome, and a piece of it: a log-normal length with median 650, at least 79, at a random place."""
+    genome = draw.choice(genomes)
+    length = min(max(round(650 * math.exp(draw.gauss(0, 0.8))), 79), genome.length)
+    start = draw.randrange(genome.length - length + 1)
+    return genome, genome.sequence[start : start + length]
+
+
+def fragments(data: Path, work: Path) -> Prepared:
+    draw = random.Random(0)
+    families = sorted((data / "mitogenomes").glob("*.fa.gz"))
+    files = []
+    for name, paths in (
+        ("cyprinidae", [p for p in families if p.name.startswith("cyprinidae")]),
+        ("others", [p for p in families if not p.name.startswith("cyprinidae")]),
+    ):
+        genomes, cut = entries(paths), []
+        for i in range(FRAGMENTS):
+            genome, letters = fragment(draw, genomes)
+            cut.append((f"{name}-{i} genome={genome.id}", letters))
+        files.append(write_fasta(work / f"{name}.fa", cut))
+    return Prepared(files, ["--group", "header:genome"])
+
+
+def plasmids(data: Path, work: Path) -> Prepared:
+    return Prepared(sorted((data / "plasmids").glob("*.fa.gz")))
+
+
+def one(name: str) -> Callable[[Path, Path], Prepared]:
+    """A table with everything in it."""
+    return lambda data, work: Prepared([data / name])
+
+
+SETS = {
+    "plaid": Set(
+        "11 appliances, electric current", one("real/plaid.parquet"), 0.447, "InceptionTime 0.944, ROCKET 0.903", 0.92
+    ),
+    "fsdd": Set("spoken digits, raw audio", one("real/fsdd.parquet"), 0.970, "", 0.99),
+    "nrc_ncrna13": Set("13 RNA families", one("real/nrc_ncrna13.csv"), 0.873, "RNAGCN 0.857", 0.955),
+    "scop": Set(
+        "7 structural classes of proteins",
+        one("real/proteinbert_scop_class.csv"),
+        0.666,
+        "ProteinBERT from scratch 0.593, pre-trained 0.884",
+        0.775,
+    ),
+    "esol": Set("solubility of proteins", one("real/esol_solubility.csv"), 0.360, "GraphSol 0.48", 0.42),
+    "rnalight": Set(
+        "location of long non-coding RNA",
+        one("real/rnalight_lncrna_location.csv"),
+        None,
+        "LightGBM 0.783, CNN 0.718",
+        0.76,
+    ),
+    "remote_homology": Set(
+        "1,195 folds of proteins",
+        one("real/tape_remote_homology.csv"),
+        None,
+        "from scratch: one-hot 0.09, ProteinBERT 0.063",
+        0.12,
+    ),
+    "introns": Set("introns of a worm and a fly, by gene", introns, 0.968, "", 0.974),
+    "fragments": Set("fragments of fish mitochondria, by genome", fragments, 0.995, "", 0.9997),
+    "plasmids": Set("whole plasmids of two phyla", plasmids, 0.997, "", 0.999),
+    "imdb": Set("film reviews", one("imdb.parquet"), 0.870, "", 0.965),
+    "arxiv": Set("arXiv papers, 3 categories", one("arxiv_papers.parquet"), 0.860, "", 0.90),
+}
+PREPARING = threading.Lock()
+
+
+def run(name: str, seed: int, data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
+    work.mkdir(parents=True, exist_ok=True)
+    with PREPARING:  # of two seeds, the second finds the files
+        prepared = SETS[name].prepare(data, work.parent)
+    out = work / "run"
+    command = ["train", *map(str, prepared.files), *prepared.options, "--out", str(out), "--seed", str(seed), *extra]
+    command += ["--resume"] if (out / "config.json").exists() else []
+    start = time.monotonic()
+    with (work / "log.txt").open("a") as log:
+        subprocess.run([sys.executable, "-m", "chordmixer", *command], check=True, stdout=log, stderr=log)
+    return {"name": name, "seed": seed, "seconds": round(time.monotonic() - start, 1), **_found(out)}
+
+
+def _found(out: Path) -> dict[str, Any]:
+    """What a run folder says of itself."""
+    test, beside = _json(out / "evaluation-test.json"), _json(out / "baselines.json")["baselines"]
+    combined, config, how = _json(out / "combination.json"), _json(out / "config.json"), _json(out / "run.json")
+    metric = test["headline"]
+    scores = {row["name"]: row["evaluation"]["scores"][metric] for row in beside}
+    networks = {"network alone", "local network"}
+    best = max((name for name in scores if name not in networks), key=lambda name: scores[name]["value"])
+    trials = _json(out / "trials.json") if (out / "trials.json").exists() else {}
+    return {
+        "records": _json(out / "data.json")["split"]["sizes"],
+        "metric": metric,
+        "delivered": test["scores"][metric],
+        "using": combined["using"],
+        "combined_with": combined["baseline"],
+        "validation_losses": combined["losses"],
+        "network": scores["network alone"],
+        "local": scores.get("local network"),
+        "baseline": {"name": best, **scores[best]},
+        "less_baseline": next(row["difference"] for row in beside if row["name"] == best),
+        "trials": trials,
+        "training_seconds": how["seconds"],
+        "steps": config["training"]["steps"],
+        "words": config["model"]["words"]["lengths"],
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(path.read_text())
+    return known
+
+
+def page(rows: list[dict[str, Any]], about: str) -> str:
+    """A table with a row a data set; of several seeds the mean, and their range."""
+    lines = [
+        f"# Default runs on real data, {date.today().isoformat()}",
+        "",
+        f"{about} `chordmixer train FILES --out RUN`, no option but files and groups; the test records were",
+        "scored once. *Delivered* is what `predict` answers: the network, the best baseline or both, as the",
+        "validation records chose. *Before* is commit 9c7ea76. *Less baseline* is the paired difference to the",
+        "baseline that is best on the test records, with its 95 % interval.",
+        "",
+        "| data | metric | before | baseline | network | **delivered** | less baseline | published | training, s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, known in SETS.items():
+        own = [row for row in rows if row["name"] == name]
+        if not own:
+            continue
+        first, less = own[0], own[0]["less_baseline"]
+        ends = "" if less["low"] is None else f" ({less['low']:+.4f} to {less['high']:+.4f})"
+        lines.append(
+            f"| {known.title} | {first['metric']} | {_number(known.before)} "
+            f"| {_mean(own, 'baseline')} ({first['baseline']['name']}) | {_mean(own, 'network')} "
+            f"| **{_mean(own, 'delivered')}** ({first['using']}) | {less['value']:+.4f}{ends} "
+            f"| {known.published or '-'} | {sum(row['training_seconds'] for row in own) / len(own):.0f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> str:
+    values = [row[key]["value"] for row in rows]
+    spread = f" [{min(values):.3f} to {max(values):.3f}]" if len(values) > 1 else ""
+    return f"{_number(sum(values) / len(values))}{spread}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}" if value > 0.99 else f"{value:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", choices=SETS, nargs="+", default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=1, help="runs that share the device")
+    parser.add_argument("--ladder", action="store_true", help="also the network without its encoder")
+    parser.add_argument("--set", action="append", default=[], help="a setting for all runs, to try others")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path)
+    given = parser.parse_args()
+    extra = ["--ladder"] if given.ladder else []
+    extra += [word for setting in given.set for word in ("--set", setting)]
+    known = _json(given.json)["runs"] if given.json and given.json.exists() else []
+    rows, lock = {(row["name"], row["seed"]): row for row in known}, threading.Lock()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+
+    def one_run(task: tuple[str, int]) -> None:
+        name, seed = task
+        try:
+            made = run(name, seed, given.data, given.work / f"{name}-{seed}", extra)
+        except (subprocess.CalledProcessError, OSError, KeyError) as error:
+            print(f"{name}, seed {seed}: {error}; see its log.txt", flush=True)
+            return
+        with lock:
+            rows[task] = {**made, "device": device, "date": date.today().isoformat(), "at_once": given.at_once}
+            if given.json:
+                given.json.write_text(json.dumps({"runs": list(rows.values())}, indent=1) + "\n")
+        print(name, seed, made["using"], made["metric"], made["delivered"]["value"], made["seconds"], flush=True)
+
+    with ThreadPoolExecutor(given.at_once) as pool:
+        list(pool.map(one_run, [(name, seed) for seed in range(given.seeds) for name in given.only]))
+    made = page(list(rows.values()), f"{device}, {given.at_once} at once.")
+    print(made)
+    if given.page:
+        given.page.write_text(made)
+
+
+if __name__ == "__main__":
+    main()
