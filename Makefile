@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # A process for each core; their threads would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-gpu check format bench wheel clean
+.PHONY: demo test test-gpu lint check format bench wheel clean
 
 demo: $(READY)
 	$(BIN)/chordmixer demo
@@ -17,11 +17,12 @@ test: $(READY)
 test-gpu:
 	PYTHONPATH=src python3 -m pytest -m gpu tests/gpu
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST)
+
+check: lint test
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -12,6 +12,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -156,9 +157,15 @@ def _kinds(cls: type, key: str, where: str, given: Mapping[str, Any]) -> dict[st
         cure = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
         raise ValueError(f"{f'{where}.{key}' if where else key} is not a setting: {cure}")
     try:
-        return get_type_hints(cls) | (cls.kinds(given) if hasattr(cls, "kinds") else {})
+        return _hints(cls) | (cls.kinds(given) if hasattr(cls, "kinds") else {})
     except ValueError as error:
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """A command asks for those of the same few classes thousands of times."""
+    return get_type_hints(cls)
 
 
 def _value(kind: Any, value: Any, where: str, undefined: bool) -> Any:

@@ -14,13 +14,16 @@ from chordmixer.training import Experiment
 
 Command = Callable[..., tuple[int, str, str]]
 
-TINY = ["--set", "model.network.track_size=4", "--set", "model.network.hidden=8", "--set", "training.device=cpu"]
+SMALL = ["model.network.track_size=4", "model.network.hidden=8", "training.device=cpu", "model.words.lengths=[]"]
+TINY = [word for setting in SMALL for word in ("--set", setting)]
+WORDS = ["--set", "model.words.lengths=[4]", "--set", "model.words.bits=6"]
 SHORT = ["--set", "training.epochs=2", "--set", "training.evaluate_epochs=1"]
 
 
 def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, said, errors = chordmixer("train", *motifs, "--out", run, *TINY, *SHORT, "--group", "header:gene", "--rc")
+    given = [*TINY, *SHORT, *WORDS, "--group", "header:gene", "--rc"]
+    code, said, errors = chordmixer("train", *motifs, "--out", run, *given, "--ladder")
     assert (code, errors) == (0, "")
     for line in (
         "each file is a class: with, without",
@@ -31,13 +34,19 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
         "validation at step",
         "majority class: roc_auc 0.500",
         "-mers: roc_auc ",
-        "the model: roc_auc 0.",
+        "tried words and no words in short runs: validation loss ",
+        "network alone: roc_auc 0.",
+        "local network: roc_auc 0.",
+        "the model: roc_auc ",
+        "Its answers are those of ",
         "-mers, reaches",
         f"report: {run / 'report.html'}",
         f"chordmixer predict {run} NEW_FILES -o answers.tsv",
+        "small data: --folds 5 gives cross-validated scores and an ensemble",
     ):
         assert line in said, line
-    assert len(files.read_json(run / "baselines.json")["baselines"]) == 3
+    rows = files.read_json(run / "baselines.json")
+    assert len(rows["baselines"]) >= 5 and len(rows["ladder"]) >= 3
     assert (run / "report.html").stat().st_size > 10_000
     weights = (run / "model.safetensors").read_bytes()
 
@@ -46,7 +55,7 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
     assert (run / "model.safetensors").read_bytes() == weights
 
     moved = [str(shutil.copy(path, tmp_path)) for path in motifs]
-    same = ["--out", run, *TINY, *SHORT, "--group", "header:gene", "--rc", "--no-baselines", "--resume"]
+    same = ["--out", run, *given, "--no-baselines", "--resume"]
     assert chordmixer("train", *moved, *same)[::2] == (0, "")
     code, _, errors = chordmixer("train", *moved, *same, "--split", "random")
     assert code == 2 and "was started with other settings: resume with the same ones" in errors
@@ -86,7 +95,7 @@ def test_shorthands_for_settings_and_a_folder_with_a_space(
     assert (code, errors) == (0, "")
     training = Experiment.load(run).training
     assert (training.epochs, training.seed, training.device) == (1, 3, "cpu")
-    changed = said.index("settings changed: training.epochs=1 (default 200), training.seed=3 (default 0)")
+    changed = said.index("settings changed: training.epochs=1 (default 224), training.seed=3 (default 0)")
     assert changed < said.index("files: ") and "model.network.hidden=8 (default 64)" in said
     assert f"chordmixer predict '{run}' NEW_FILES" in said and f"chordmixer evaluate '{run}' OTHER" in said
 
@@ -98,13 +107,13 @@ def test_a_task_of_the_paper_beside_plain_baselines(chordmixer: Command, tmp_pat
     assert (code, errors) == (0, "")
     for line in ("majority class: accuracy 0.", "length alone: accuracy 0.", "2-grams: accuracy 0."):
         assert line in said, line
-    assert "the model: accuracy 0." in said and "The best baseline, " in said and "plain: " in said
+    assert "the model: accuracy 0." in said and "The best baseline, " in said and "baseline: " in said
     assert f"report: {tmp_path / 'run' / 'report.html'}" in said and "NEW_FILES" not in said
     assert len(files.read_json(tmp_path / "run" / "baselines.json")["baselines"]) == 3
     code, said, errors = chordmixer(
         "train", "listops", "--out", tmp_path / "b", *TINY, *SHORT, *small, "--no-baselines"
     )
-    assert (code, errors) == (0, "") and "plain" not in said and not (tmp_path / "b" / "baselines.json").exists()
+    assert (code, errors) == (0, "") and "baseline" not in said and not (tmp_path / "b" / "baselines.json").exists()
 
 
 def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
@@ -148,6 +157,12 @@ def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[s
             ["{0}", "{1}", "--out", "{run}", "--from", "no"],
             "no has no model.safetensors to start from: give the folder",
         ),
+        (["{0}", "{1}", "--out", "{run}", "--folds", "21"], "--folds 21 is not possible: give 2 to 20"),
+        (["{0}", "{1}", "--out", "{run}", "--replicates", "1"], "--replicates 1 is not possible: give 2 to 20"),
+        (["{0}", "{1}", "--out", "{run}", "--folds", "5", "--replicates", "3"], "--folds and --replicates are two"),
+        (["{0}", "{1}", "--out", "{run}", "--folds", "5", "--ladder"], "--ladder is of one network, and this run"),
+        (["adding", "--out", "{run}", "--folds", "5"], "--folds is for files with labels: leave it out with a task"),
+        (["{run}", "--resume", "--folds", "5"], "--resume RUN takes its settings from the run"),
         (["{run}", "--resume", "--from", "no"], "--resume RUN takes its settings from the run"),
         (["{run}", "--resume", "--freeze"], "--resume RUN takes its settings from the run"),
         (["{run}", "--resume", "--rc"], "--resume RUN takes its settings from the run: leave out the other options"),
@@ -166,7 +181,8 @@ def test_refusals_are_one_line_and_leave_no_folder(
 def test_from_a_trained_run(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     """The sizes of the run, longer records than it was built for, a frozen encoder, and resume without the run."""
     first, second, probe, labels = (tmp_path / name for name in ("first", "second", "probe", "labels.csv"))
-    assert chordmixer("train", *motifs, "--out", first, *TINY, *SHORT, "--no-baselines")[0] == 0
+    grows = ["--set", "model.stem.layers=0"]
+    assert chordmixer("train", *motifs, "--out", first, *TINY, *SHORT, *grows, "--no-baselines")[0] == 0
     records = "".join(f">r{i}\n{'ACGTTGCA'[i % 5 :] * (20 + i)}\n" for i in range(40))
     (tmp_path / "long.fa").write_text(records)
     labels.write_text("id,label\n" + "".join(f"r{i},{'ab'[i % 2]}\n" for i in range(40)))
@@ -178,7 +194,8 @@ def test_from_a_trained_run(chordmixer: Command, motifs: list[str], tmp_path: Pa
     code, said, errors = chordmixer("train", *given, "--from", second, "--freeze", "--out", probe)
     assert (code, errors) == (0, "") and "embedding and encoder are frozen: only the head learns" in said
     was, now = (files.read_tensors(run / "model.safetensors") for run in (second, probe))
-    assert {name for name in now if not now[name].equal(was[name])} == {"head.linear.weight", "head.linear.bias"}
+    changed = {name for name in now if not now[name].equal(was[name])}
+    assert all(name.startswith("head.") for name in changed) and "head.linear.weight" in changed
 
     assert chordmixer("train", *given, "--from", first, "--out", second, "--resume")[::2] == (0, "")
     shutil.rmtree(first)
@@ -195,3 +212,13 @@ def test_a_file_that_is_called_like_a_task(
     code, said, errors = chordmixer("train", "adding", "--out", "run")
     assert code == 2 and "no record has a label" in errors
     assert "adding is here as a file or folder, and is read as one; for the task" in " ".join(said.split())
+
+
+def test_a_ladder_is_of_one_process(
+    chordmixer: Command, motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks would leave, and the first wait for them."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, errors = chordmixer("train", *motifs, "--out", tmp_path / "run", "--ladder")
+    assert code == 2 and "--ladder trains a second network in one process" in errors
+    assert not (tmp_path / "run").exists()

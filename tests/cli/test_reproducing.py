@@ -50,7 +50,7 @@ def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
     assert "This is a run of 0.5 of the epochs (1 epoch in place of 2): not the paper's number." in said
     words_said = " ".join(said.split())
     assert "pointwise-flat-seed1, 4 of 4" in said and "(lowest to highest of 2 runs, 95 % interval of a" in words_said
-    assert said.count("plain baselines on the same records, on the CPU") == 1 and "plain: " in words_said
+    assert said.count("plain baselines on the same records, on the CPU") == 1 and "baseline: " in words_said
     for folder in ("run", "results"):
         (md,), (document,) = ([*(tmp_path / folder).glob(f"*-adding-200-cpu.{end}")] for end in ("md", "json"))
         assert f"page: {md}" in said and md.with_suffix(".png").stat().st_size > 10_000
@@ -203,16 +203,16 @@ def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
     ("name", "settings", "said"),
     [
         ("carassius-labeo", [], "Of the paper: section 4.3, figure 5."),
-        ("introns", [], "| plain: 8-mers | "),
-        ("mitogenomes", FEW, "| plain: 4-mers | "),
+        ("introns", [], "| baseline: 8-mers | "),
+        ("mitogenomes", FEW, "| baseline: "),
         (
             "documents",
             [],
             "**The classes are cs.AI, cs.NE, not cs.AI, cs.NE, math.AC, math.GR: not the paper's data.**",
         ),
-        ("text", ["data.validation=4"], "| plain: 5-grams | "),
-        ("image", ["data.validation=10"], "| plain: majority class | "),
-        ("retrieval", [], "| plain: 5-grams in common | "),
+        ("text", ["data.validation=4"], "| baseline: 5-grams | "),
+        ("image", ["data.validation=10"], "| baseline: majority class | "),
+        ("retrieval", [], "| baseline: 5-grams in common | "),
     ],
 )
 def test_given(

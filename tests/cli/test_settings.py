@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chordmixer.cli.settings import build, check_resume, shorthands, table
+from chordmixer.cli.settings import build, check_resume, members, shorthands, table
 from chordmixer.recipes import adding
 from chordmixer.tasks.adding import AddingConfig
 
@@ -60,6 +60,14 @@ def test_shorthands() -> None:
     ]
     experiment = build(adding, AddingConfig(), None, ["training.average=0.1", *shorthands(None, None, 2.5, 7, None)])
     assert (experiment.training.minutes, experiment.training.average, experiment.training.seed) == (2.5, 0, 7)
+
+
+def test_members() -> None:
+    assert members(None, None) == []
+    assert members(5, None) == ["data.split.folds=5"]
+    assert members(None, 3) == ["training.replicates=3"]
+    with pytest.raises(ValueError, match="--folds 1 is not possible: give 2 to 20"):
+        members(1, None)
 
 
 def test_only_torchrun_goes_on_with_a_run_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

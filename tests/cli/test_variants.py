@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     changes = f"element\tpos\tref\talt\tbeta\tsignificant\n{table}"
     (tmp_path / "mpra" / "variants.tsv.gz").write_bytes(gzip.compress(changes.encode()))
     monkeypatch.chdir(tmp_path)
-    recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
+    recipe = sys.modules["chordmixer.recipes.paper_files"]  # its function has the same name
     monkeypatch.setattr(recipe, "STEPS", 1)
     monkeypatch.setattr(recipe, "PASSES", (1, 1))
     return tmp_path

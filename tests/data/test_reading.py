@@ -484,3 +484,10 @@ def test_real_introns() -> None:
     found = [(e.label, e.group) for e in read(paths, reading, Account())]
     assert Counter(label for label, _ in found) == {"caenorhabditis": 36_902, "drosophila": 31_066}
     assert not {group for label, group in found if label == "drosophila"} & {g for n, g in found if n != "drosophila"}
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.npy"])
+def test_a_damaged_binary_file_is_not_read_as_text(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b">\nN\xef\x15\x04 was a table")
+    with pytest.raises(ValueError, match=rf"{name} is called \.{name[2:]} and does not begin like such a file"):
+        list(read([tmp_path / name], Reading(), Account()))

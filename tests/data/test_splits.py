@@ -301,3 +301,41 @@ def test_fractions_are_numbers(fractions: tuple[float, ...]) -> None:
         override(SplitConfig(), {"fractions": list(fractions)})
     with pytest.raises(ValueError, match="seed=-1 is too small: give 0 or more"):
         SplitConfig(seed=-1)
+
+
+@pytest.mark.parametrize("method", ["random", "grouped", "given"])
+def test_folds_partition_training_and_validation(method: Any) -> None:
+    """Each record is held out once, groups stay together, classes are spread, and the test part is as without."""
+    labels = (["a"] * 6 + ["b"] * 2) * 20
+    groups = [f"g{i // 2}" for i in range(160)]
+    columns: dict[str, Any] = {"groups": groups if method == "grouped" else None}
+    columns["splits"] = [("train", "test")[i % 5 == 0] for i in range(160)] if method == "given" else None
+    plain = split(labels, SplitConfig(method, seed=3), **columns)
+    pool = np.sort(np.concatenate([plain.training, plain.validation]))
+    held = []
+    for fold in range(4):
+        own = split(labels, SplitConfig(method, seed=3, folds=4, fold=fold), **columns)
+        assert own.test.tolist() == plain.test.tolist() and own.method == method
+        assert sorted([*own.training, *own.validation]) == pool.tolist()
+        assert abs(len(own.validation) - len(pool) / 4) <= 3
+        share = np.mean([labels[i] == "b" for i in own.validation])
+        assert abs(share - 0.25) < 0.1
+        if method == "grouped":
+            assert not {groups[i] for i in own.training} & {groups[i] for i in own.validation}
+        held += own.validation.tolist()
+    assert sorted(held) == pool.tolist()
+    whole = split(labels, SplitConfig(method, seed=3, folds=4), **columns)
+    assert all(np.array_equal(whole.parts[part], own) for part, own in plain.parts.items())
+
+
+def test_folds_that_cannot_be() -> None:
+    for settings, message in (
+        ({"folds": 1}, "folds=1 leaves nothing to train on"),
+        ({"folds": 21}, "folds=21 is too large"),
+        ({"folds": 3, "fold": 3}, "fold=3 is not one of folds=3"),
+        ({"fold": 0}, "fold=0 is not one of folds=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SplitConfig(**settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="5 folds are too many: label 'b' has 4 different records for 5 splits"):
+        split(["a"] * 30 + ["b"] * 5, SplitConfig(folds=5, fold=0))

@@ -87,9 +87,9 @@ def test_plain_baselines_beside(compared: Callable[..., Result]) -> None:
     }
     result = compared("listops", models, plain={"length alone": 0.18, "2-grams": 0.37}, beside=beside)
     text = "\n".join(result.body)
-    ranked = ["chordmixer", "s4d", "plain: 2-grams", "cnn", "lstm", "plain: length alone", "one answer for all"]
+    ranked = ["chordmixer", "s4d", "baseline: 2-grams", "cnn", "lstm", "baseline: length alone", "one answer for all"]
     assert [line.split(" | ")[0].removeprefix("| ") for line in result.body[2:9]] == ranked
-    assert result.body[4] == "| plain: 2-grams | 37.00 (32.00-42.00) |  |  |  |  |  |"
+    assert result.body[4] == "| baseline: 2-grams | 37.00 (32.00-42.00) |  |  |  |  |  |"
     by_length = text.partition("| % by length percentile")[2].splitlines()[2:7]
     assert [line.split(" | ")[0].removeprefix("| ") for line in by_length] == ranked[:5]
     assert (
@@ -101,7 +101,7 @@ def test_plain_baselines_beside(compared: Callable[..., Result]) -> None:
     assert "as the validation records want it. Length alone: what length alone is; 2-grams: what 2-grams is." in text
     assert (
         "| % by length percentile | 50: 30 to 99 | 100: 100 to 9,000 |" in text
-        and "\n| plain: 2-grams | 37.0 | " in text
+        and "\n| baseline: 2-grams | 37.0 | " in text
     )
     assert "The intervals of these stand in the JSON file beside this page." in text
     assert [m["encoder"] for m in result.numbers["models"]] == ["chordmixer", "lstm", "s4d", "cnn"]
@@ -172,4 +172,4 @@ def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -
     assert evaluations(ENTRIES["listops"], [trained])[0].headline == "accuracy"  # type: ignore[arg-type]
     scored = [Scored(name, "", replace(evaluated(name, v), headline="mse")) for name, v in (("a", 0.4), ("b", 0.6))]
     _, best = evaluations(ENTRIES["listops"], [replace(trained, baselines=scored)])  # type: ignore[arg-type]
-    assert (best.encoder, best.headline) == ("plain: b", "accuracy")
+    assert (best.encoder, best.headline) == ("baseline: b", "accuracy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.reproduction import together
@@ -119,10 +119,10 @@ def alone(out: Path) -> bool:
 def test_a_signal_is_handed_on_and_a_dead_parent_is_noticed(
     long_runs: dict[str, Experiment], tmp_path: Path, number: signal.Signals
 ) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    parent = Forked([sys.executable, "-c", PARENT, str(tmp_path)])
     until(lambda: all(checkpoints.found(tmp_path / name) for name in long_runs))
     os.kill(parent.pid, number)
-    said = parent.communicate(timeout=WAIT)[0]
+    said, _ = parent.communicate(timeout=WAIT)
     until(lambda: alone(tmp_path))
     assert parent.returncode == (128 + number if number != signal.SIGKILL else -number)
     assert ("stopping 2 runs, which save where they are" in said) == (number != signal.SIGKILL)

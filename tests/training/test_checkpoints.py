@@ -348,3 +348,13 @@ def test_a_disk_that_cannot_be_written_is_one_line(tiny: Experiment, tmp_path: P
         pytest.raises(ValueError, match=r"manifest\.json cannot be written: .*choose another"),
     ):
         train(tiny, tmp_path / "run")
+
+
+def test_kept_weights_under_other_names_are_refused_at_once(tmp_path: Path) -> None:
+    """And not when they are put into the model at the end of the run."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    kept = {name.upper(): value.clone() for name, value in model.state_dict().items()}
+    path = checkpoints.save(tmp_path, checkpoints.State(step=1, best_weights=kept), model, optimizer, {})
+    with pytest.raises(ValueError, match=r"is of another network .*: train again into another folder"):
+        checkpoints.load(path, model, optimizer)

@@ -84,3 +84,15 @@ def test_always_right_and_few_records_stay_finite() -> None:
     for records in (outputs, outputs[:1]):
         found = combine(target, records, records, np.arange(len(records)))
         assert all(np.isfinite(own).all() for own in found.weights.values())
+
+
+def test_few_records_that_are_all_right_do_not_ask_for_ever_larger_weights() -> None:
+    """Of 60 records one is answered wrongly by the network, and surely so: what is held out must not suffer."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=60)
+    network = 6.0 * np.eye(3)[truth] + rng.normal(size=(60, 3))
+    network[0] = 6.0 * np.eye(3)[(truth[0] + 1) % 3]
+    baseline = 1.5 * np.eye(3)[truth] + rng.normal(size=(60, 3))
+    found = combine(Classification(list("abc"), truth), network, baseline, truth)
+    assert found.losses["both"] < 1.1 * min(found.losses["network"], found.losses["baseline"])
+    assert max(found.weights["both"][:2]) < 3

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.config import override
@@ -64,19 +64,21 @@ def test_a_run_is_written_into_its_own_folder(tiny: Experiment, whole: Path, tmp
 def test_a_second_training_is_refused_and_the_first_is_not_hurt(
     tiny: Experiment, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, refused = Run._step, list[subprocess.CompletedProcess[str]]()
+    step, refused = Run._step, list[tuple[int | None, str]]()
 
     def meanwhile(self: Run, *arguments: Any) -> None:
         if self.state.step == 10:
             command = [sys.executable, "-m", "chordmixer", "train", "--resume", str(tmp_path / "run")]
-            refused.append(subprocess.run(command, capture_output=True, text=True, check=False))
+            second = Forked(command)
+            _, errors = second.communicate(timeout=120)
+            refused.append((second.returncode, errors))
         step(self, *arguments)
 
     monkeypatch.setattr(Run, "_step", meanwhile)
     train(tiny, tmp_path / "run")
-    (second,) = refused
+    ((code, errors),) = refused
     said = f"chordmixer: {tmp_path / 'run'} is in use by process {os.getpid()}: two at once would spoil the run"
-    assert second.returncode == 2 and second.stderr.startswith(said) and second.stderr.count("\n") == 1
+    assert code == 2 and errors.startswith(said) and errors.count("\n") == 1
     assert (tmp_path / "run" / MODEL).read_bytes() == (whole / MODEL).read_bytes()
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,6 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from tests.forked import Forked
 from tests.training.trained_runs import contents
 
 from chordmixer import files
@@ -38,8 +37,8 @@ pytestmark = pytest.mark.usefixtures("quick_scores")
 Crash = Callable[[Experiment, Path, int], None]
 
 TINY = {
-    "model": {"network": {"track_size": 4, "hidden": 8, "dropout": 0.1}},
-    "training": {"epochs": 3, "evaluate_epochs": 1, "checkpoint_every": 4, "device": "cpu"},
+    "model": {"network": {"track_size": 4, "hidden": 8, "dropout": 0.1}, "words": {"lengths": []}},
+    "training": {"epochs": 3, "evaluate_epochs": 1, "checkpoint_every": 4, "device": "cpu", "trial": 0.0},
 }
 
 
@@ -116,8 +115,9 @@ def test_a_killed_process_goes_on_when_the_files_have_moved(strands: Experiment,
     gone = override(strands, {"data": {"files": ["gone/with.fa", "gone/without.fa"]}})
     gone.save(tmp_path / "run")
     command = [sys.executable, "-c", KILLED, "train", "--resume", str(tmp_path / "run")]
-    killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=120)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    killed = Forked(command)
+    _, errors = killed.communicate(timeout=120)
+    assert killed.returncode == -signal.SIGKILL, errors
     train(Experiment.load(tmp_path / "run"), tmp_path / "run", resume=True)
     for name in ("model.safetensors", "predictions.parquet", "metrics.jsonl", "labels.json", "data.json"):
         assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes(), name
@@ -155,12 +155,13 @@ def test_evaluation_and_prediction_answer_alike_on_both_strands(whole: Path, tmp
         assert [rows[f"output_{k}"][index] for k in range(2)] == pytest.approx(outputs, abs=1e-5)
 
 
-def test_plain_baselines_stand_beside(whole: Path, tmp_path: Path) -> None:
+def test_baselines_stand_beside(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     said: list[str] = []
     found = compare(run, said.append)
     written = files.read_json(run / "baselines.json")
-    assert [row["name"] for row in written["baselines"]] == ["majority class", "length alone", "8-mers"]
+    names = [row["name"] for row in written["baselines"]]
+    assert names[:2] == ["majority class", "length alone"] and names[3].startswith("neighbours by ")
     assert written["format"] == 1 and all(row["sentence"] for row in written["baselines"])
     assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and said == []
     assert found[2].scores["roc_auc"].value > 0.75 > found[1].scores["roc_auc"].value
@@ -191,11 +192,9 @@ def test_long_baselines_are_announced(
     monkeypatch.setattr(outcome, "LONG", 0)
     said: list[str] = []
     compare(shutil.copytree(whole, tmp_path / "run"), said.append)
-    assert said == [
-        "plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"
-    ]
+    assert said == ["baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"]
     tiny.save(tmp_path / "adding")
-    with pytest.raises(ValueError, match="is a run of adding, which has no plain baselines: give a run on files"):
+    with pytest.raises(ValueError, match="is a run of adding, which has no baselines: give a run on files"):
         compare(tmp_path / "adding")
 
 
@@ -245,7 +244,11 @@ def test_series_from_end_to_end(tmp_path: Path) -> None:
         np.save(folder / f"{i}.npy", np.sin(np.arange(20 + i) * (0.3 + i % 2)) + chance.normal(size=20 + i) * 0.1)
     scored = train(experiment(FilesConfig((str(tmp_path / "series"),))), tmp_path / "run")
     assert scored.records == 8 and files.read_json(tmp_path / "run" / "tokenizer.json")["tokenizer"] == "numbers"
-    assert [e.encoder for e in compare(tmp_path / "run", print)] == ["majority class", "length alone", "moments"]
+    assert [e.encoder for e in compare(tmp_path / "run", print)] == [
+        "majority class",
+        "length alone",
+        "series features",
+    ]
 
 
 def test_evaluations_may_be_some_epochs_apart(motifs: list[str], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.forked import Forked
 from tests.training.trained_runs import CLASSES, SEVERAL, dna, make_run, write_fasta
 
 from chordmixer.data.alphabets import Dna, Kmers
@@ -344,14 +344,13 @@ def test_killed_and_resumed_it_is_the_same_file(run: Path, fasta: Path, tmp_path
     for ending in ("tsv", "jsonl", "parquet"):
         predict(run, [long], whole / f"y.{ending}", batch_tokens=16)
     embed(run, [long], whole / "e.parquet", batch_tokens=16)
-    seen = subprocess.run(
-        [sys.executable, "-c", KILLER, run, long, torn, "7"], capture_output=True, text=True, timeout=120
-    )
-    assert seen.returncode == 0, seen.stderr
+    killer = Forked([sys.executable, "-c", KILLER, str(run), str(long), str(torn), "7"])
+    seen, errors = killer.communicate(timeout=120)
+    assert killer.returncode == 0, errors
     assert sorted(p.name for p in torn.iterdir()) == sorted(p.name for p in whole.iterdir())
     for path in whole.iterdir():
         assert (torn / path.name).read_bytes() == path.read_bytes(), path.name
-    report = json.loads(seen.stdout)
+    report = json.loads(seen)
     assert all(kills >= 1 for kills, _ in report.values()) and sum(went for _, went in report.values()) >= 4, report
 
 

@@ -66,7 +66,7 @@ def test_everything_is_there_at_80_columns() -> None:
         "70% of what random batches of 32 would hold",
     ):
         assert words in text, words
-    assert "To mind" not in text
+    assert "Warnings" not in text
 
 
 def test_what_is_absent_is_not_shown() -> None:
@@ -132,14 +132,14 @@ def test_ids_that_look_like_markup(width: int) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_to_mind(change: dict[str, object], words: str) -> None:
+def test_warnings(change: dict[str, object], words: str) -> None:
     changed = replace(GOOD, **change)  # type: ignore[arg-type]
     said = [*view.warnings(changed)]
     assert any(words in line for line in said), said
-    assert "To mind" in shown(changed)
+    assert "Warnings" in shown(changed)
 
 
-def test_nothing_to_mind() -> None:
+def test_no_warnings() -> None:
     assert not [*view.warnings(GOOD)]
 
 

@@ -1,4 +1,4 @@
-"""What is said first: who wins, plainly, and what to mind."""
+"""What is said first: who wins, plainly, and what may mislead."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_without_scores_it_says_how_to_get_them(make_run: Make) -> None:
     assert "evaluation-test.json is missing" in only and "chordmixer evaluate" in only
 
 
-def test_what_to_mind(make_run: Make) -> None:
-    said = [*verdict.to_mind(Run.load(make_run("two", records=60)))]
+def test_warnings(make_run: Make) -> None:
+    said = [*verdict.warnings(Run.load(make_run("two", records=60)))]
     assert [
         any(start in line for line in said)
         for start in (
@@ -127,5 +127,5 @@ def test_a_temperature_at_its_end_is_said(make_run: Make) -> None:
     run = Run.load(make_run("two"))
     assert run.answers is not None
     hot = replace(run, answers=replace(run.answers, temperature=20.0))
-    assert any("temperature 20 is at the end of what is tried" in line for line in verdict.to_mind(hot))
-    assert not any("temperature" in line for line in verdict.to_mind(run))
+    assert any("temperature 20 is at the end of what is tried" in line for line in verdict.warnings(hot))
+    assert not any("temperature" in line for line in verdict.warnings(run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chordmixer import terminal
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say, show, show_beside
 from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Experiment
+
+SMALL = 2_000
+"""Training records below which `train` names --folds."""
 
 
 @options.reading_labels
@@ -31,7 +36,15 @@ def train(
     reading: Any,
     out: Annotated[Path | None, typer.Option(help="The run folder to make.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
-    baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
+    baselines: Annotated[
+        bool, typer.Option(help="Also fit baselines, and answer with the network, the best of them, or both.")
+    ] = True,
+    ladder: Annotated[
+        bool,
+        typer.Option("--ladder", help="Also train the network without its encoder: what does long range add?"),
+    ] = False,
+    folds: options.Folds = None,
+    replicates: options.Replicates = None,
     ask: options.Ask = "auto",
     split: options.Split = "auto",
     rc: options.BothStrands = False,
@@ -60,19 +73,26 @@ def train(
 
     chordmixer train genes.fa --labels genes.csv --from PRETRAINED --out RUN
 
+    chordmixer train genes.fa --labels genes.csv --folds 5 --out RUN
+
     chordmixer train --resume RUN
 
     chordmixer train adding --base-length 200 --out RUN
     """
-    from chordmixer.training import Experiment
+    from chordmixer.training import Experiment, ensemble
     from chordmixer.training import train as run
+    from chordmixer.training.ladder import FOLDER as LOCAL
+    from chordmixer.training.local_network import train_local
+    from chordmixer.training.members import train_members
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
-    changes = [*settings.shorthands(model, epochs, minutes, seed, device), *(set or [])]
+    of_task = minutes if _is_task(inputs) else None  # of files, the recipe makes steps of them
+    changes = [*settings.shorthands(model, epochs, of_task, seed, device), *(set or [])]
+    changes += settings.members(folds, replicates, _is_task(inputs))
     if freeze and start is None and not (resume and out is None):
         raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     if resume and out is None:
-        _refuse_settings(data, reading, [base_length, config, start, changes or None, freeze or None])
+        _refuse_settings(data, reading, [base_length, config, start, minutes, changes or None, freeze or None])
         out = Path(inputs[0])
         experiment = Experiment.load(out, cache=cache, unverified=unverified)
     elif out is None:
@@ -80,16 +100,31 @@ def train(
     else:
         if resume:
             settings.check_resume(out)
-        experiment = _experiment(data, reading, base_length, config, changes, _starting(start, freeze, unverified))
-    own_files = experiment.task == "files"
+        recipe = settings.for_files(minutes and minutes / (folds or replicates or 1), device)
+        starting = _starting(start, freeze, unverified)
+        experiment = _experiment(data, reading, base_length, config, changes, starting, recipe)
+    own_files, several = experiment.task == "files", ensemble.of(experiment)
+    if ladder and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ValueError("--ladder trains a second network in one process, and several were started: leave it out")
+    if several and ladder:
+        raise ValueError(
+            "--ladder is of one network, and this run trains several: leave it out, or train without them"
+        )
     if own_files:
         _introduce(experiment)
+    if several:
+        how: dict[str, Any] = {"resume": resume, "unverified": unverified, "baselines": baselines}
+        evaluation = train_members(experiment, out, console=terminal.console(), say=say, **how)
+        _conclude(evaluation, out, baselines, own_files, None, several=True)
+        return
     evaluation = run(experiment, out, resume=resume, unverified=unverified)
     if not first_rank():
         return
     if experiment.task == "masking":  # what it amounts to, `pretrain` says in words of its own
         show([evaluation], out)
         return
+    if own_files and baselines and (ladder or (out / LOCAL).exists()):
+        train_local(out, terminal.console(), cache)
     _conclude(evaluation, out, baselines, own_files, getattr(experiment.data, "cache", None))
 
 
@@ -139,6 +174,7 @@ def _experiment(
     config: Path | None,
     changes: list[str],
     starting: Callable[[Experiment], Experiment],
+    for_files: Callable[[Any], Experiment],
 ) -> Experiment:
     """Of a task of the paper where the first word names one and is no file, else of files."""
     from chordmixer import recipes
@@ -147,7 +183,7 @@ def _experiment(
     from chordmixer.tasks.files import FilesConfig
 
     inputs = data["files"]
-    if inputs[0] in recipes.RECIPES and not Path(inputs[0]).exists():
+    if _is_task(inputs):
         if len(inputs) > 1 or _asks(data, reading) or data["cache"]:
             raise ValueError(
                 f"{inputs[0]} is a task, not a file, and takes no files beside it: leave them out; if it needs data, "
@@ -170,7 +206,14 @@ def _experiment(
     if base_length is not None:
         raise ValueError("--base-length is of the Adding problem: leave it out, or name the task adding")
     files = override(FilesConfig(reading=reading), data, "data")
-    return settings.build(lambda known: starting(recipes.files(known, say)), files, config, changes)
+    return settings.build(lambda known: starting(for_files(known)), files, config, changes)
+
+
+def _is_task(inputs: list[str]) -> bool:
+    """Whether the first word names a task of the paper, and no file."""
+    from chordmixer import recipes
+
+    return inputs[0] in recipes.RECIPES and not Path(inputs[0]).exists()
 
 
 def _starting(run: Path | None, freeze: bool, unverified: bool) -> Callable[[Experiment], Experiment]:
@@ -208,22 +251,37 @@ def _introduce(experiment: Experiment) -> None:
     for part, leak in task.leaks.items():
         if leak.total:
             line, *_ = leak.lines(part, task.store.id)
-            say(f"to mind: {line}; --split similarity keeps such records together")
+            say(f"warning: {line}; --split similarity keeps such records together")
     for warning in warnings(task.inspection):
-        say(f"to mind: {warning}")
+        say(f"warning: {warning}")
 
 
-def _conclude(evaluation: Any, out: Path, baselines: bool, own_files: bool, cache: str | None) -> None:
+def _conclude(
+    evaluation: Any, out: Path, baselines: bool, own_files: bool, cache: str | None, several: bool = False
+) -> None:
     """The scores beside those of the baselines, what they amount to, the report, and what comes next."""
-    from chordmixer.training.plain_tasks import compare
+    from chordmixer.training.baselines import task_baselines
+    from chordmixer.training.outcome import compare
     from chordmixer.views.report import write_report
+    from chordmixer.views.runs import Run
 
-    show_beside(evaluation, compare(out, say, cache) if baselines else [], out)
+    beside: list[Any] = []
+    if several:  # the members are compared already
+        beside = [own.evaluation for own in Run.load(out).baselines]
+    elif baselines and own_files:
+        beside = compare(out, say, cache, deliver=True)
+        evaluation = Run.load(out).test
+    elif baselines:
+        beside = task_baselines.compare(out, say, cache)
+    show_beside(evaluation, beside, out)
     tell(f"report: {write_report(out)}")
-    if own_files:
-        run = shlex.quote(str(out))
-        tell(
-            f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv\n"
-            f"       chordmixer embed {run} FILES -o embeddings.parquet\n"
-            f"       chordmixer evaluate {run} OTHER_FILES"
-        )
+    if not own_files:
+        return
+    run = shlex.quote(str(out))
+    tell(f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv")
+    if not several:
+        tell(f"       chordmixer embed {run} FILES -o embeddings.parquet")
+    tell(f"       chordmixer evaluate {run} OTHER_FILES")
+    data = Run.load(out).data
+    if not several and data and data.split["sizes"].get("training", SMALL) < SMALL:
+        tell("small data: --folds 5 gives cross-validated scores and an ensemble")

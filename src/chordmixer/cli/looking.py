@@ -143,15 +143,17 @@ def say(line: str) -> None:
         tell(line)
 
 
-def show_beside(evaluation: Evaluation, plain: list[Evaluation], folder: Path) -> None:
-    """The scores of a model by length beside the best plain baseline's, one number for each, and who wins."""
+def show_beside(evaluation: Evaluation, beside: list[Evaluation], folder: Path) -> None:
+    """The scores of a model by length beside the best baseline's, one number for each, and who wins."""
+    from chordmixer.training.ladder import NETWORKS
     from chordmixer.views import verdict
     from chordmixer.views.runs import Run
 
     metric = evaluation.headline
-    best = max(plain, key=lambda other: other.scores[metric].value, default=None)
-    show([evaluation, *([replace(best, encoder=f"plain: {best.encoder}")] if best else [])], folder)
-    for other in [*plain, evaluation]:
+    baselines = [other for other in beside if other.encoder not in NETWORKS]
+    best = max(baselines, key=lambda other: other.scores[metric].value, default=None)
+    show([evaluation, *([replace(best, encoder=f"baseline: {best.encoder}")] if best else [])], folder)
+    for other in [*beside, evaluation]:
         name = "the model" if other is evaluation else other.encoder
         say(f"{name}: {metric} {other.scores[metric].value:.3f}")
     for sentence in verdict.headline(Run.load(folder)):

@@ -114,13 +114,33 @@ Config = Annotated[Path | None, typer.Option(help="A TOML file with settings.", 
 Settings = Annotated[
     list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
 ]
+Folds = Annotated[
+    int | None,
+    typer.Option(
+        help="Small data: cross-validate, and answer with the mean of so many networks, 2 to 20.",
+        rich_help_panel=ASKED,
+    ),
+]
+Replicates = Annotated[
+    int | None,
+    typer.Option(
+        help="Train so many networks from different seeds, 2 to 20, and answer with their mean.",
+        rich_help_panel=ASKED,
+    ),
+]
 Model = Annotated[str | None, typer.Option(help="Another encoder, such as s4d or lstm.", rich_help_panel=SETTINGS)]
 Epochs = Annotated[
     int | None, typer.Option(min=1, help="Passes over the training records.", rich_help_panel=SETTINGS)
 ]
 Minutes = Annotated[
     float | None,
-    typer.Option(min=0, help="End after so many minutes of training, if not before.", rich_help_panel=SETTINGS),
+    typer.Option(min=0, help="Train as long as fits into so many minutes on this machine.", rich_help_panel=SETTINGS),
+]
+Using = Annotated[
+    str | None,
+    typer.Option(
+        help="network, baseline or both; else what the validation records chose in training.", show_default=False
+    ),
 ]
 Seed = Annotated[
     int | None, typer.Option(help="Of the first weights and the order of the records.", rich_help_panel=SETTINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,8 @@ def plan(
     time: Annotated[bool, typer.Option(help="Measure a few steps, to tell how long a run takes.")] = True,
     ask: options.Ask = "auto",
     split: options.Split = "auto",
+    folds: options.Folds = None,
+    replicates: options.Replicates = None,
     rc: options.BothStrands = False,
     start: options.Start = None,
     unverified: options.Unverified = False,
@@ -52,18 +55,22 @@ def plan(
 
     chordmixer plan genomes.fa.gz --pretrain
     """
+    from chordmixer.training import ensemble
     from chordmixer.training.experiment import check_lengths
     from chordmixer.training.forecast import cures, device_of, forecast, scored_lengths
     from chordmixer.views import plan as view
 
     data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
-    changes = [*settings.shorthands(model, epochs, minutes, seed, device), *(set or [])]
+    changes = [*settings.shorthands(model, epochs, minutes if pretrain else None, seed, device), *(set or [])]
+    changes += settings.members(folds, replicates)
     if pretrain:
         labels = {"--labels": reading.labels, "--rank": reading.rank, "--ask": ask != "auto", "--rc": rc}
+        labels |= {"--folds": folds, "--replicates": replicates}
         _refuse(labels | {"--on-unmatched": reading.on_unmatched != "error", "--from": start, "--freeze": freeze})
         experiment = _pretraining(data, reading, config, changes)
     else:
-        experiment = _training(data, reading, start, freeze, unverified, config, changes)
+        recipe = settings.for_files(minutes and minutes / (folds or replicates or 1), device)
+        experiment = _training(data, reading, start, freeze, unverified, config, changes, recipe)
     task: Any = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
@@ -72,6 +79,8 @@ def plan(
     cure = cures(experiment, training.lengths, place, task.max_length) if view.near(made) else {}
     for line in view.lines(experiment, task, made, cure):
         say(line)
+    if several := ensemble.of(experiment):
+        say(f"{several[1]} members: this is what one of them takes, and they are trained one after the other")
     command = "pretrain" if pretrain else "train"
     say(f"Next:  chordmixer {command} with the same files and options{'' if out else ', and --out RUN'}")
 
@@ -84,9 +93,9 @@ def _training(
     unverified: bool,
     config: Path | None,
     changes: list[str],
+    for_files: Callable[[Any], Experiment],
 ) -> Experiment:
     """The experiment of `train` with these options."""
-    from chordmixer import recipes
     from chordmixer.config import override
     from chordmixer.models import Model
     from chordmixer.models.growing import take_over
@@ -98,7 +107,7 @@ def _training(
     known = override(FilesConfig(reading=reading), data, "data")
 
     def recipe(files: FilesConfig) -> Experiment:
-        made = recipes.files(files, say)
+        made = for_files(files)
         return made if start is None else start_from(made, start, freeze, unverified)
 
     experiment = settings.build(recipe, known, config, changes)

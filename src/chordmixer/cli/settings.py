@@ -58,6 +58,28 @@ def shorthands(
     return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
+def members(folds: int | None, replicates: int | None, of_task: bool = False) -> list[str]:
+    """The options of an ensemble as arguments of --set."""
+    given = {"data.split.folds": folds, "training.replicates": replicates}
+    names = {"data.split.folds": "--folds", "training.replicates": "--replicates"}
+    asked = {name: number for name, number in given.items() if number is not None}
+    if len(asked) == 2:
+        raise ValueError("--folds and --replicates are two ways to choose members: give one of them")
+    for name, number in asked.items():
+        if of_task:
+            raise ValueError(f"{names[name]} is for files with labels: leave it out with a task of the paper")
+        if not 2 <= number <= 20:
+            raise ValueError(f"{names[name]} {number} is not possible: give 2 to 20")
+    return [f"{name}={number}" for name, number in asked.items()]
+
+
+def for_files(minutes: float | None, device: str | None) -> Callable[[Any], Experiment]:
+    """The recipe for files, within so many minutes."""
+    from chordmixer import recipes
+
+    return lambda known: recipes.files(known, say, minutes or None, device or "auto")
+
+
 def check_resume(out: Path) -> None:
     """Refuse to go on with what is not there; torchrun repeats one command, the first time and after a crash."""
     restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"

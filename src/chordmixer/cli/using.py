@@ -25,6 +25,7 @@ def predict(
     on_bad: options.OnBad = None,
     over_length: options.OverLength = "error",
     safe_cells: options.SafeCells = False,
+    using: options.Using = None,
     batch_tokens: options.BatchTokens = None,
     device: options.Device = None,
     resume: options.Resume = False,
@@ -34,6 +35,8 @@ def predict(
     """Answer for each record of files: its class with probabilities, its labels, or its number.
 
     chordmixer predict RUN new.fa.gz -o answers.tsv
+
+    chordmixer predict RUN new.fa.gz --using baseline -o answers.tsv
     """
     from chordmixer.training.prediction import predict as answer
 
@@ -48,6 +51,7 @@ def predict(
         batch_tokens=batch_tokens,
         device=device,
         safe_cells=safe_cells,
+        using=using,  # type: ignore[arg-type]
         resume=resume,
         force=force,
         unverified=unverified,

@@ -185,7 +185,7 @@ def _train(
 
 def _conclude(evaluation: Any, out: Path, baselines: bool, experiment: Experiment) -> None:
     """The scores beside those of the baselines, and what to do next."""
-    from chordmixer.training.plain_variants import compare
+    from chordmixer.training.baselines.variant_baselines import compare
     from chordmixer.views.report import write_report
 
     show_beside(evaluation, compare(out) if baselines else [], out)

@@ -192,8 +192,15 @@ _READERS: dict[str, Callable[[Source, Reading], Iterator[Entry]]] = {
 
 
 def _marked(source: Source) -> Kind | None:
-    """The format that the first bytes prove."""
+    """The format that the first bytes prove; a damaged binary file is not taken for a text."""
     head = source.head.lstrip()
+    named = Path(source.name).suffix.lower()
+    binary: tuple[Kind, ...] = ("npy", "parquet")
+    for kind in binary:
+        if named == f".{kind}" and head and not source.head.startswith(_MARKS[kind]):
+            raise ValueError(
+                f"{source.name} is called .{kind} and does not begin like such a file: use another copy, or rename it"
+            )
     if head.startswith(b";") and b"\n>" in head.replace(b"\r", b"\n"):
         return "fasta"  # older files begin with comments
     return next((kind for kind, mark in _MARKS.items() if head.startswith(mark)), None)

@@ -19,6 +19,7 @@ from chordmixer.data.sketches import SketchConfig, sketch_all
 PARTS = ("training", "validation", "test")
 NAMES = {"train": "training", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
 """What files call the parts besides."""
+MOST_FOLDS = 20
 BINS = 10
 """Of a regression's targets, by rank."""
 
@@ -36,12 +37,21 @@ class SplitConfig:
     """For training, validation and test."""
     seed: int = 0
     """Another seed, another split."""
+    folds: int = 0
+    """Parts into which the records of training and validation are divided together, for cross-validation: 2 to 20. A
+    run on files then trains a member for each (`--folds`). Default 0: none."""
+    fold: int | None = None
+    """The fold that a member of such a run validates on; it trains on the others. Default: none, the whole run."""
 
     def __post_init__(self) -> None:
         if len(self.fractions) != len(PARTS):
             raise ValueError(f"split fractions {list(self.fractions)} are not three: give training, validation, test")
         _check(self.fractions)
-        check_numbers(self)
+        check_numbers(self, folds=(0, MOST_FOLDS))
+        if self.folds == 1:
+            raise ValueError(f"folds=1 leaves nothing to train on: give 2 to {MOST_FOLDS}, or 0 for none")
+        if self.fold is not None and not 0 <= self.fold < self.folds:
+            raise ValueError(f"fold={self.fold} is not one of folds={self.folds}: they are counted from 0")
 
 
 @dataclass(frozen=True)
@@ -95,13 +105,32 @@ def split(
         parts = given(splits or [])
         if not len(parts["validation"]):
             chosen, share = parts["training"], config.fractions[1] / sum(config.fractions[:2])
-            own = [targets[i] for i in chosen] if isinstance(targets, Sequence) else targets[chosen]
-            kept, held = _share_out(together[chosen], own, (1 - share, share), config.seed, noun)
+            kept, held = _share_out(together[chosen], _of(targets, chosen), (1 - share, share), config.seed, noun)
             parts |= {"training": chosen[kept], "validation": chosen[held]}
     else:
         shared = _share_out(together, targets, config.fractions, config.seed, noun)
         parts = dict(zip(PARTS, shared, strict=True))
+    if config.fold is not None:
+        parts |= _fold(parts, together, targets, config, noun)
     return Split(**parts, method=method)
+
+
+def _fold(
+    parts: dict[str, ndarray], together: ndarray, targets: Targets, config: SplitConfig, noun: str
+) -> dict[str, ndarray]:
+    """Training and validation records of one fold; the test records stay apart."""
+    assert config.fold is not None, "it is a member's split"
+    pool = np.sort(np.concatenate([parts["training"], parts["validation"]]))
+    try:
+        folds = _share_out(together[pool], _of(targets, pool), [1 / config.folds] * config.folds, config.seed, noun)
+    except ValueError as error:
+        raise ValueError(f"{config.folds} folds are too many: {error}") from None
+    held = folds[config.fold]
+    return {"training": np.delete(pool, held), "validation": pool[held]}
+
+
+def _of(targets: Targets, records: ndarray) -> Targets:
+    return [targets[i] for i in records] if isinstance(targets, Sequence) else targets[records]
 
 
 def given(splits: Sequence[str | None]) -> dict[str, ndarray]:

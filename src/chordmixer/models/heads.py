@@ -111,12 +111,21 @@ class MeanMaximumHead(StandardHead):
     views = 2
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
-        mean, maximum = ops.segment_mean(x.values, x.offsets), ops.segment_max(x.values, x.offsets)
-        return torch.cat([mean, maximum.to(mean.dtype)], dim=1)
+        return mean_and_maximum(x)
+
+
+def mean_and_maximum(x: Packed) -> Float[Tensor, "B D"]:
+    """Of each sequence's tokens, side by side."""
+    mean, maximum = ops.segment_mean(x.values, x.offsets), ops.segment_max(x.values, x.offsets)
+    return torch.cat([mean, maximum.to(mean.dtype)], dim=1)
 
 
 class AttentionHead(StandardHead):
-    """The mean of the tokens, weighted by the softmax over a sequence of a learned score of each."""
+    """The mean of the tokens, weighted by the softmax over a sequence of a learned score of each.
+
+    >>> AttentionHead(width=8, outputs=3)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
         super().__init__(width, outputs, words, dropout)
@@ -130,6 +139,19 @@ class AttentionHead(StandardHead):
         weights = (scores - highest.repeat_interleave(x.offsets.diff(), 0, output_size=x.tokens)).exp()
         total = ops.segment_mean(weights, x.offsets)
         return ops.segment_mean(weights * x.values.float(), x.offsets) / total
+
+
+class MeanMaximumAttentionHead(AttentionHead):
+    """Mean, maximum and attention side by side.
+
+    >>> MeanMaximumAttentionHead(width=8, outputs=3)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
+    torch.Size([2, 3])
+    """
+
+    views = 3
+
+    def pool(self, x: Packed) -> Float[Tensor, "B D"]:
+        return torch.cat([mean_and_maximum(x).float(), super().pool(x)], dim=1)
 
 
 class LastHead(TokensHead):
@@ -284,6 +306,7 @@ HEADS: dict[str, type[TokensHead]] = {
     "maximum": MaximumHead,
     "mean_maximum": MeanMaximumHead,
     "attention": AttentionHead,
+    "mean_maximum_attention": MeanMaximumAttentionHead,
     "class_token": ClassTokenHead,
     "flat": FlatHead,
     "last": LastHead,

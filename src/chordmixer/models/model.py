@@ -45,6 +45,7 @@ class ModelConfig:
         "maximum",
         "mean_maximum",
         "attention",
+        "mean_maximum_attention",
         "class_token",
         "flat",
         "last",
@@ -54,7 +55,8 @@ class ModelConfig:
     ] = "average"
     """How the answer is read from the encoder's tokens; `pair` reads one from two sequences, `variant` one from a
     window with either allele, and `flat` has weights for each position. `standard` is the mean with each channel
-    standardised over records; so are `maximum`, `mean_maximum` and `attention`."""
+    standardised over records; so are `maximum`, `mean_maximum`, `attention` and
+    `mean_maximum_attention`."""
     head_dropout: float = 0.0
     """Share of a standardised head's features that are set to zero in training. Default 0."""
     strategy: strategies.Name = "packed"

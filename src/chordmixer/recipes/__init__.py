@@ -9,6 +9,7 @@ from chordmixer.recipes.documents import documents
 from chordmixer.recipes.files import files
 from chordmixer.recipes.lra import image, listops, pathfinder, text
 from chordmixer.recipes.masking import masking
+from chordmixer.recipes.paper_files import paper_files
 from chordmixer.recipes.retrieval import retrieval
 from chordmixer.recipes.taxonomy import fragments, taxonomy
 from chordmixer.recipes.variants import gtex, mpra, variants
@@ -39,6 +40,7 @@ __all__ = [
     "listops",
     "masking",
     "mpra",
+    "paper_files",
     "pathfinder",
     "retrieval",
     "taxonomy",

@@ -15,7 +15,7 @@ import torch
 from chordmixer.models import ChordMixerConfig
 from chordmixer.models.strategies import STRATEGIES
 from chordmixer.recipes.documents import documents
-from chordmixer.recipes.files import BATCH_TOKENS
+from chordmixer.recipes.paper_files import BATCH_TOKENS
 from chordmixer.recipes.taxonomy import fragments, taxonomy
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.fragments import FragmentsConfig

@@ -10,7 +10,7 @@ import torch
 
 from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.splits import SplitConfig
-from chordmixer.recipes.files import files, training
+from chordmixer.recipes.paper_files import paper_files, training
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment
@@ -40,12 +40,12 @@ def documents(data: FilesConfig, say: Callable[[str], None] = tell) -> Experimen
     - It also removes stamps such as [cs.AI], which name the class. We change no text, and say where they stand.
     """
     check_there(data, "documents", CURE)
-    experiment = files(_as_the_paper(data), say)
+    experiment = paper_files(_as_the_paper(data), say)
     task = Files(experiment.data)
     stamped = count_stamped(task)
     if stamped:
         say(
-            f"to mind: {stamped:,} of {len(task.store):,} documents name a class in brackets, such as "
+            f"warning: {stamped:,} of {len(task.store):,} documents name a class in brackets, such as "
             f"[{task.question.names[0]}], and this may be the answer: remove such stamps from the texts"
         )
     network = replace(experiment.model.network, track_size=16, hidden=128, dropout=0.1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.recipes.files import training
+from chordmixer.recipes.paper_files import training
 from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.training import Experiment
 
@@ -17,8 +17,8 @@ def masking(data: MaskingConfig, say: Callable[[str], None] = lambda _: None) ->
 
     - The paper's autoencoder: encoder and decoder are ChordMixer networks of the same settings, 30 % of the tokens
       are masked. `model.decoder=none` reads the masked tokens straight from the encoder's, with half the weights.
-    - Networks and training are those of `recipes.files` for letters and text, of the larger size whatever the number
-      of records: masks are drawn anew in every pass, so that little is learnt by heart. Not tuned beyond that.
+    - Networks and training are those of `recipes.paper_files` for letters and text, of the larger size whatever the
+      number of records: masks are drawn anew in every pass, which holds back overfitting. Not tuned beyond that.
     """
     task = Masking(data, say)
     network = ChordMixerConfig(

@@ -11,7 +11,7 @@ from chordmixer.data.entries import Account
 from chordmixer.data.reading import read
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.recipes.documents import check_there
-from chordmixer.recipes.files import files
+from chordmixer.recipes.paper_files import paper_files
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.fragments import Fragments, FragmentsConfig
 from chordmixer.terminal import tell
@@ -80,7 +80,7 @@ def taxonomy(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment
     - The split is stratified, as the paper's; it does not say its shares.
     """
     check_there(data, "taxonomy", CURE)
-    experiment = files(_with_taxa(data, say), say)
+    experiment = paper_files(_with_taxa(data, say), say)
     network = replace(experiment.model.network, track_size=16, hidden=128)
     return replace(experiment, model=replace(experiment.model, network=network))
 

@@ -80,7 +80,7 @@ def evaluations(entry: Entry, trained: Sequence[Trained]) -> list[Evaluation]:
     """With the paper's metric first, and behind the runs the best plain baseline by it, where any was scored."""
     runs = [replace(run.evaluation, headline=entry.metric) for run in trained]
     if best := verdict.best_baseline(trained[0].baselines, entry.metric):
-        runs.append(replace(best.evaluation, encoder=f"plain: {best.name}", headline=entry.metric))
+        runs.append(replace(best.evaluation, encoder=f"baseline: {best.name}", headline=entry.metric))
     return runs
 
 
@@ -104,7 +104,7 @@ def _scores(
     blank = [""] * (len(header) - 2)
     for baseline in plain:
         score = baseline.evaluation.scores[entry.metric]
-        rows.append((score.value, [f"plain: {baseline.name}", cell(score, 2), *blank]))
+        rows.append((score.value, [f"baseline: {baseline.name}", cell(score, 2), *blank]))
     guessing = models[0].guessing[entry.metric]
     rows.append((guessing, ["one answer for all", f"{100 * guessing:.2f}", *blank]))
     return table(header, [row for _, row in sorted(rows, key=lambda own: _rank(own[0], entry.metric))])
@@ -162,7 +162,7 @@ def _data(seen: Seen) -> str:
     classes = f" in {len(seen.classes)} classes" if seen.classes else ""
     return (
         f"Data: {counts} records of {seen.shortest:,} to {seen.longest:,} tokens{classes}. The test records were "
-        "scored once a run, with the weights of the lowest validation loss."
+        "scored once a run, with the weights that the validation records chose."
     )
 
 

@@ -17,10 +17,10 @@ from chordmixer.reproduction import pacing
 from chordmixer.reproduction.building import model_of
 from chordmixer.reproduction.together import train_together
 from chordmixer.training import Evaluation, Experiment, paired, train
+from chordmixer.training.baselines.task_baselines import compare
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.intervals import Difference
 from chordmixer.training.outcome import BASELINES, write_differences
-from chordmixer.training.plain_tasks import compare
 from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 from chordmixer.views.verdict import best_baseline

@@ -55,9 +55,10 @@ class FilesConfig:
     a composition of its own, as of mitochondria."""
     seed: int = 0
     """Of the strands."""
-    augment: bool = False
+    augment: bool | None = None
     """Train on random stretches of each series, at slightly changed scale, drawn anew each epoch. For recordings; not
-    where a position or a size has a meaning of its own. Default: no."""
+    where a position or a size has a meaning of its own. Default: where series are told apart, not where a number is
+    learnt from them."""
     cut: int | None = None
     """Tokens at which longer records are cut, and counted as such, in training and in use; None: never."""
     cache: str | None = field(default=None, compare=False)
@@ -120,6 +121,10 @@ class Files:
         crops = self.config.seed if self.config.augment else None
         return StoreRecords(self.store, indices, self.question.targets[own], weights, strands, crops)
 
+    def tokens(self, split: str) -> list[ndarray]:
+        """Of each record of a part, whole and as it stands in the files."""
+        return [self.store.tokens(i) for i in self.question.records[self.split.parts[split]]]
+
     def groups(self, split: str) -> ndarray | None:
         """The number of each record's group; None where the data name no groups. One without a group is its own."""
         if "group" not in self.store.columns:
@@ -159,6 +164,9 @@ class Files:
     def seen(self) -> dict[str, ndarray]:
         """Hashes of the records that training and validation see, for whoever scores the model on other files."""
         records = {part: self.question.records[self.split.parts[part]] for part in SEEN}
+        if self.config.split.folds and self.config.split.fold is None:  # each member trains on most of both parts
+            first, second = SEEN
+            records = {first: np.concatenate([*records.values()]), second: records[second][:0]}
         store = self.store
         return {part: hashes(map(store.tokens, own), store.tokenizer) for part, own in records.items()}
 
@@ -176,6 +184,7 @@ class Files:
                 "seed": self.config.split.seed,
                 "fractions": list(self.config.split.fractions),
                 "sizes": {part: len(own) for part, own in parts.items()},
+                "folds": self.config.split.folds,
             },
             "leakage": {part: self._leak(leak) for part, leak in self.leaks.items()},
             "near_copies_looked_for": len(self.store.values) <= COMPARED and self.kind != "real",

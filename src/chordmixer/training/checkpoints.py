@@ -47,6 +47,8 @@ class State:
     sequences: int = 0
     best_loss: float = float("inf")
     """Lowest validation loss."""
+    best_score: float = float("-inf")
+    """Of the same weights, by the target's headline metric, where that decides which weights are kept."""
     best_step: int = 0
     waited: int = 0
     """Evaluations since then that count for the patience."""
@@ -66,8 +68,9 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, set
     """Write `checkpoints/step-N` and drop all but the newest."""
     numbers = asdict(replace(state, best_weights={}, average={}))
     del numbers["best_weights"], numbers["average"]
-    if math.isinf(state.best_loss):  # before the first validation: JSON has no infinity, and it is the default
-        del numbers["best_loss"]
+    for name in ("best_loss", "best_score"):
+        if math.isinf(numbers[name]):  # before the first validation: JSON has no infinity, and it is the default
+            del numbers[name]
     path = folder / "checkpoints" / f"step-{state.step:09d}{FINISHED if state.finished else ''}"
     if path.exists():  # saved at this step before
         return path
@@ -138,6 +141,8 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     state.best_weights = files.read_tensors(path / "best.safetensors")
     state.average = files.read_tensors(path / AVERAGE) if (path / AVERAGE).exists() else {}
     try:
+        if state.best_weights:  # they are put into the model at the end of a run: too late to find that they differ
+            model.load_state_dict(state.best_weights)
         model.load_state_dict(files.read_tensors(path / "model.safetensors"))
         _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))
     except (RuntimeError, ValueError, KeyError) as error:

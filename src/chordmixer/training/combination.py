@@ -17,8 +17,9 @@ from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
 Using = Literal["network", "baseline", "both"]
 FOLDS = 5
-STIFF = 1e-3
-"""Pull of the weights towards zero, in units of the loss: enough to keep them finite where every answer is right."""
+PULL = 0.5
+"""Of the weights towards one in all, as a loss over all records: a few validation records that are all answered right
+would ask for ever larger ones, and be wrong by as much on the next."""
 HEAVIEST = 20.0
 """Weight at most: outputs that are always right would ask for ever more."""
 
@@ -57,15 +58,15 @@ class Combination:
         for weight, given in ((own, network), (other, baseline)):
             if weight:
                 assert given is not None, "outputs that are used are there"
-                total = total + weight * _as_odds(target, given)
-        return _as_outputs(target, total + shift).astype(np.float32)
+                total = total + weight * as_odds(target, given)
+        return as_outputs(target, total + shift).astype(np.float32)
 
 
 def combine(
     target: Regression | Classification | MultiLabel, network: ndarray, baseline: ndarray, targets: ndarray
 ) -> Combination:
     """Weights for the outputs of the validation records, and the choice."""
-    both = np.stack([_as_odds(target, network), _as_odds(target, baseline)]).astype(np.float64)
+    both = np.stack([as_odds(target, network), as_odds(target, baseline)]).astype(np.float64)
     masks: dict[Using, tuple[bool, bool]] = {
         "network": (True, False),
         "baseline": (False, True),
@@ -97,12 +98,13 @@ def _fit(
 
     shifted = isinstance(target, Regression)
 
+    start = np.array([1.0 / sum(used) if one else 0.0 for one in used] + [0.0])
+
     def loss(weights: ndarray) -> float:
         mean = _losses(target, _sum(both, tuple(weights)), targets).mean()
-        return float(mean + STIFF / len(targets) * (weights[:2] ** 2).sum())
+        return float(mean + PULL / len(targets) * ((weights - start) ** 2)[:2].sum())
 
     bounds = [(0.0, HEAVIEST if one else 0.0) for one in used] + [(None, None) if shifted else (0.0, 0.0)]
-    start = [1.0 / sum(used) if one else 0.0 for one in used] + [0.0]
     found = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
     own, other, shift = (float(value) for value in found.x)
     return own, other, shift
@@ -119,7 +121,7 @@ def _losses(target: Regression | Classification | MultiLabel, odds: ndarray, tar
     return np.logaddexp(0, np.where(targets > 0.5, -odds, odds)).mean(axis=1)
 
 
-def _as_odds(target: Regression | Classification | MultiLabel, outputs: ndarray) -> ndarray:
+def as_odds(target: Regression | Classification | MultiLabel, outputs: ndarray) -> ndarray:
     """Outputs without the class weights; of classes each row has mean zero, so that two of them can be added."""
     if isinstance(target, Regression):
         return outputs
@@ -127,5 +129,6 @@ def _as_odds(target: Regression | Classification | MultiLabel, outputs: ndarray)
     return odds - odds.mean(axis=1, keepdims=True) if isinstance(target, Classification) else odds
 
 
-def _as_outputs(target: Regression | Classification | MultiLabel, odds: ndarray) -> ndarray:
+def as_outputs(target: Regression | Classification | MultiLabel, odds: ndarray) -> ndarray:
+    """Back into the model's layout."""
     return odds if isinstance(target, Regression) else odds - target.unweighted(np.zeros(target.outputs))

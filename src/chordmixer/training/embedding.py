@@ -56,7 +56,7 @@ def embed(
         return Account()
     if per_token and over_length == "windows":
         raise ValueError("--over-length windows gives a token several embeddings: leave it out, or --per-token")
-    trained = Trained(run, device, batch_tokens, unverified=unverified)
+    trained = Trained(run, device, batch_tokens, using="network", unverified=unverified)
     width = int(trained.model.encoder.width)  # type: ignore[arg-type]
     vector = pa.list_(pa.float32(), width)
     schema = pa.schema({**RECORD, "embedding": pa.list_(vector) if per_token else vector})

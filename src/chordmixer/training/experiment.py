@@ -30,6 +30,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "evaluate_epochs": (1, 10**9),
     "checkpoint_minutes": (0, 10**7),
     "workers": (0, 256),
+    "replicates": (0, 20),
 }
 """The least and the most of settings of a training."""
 
@@ -79,8 +80,14 @@ class TrainingConfig:
     """Steps between checkpoints; 0: by `checkpoint_minutes` alone."""
     checkpoint_minutes: float = 5.0
     """Most minutes of work that a crash may cost."""
+    trial: float = 0.0
+    """Share of the run's length that each of two short runs has which come before it: one with the model's words, one
+    without. The validation loss decides, and the run's config then says with which words it goes on. 0: none."""
     seed: int = 0
     """Of the first weights, the order of the data and the dropout."""
+    replicates: int = 0
+    """Members of a run on files that are trained alike from seeds `seed`, `seed` + 1 and so on, and answer together
+    (`--replicates`): 2 to 20. Default 0: one network."""
     start: str | None = field(default=None, compare=False)
     """The run whose embedding and encoder are the first weights; None: random ones."""
     start_sha256: str | None = None
@@ -99,6 +106,8 @@ class TrainingConfig:
         for name in ("rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
+        if self.replicates == 1:
+            raise ValueError("replicates=1 is one network, as without: give 2 to 20, or 0")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2={self.beta2} is not a share: give 0 or more, and less than 1")
         if not 0 < self.layer_decay <= 1:
@@ -114,6 +123,8 @@ class TrainingConfig:
             )
         if not 0 <= self.average < 1:
             raise ValueError(f"average={self.average} is not a share of the run: give 0 or more, and less than 1")
+        if not 0 <= self.trial < 1:
+            raise ValueError(f"trial={self.trial} is not a share of the run: give 0 or more, and less than 1")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup={self.warmup} is not a share of the run: give 0 or more, and less than 1")
 

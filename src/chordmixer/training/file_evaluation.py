@@ -22,6 +22,7 @@ from chordmixer.data.reading import Reading, read
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import formats
 from chordmixer.training.answers import Answers
+from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.evaluation import Evaluation, Predictions, summarise
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.inference import OnBad, OverLength, Trained, check_choice
@@ -91,7 +92,7 @@ def evaluate_files(
     """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
-    trained, reading = Trained(run, device, batch_tokens, unverified=unverified), reading or Reading()
+    trained, reading = open_run(run, device, batch_tokens, unverified=unverified), reading or Reading()
     target, separator = trained.answers.target, trained.separator
     known = seen.load(trained.folder)
     account, rows = Account() if account is None else account, Rows()
@@ -112,7 +113,7 @@ def evaluate_files(
 
 def _scored(rows: Rows, trained: Trained, known: bool) -> FilesEvaluation:
     """All records, and the unseen ones of them."""
-    target, experiment = trained.answers.target, Experiment("files", None, trained.model.config)
+    target, experiment = trained.answers.target, Experiment("files", None, trained.model_config)
     new = np.array([part == seen.UNSEEN for part in rows.seen])
 
     def score(inside: ndarray, split: str) -> Evaluation:

@@ -67,6 +67,8 @@ class Forecast:
     """Seconds of all passes over the validation records."""
     test: float = 0.0
     """Seconds of the pass over the test records."""
+    trial: float = 0.0
+    """Share of the training that each of the two short runs takes which come before it."""
     threads: str = ""
     """What a user is told of the number of threads; empty: nothing was chosen."""
 
@@ -83,7 +85,9 @@ class Forecast:
     @property
     def whole(self) -> float | None:
         """Seconds of the run at most, with validation and test; None: not measured."""
-        return None if self.seconds is None else self.seconds * self.epochs + self.validation + self.test
+        if self.seconds is None:
+            return None
+        return self.seconds * self.epochs * (1 + 2 * self.trial) + self.validation + self.test
 
     @property
     def fits(self) -> bool:
@@ -136,6 +140,7 @@ def forecast(
         too_long=tuple(name(i) for i in over),
         started=config.start is not None,
         resident=resident,
+        trial=config.trial if experiment.model.words.lengths else 0.0,
     )
     return with_times(made, experiment, lengths, device, scored or {}) if timed else made
 

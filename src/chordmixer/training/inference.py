@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,15 +20,18 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
+from chordmixer.config import from_dict
 from chordmixer.data import tokenizers
 from chordmixer.data.cutting import cut_note
 from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
-from chordmixer.models import Model
+from chordmixer.models import Model, ModelConfig
 from chordmixer.models.model import read_config
 from chordmixer.packed import Packed
-from chordmixer.training import answers, run_folder, threads
+from chordmixer.training import answers, delivery, ensemble, run_folder, threads
 from chordmixer.training.answers import Answers
+from chordmixer.training.combination import Using
+from chordmixer.training.delivery import Delivery
 from chordmixer.training.strands import both_strands
 
 OnBad = Literal["error", "unknown", "reject"]
@@ -65,31 +69,58 @@ class Trained:
         device: str | None = None,
         batch_tokens: int | None = None,
         *,
+        using: Using | None = None,
         unverified: bool = False,
     ) -> None:
+        """`using` asks for other answers than the run delivers: those of its network, its baseline, or both."""
         self.folder = Path(run)
         run_folder.check(self.folder, unverified=unverified)
+        self._check_kind()
         if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"--batch-tokens {batch_tokens} is too small: give 1 or more")
         self.device = _device(device)
         self._answers = None if _is_pretrained(self.folder) else Answers.load(self.folder)
         self.documents = [tokenizers.FILE] if self._answers is None else [answers.FILE, tokenizers.FILE]
         self.tokenizer = tokenizers.load_tokenizer(self.folder)
-        self.model = Model.from_pretrained(str(self.folder), device=self.device.type)
-        self.max_length = self.model.config.network.max_length
-        self.batch_tokens = batch_tokens or BATCH_TOKENS[self.device.type]
         self.config = read_config(self.folder)
+        self.model_config = from_dict(ModelConfig, self.config["model"], f"{self.folder / 'config.json'}: model")
+        self.max_length = self.model_config.network.max_length
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[self.device.type]
         self.cut: int | None = (self.config.get("data") or {}).get("cut")
         """Tokens at which records are cut, as they were in training; None: never."""
         self.separator = str((self.config.get("data") or {}).get("separator", ";")) or ";"
         """What stands between the labels of a record that has several."""
         self.half = self.config.get("training", {}).get("precision") == "bf16"
         self._check_parts()
-        threads.choose_for_answers(self.model)
+        self.delivery: Delivery | None = None
+        self._load(using, unverified)
+
+    def _check_kind(self) -> None:
+        ensemble.refuse(self.folder, "this command")
+
+    def _load(self, using: Using | None, unverified: bool) -> None:
+        """What answers: anything wrong with it is said before a record is read."""
+        if self._answers is not None:
+            complement = self.tokenizer.complement if self.both_strands else None
+            self.delivery = delivery.load(self.folder, self._answers.target, complement, using)
+        if self.network:
+            self.model  # noqa: B018
+
+    @cached_property
+    def model(self) -> Model:
+        """The network; a baseline that answers alone needs none."""
+        model = Model.from_pretrained(str(self.folder), device=self.device.type)
+        threads.choose_for_answers(model)
+        return model
+
+    @property
+    def network(self) -> bool:
+        """Whether answers need the network."""
+        return self.delivery is None or self.delivery.network
 
     def _check_parts(self) -> None:
         """The files of a folder may be of different runs."""
-        config, size = self.model.config, self.tokenizer.size
+        config, size = self.model_config, self.tokenizer.size
         if self._answers is None:  # one id more than letters, for those that are masked
             fits = (config.inputs, config.outputs) == (size + 1, size)
         else:
@@ -125,8 +156,10 @@ class Trained:
     def digest(self) -> str:
         """Of all that its answers depend on."""
         whole = hashlib.sha256()
-        for name in ("config.json", "model.safetensors", *reversed(self.documents)):
+        delivered = [] if self.delivery is None else [delivery.FILE, delivery.BASELINE]
+        for name in ("config.json", "model.safetensors", *reversed(self.documents), *delivered):
             whole.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
+        whole.update(b"" if self.delivery is None else self.delivery.using.encode())
         return whole.hexdigest()
 
     def windows(
@@ -146,7 +179,7 @@ class Trained:
         window: list[Item] = []
         total = 0
         cut_to_fit = self.cut is not None and self.cut <= self.max_length
-        most = self.max_length if over_length == "reject" and not cut_to_fit else None
+        most = self.max_length if over_length == "reject" and not cut_to_fit and self.network else None
         items = _items(entries, tokenizer, on_bad == "reject", most, account, say)
         for item in items if self.cut is None else _cut(items, self.cut, account):
             if window and (total + len(item.tokens) > BATCHES * self.batch_tokens or len(window) == MOST_RECORDS):
@@ -161,7 +194,7 @@ class Trained:
         """Each record whole; one that is too long is an error, or parts of `max_length` that overlap by half."""
         found = []
         for number, (entry, tokens) in enumerate(window):
-            whole, most = len(tokens), self.max_length
+            whole, most = len(tokens), self.max_length if self.network else len(tokens)
             if whole > most and over_length == "error":
                 raise ValueError(
                     f"{entry.place} ({entry.id}) has {whole:,} tokens, above this model's max_length={most:,}: no "
@@ -204,8 +237,12 @@ class Trained:
         return rows
 
     def outputs(self, window: Sequence[Item], pieces: Sequence[Piece]) -> ndarray:
-        """What the head gives for each record."""
-        return self.averages(window, pieces, self.model, self.model.config.outputs)
+        """Of each record what the run delivers, in the layout of the network's head."""
+        rows = self.averages(window, pieces, self.model, self.model_config.outputs) if self.network else None
+        if self.delivery is None:
+            assert rows is not None, "without a baseline the network answers"
+            return rows
+        return self.delivery.outputs(rows, [item.tokens for item in window])
 
     def _of_strands(self, answer: Callable[[Packed], Tensor], packed: Packed) -> Tensor:
         if not self.both_strands:

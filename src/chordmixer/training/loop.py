@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,7 +17,8 @@ from torch import Tensor
 from chordmixer import terminal
 from chordmixer.data import Batch, Records, draws
 from chordmixer.models import Model
-from chordmixer.training import checkpoints, outcome, pace, ranks, starting
+from chordmixer.tasks.targets import Classification, MultiLabel
+from chordmixer.training import checkpoints, ensemble, outcome, pace, ranks, starting
 from chordmixer.training.asking import Asked, ask
 from chordmixer.training.averaging import Average
 from chordmixer.training.budget import Budget
@@ -49,9 +51,23 @@ def train(
     resume: bool = False,
     console: Console | None = None,
     unverified: bool = False,
+    resumed_as: Path | None = None,
 ) -> Evaluation:
-    """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set."""
-    run = Run(experiment, Path(out), resume, console or terminal.console(), unverified)
+    """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set.
+
+    Of an ensemble (`--folds`, `--replicates`) all members are trained, without baselines, and the scores are those
+    of their mean. `resumed_as` is the folder that `--resume` takes, where this run is a part of another one.
+    """
+    from chordmixer.training import members, trials  # which are runs themselves
+
+    console = console or terminal.console()
+    if ensemble.of(experiment):
+        return members.train_members(
+            experiment, Path(out), resume=resume, console=console, unverified=unverified, baselines=False
+        )
+    how: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
+    experiment, resume = trials.settle(experiment, Path(out), resume=resume, **how)
+    run = Run(experiment, Path(out), resume, **how)
     try:
         return run.train()
     finally:
@@ -62,9 +78,17 @@ class Run:
     """One training run and all that it holds."""
 
     def __init__(
-        self, experiment: Experiment, out: Path, resume: bool, console: Console, unverified: bool = False
+        self,
+        experiment: Experiment,
+        out: Path,
+        resume: bool,
+        console: Console,
+        unverified: bool = False,
+        resumed_as: Path | None = None,
     ) -> None:
+        """`resumed_as` is the folder that `--resume` takes, where this run is a part of another one."""
         self.experiment, self.config, self.out = experiment, experiment.training, out
+        self.resumed_as = resumed_as or out
         self.accelerator = ranks.start(self.config)
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
@@ -102,10 +126,15 @@ class Run:
         self.average = Average(self.model, horizon, self.state.average) if self.config.average else None
 
     def train(self) -> Evaluation:
+        self.learn()
+        return self._finish()
+
+    def learn(self) -> float:
+        """All steps that are left; the loss of the best weights on the validation set."""
         if not self.state.finished:
             with recording(self.out, self.accelerator.device) if self.main else nullcontext():
                 self._learn()
-        return self._finish()
+        return self.state.best_loss
 
     def _learn(self) -> None:
         """All epochs that are left."""
@@ -222,28 +251,34 @@ class Run:
         raise ValueError(taken.refusal(loss, [self.training.name(i) for i in taken.records], self.config.precision))
 
     def _validate(self, training_loss: float) -> None:
-        """Score the validation set; keep the best weights; count patience only once something was learnt."""
+        """Score the validation set; keep the best weights; count patience only once something was learnt.
+
+        The best have the highest headline metric, and of several the lowest loss; for numbers and tokens, the lowest
+        loss alone.
+        """
         state, target = self.state, self.task.target
         with self.average.in_place() if self.average else nullcontext():
             standardise(self.model, self.loader, state.epoch, self.config.precision == "bf16")
             predictions = self._predict(self.validation)
             weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-        loss, metrics = predictions.loss(target), target.metrics(predictions.outputs, predictions.targets)
-        if not math.isfinite(loss):
+        loss, plain = predictions.calibrated_loss(target), predictions.loss(target)
+        metrics = target.metrics(predictions.outputs, predictions.targets)
+        if not math.isfinite(plain):
             wrong = ", ".join(predictions.not_finite()[:8])
             raise ValueError(
-                f"validation loss {loss} at step {state.step} is not finite, records {wrong}: "
+                f"validation loss {plain} at step {state.step} is not finite, records {wrong}: "
                 f"look at these records or lower the rate of {self.config.rate:.2g}"
             )
         constant = predictions.constant(target).loss(target)
         learnt = state.best_loss < LEARNT * constant or training_loss < BY_HEART * constant
-        if loss < state.best_loss:
-            state.best_loss, state.best_step, state.waited = loss, state.step, 0
+        score = metrics[target.headline] if isinstance(target, Classification | MultiLabel) else -loss
+        if (score, -loss) > (state.best_score, -state.best_loss):
+            state.best_score, state.best_loss, state.best_step, state.waited = score, loss, state.step, 0
             state.best_weights = weights
         elif learnt:
             state.waited += 1
         if self.journal:
-            self.journal.write(state.step, "validation", loss=loss, epoch=state.epoch, **metrics)
+            self.journal.write(state.step, "validation", loss=loss, uncalibrated=plain, epoch=state.epoch, **metrics)
         self.wrapped.train()
         headline = target.headline
         self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
@@ -268,7 +303,7 @@ class Run:
     def _leave_if_asked(self) -> None:
         if caught := ranks.greatest(self.accelerator, self.interrupts.caught):
             self._save()
-            run = shlex.quote(str(self.out))
+            run = shlex.quote(str(self.resumed_as))
             self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {run}")
             raise Interrupted(caught)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -74,6 +75,7 @@ class Place:
         return Place(kernels, half, about.multi_processor_count, workspace)
 
 
+@lru_cache(maxsize=256)
 def weights(model: ModelConfig, freeze: bool = False) -> int:
     """Numbers that a model learns; with `freeze`, those behind the encoder.
 

@@ -105,6 +105,6 @@ def _check_takes(experiment: Experiment, out: Path, resume: bool, unverified: bo
             f"{out} was started with other settings: resume with the same ones, or with "
             f"chordmixer train --resume {shlex.quote(str(out))} alone"
         )
-    for name in ("checkpoints", "tensorboard", JOURNAL):
+    for name in ("checkpoints", "tensorboard", "members", JOURNAL):
         if (out / name).is_symlink():
             raise ValueError(f"{out / name} is a symbolic link: a run is written into its own folder; remove it")

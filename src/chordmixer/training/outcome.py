@@ -1,4 +1,4 @@
-"""What a finished run leaves beside its scores: what its outputs mean, and plain baselines on the same records."""
+"""What a finished run leaves beside its scores: what its outputs mean, and baselines on the same records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy import ndarray
 from torch import Tensor
 
 from chordmixer import files
@@ -17,12 +19,19 @@ from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, TokenTarget
 from chordmixer.terminal import tell
-from chordmixer.training import answers, paired, provenance
+from chordmixer.training import answers, baselines, delivery, ladder, paired, provenance
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
-from chordmixer.training.evaluation import Evaluation, Predictions, predict_records, save_evaluation, summarise
+from chordmixer.training.evaluation import (
+    Evaluation,
+    Predictions,
+    evaluation_contents,
+    predict_records,
+    predictions_file,
+    save_evaluation,
+    summarise,
+)
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.plain import plain_baselines
 from chordmixer.training.run_folder import CONFIG, JOURNAL, WAIT, WEIGHTS, RunLock
 from chordmixer.version import __version__
 
@@ -45,59 +54,88 @@ def write(
     evaluations: Mapping[str, Evaluation],
     predictions: Mapping[str, Predictions],
 ) -> None:
-    """The model, what its outputs mean, its scores and predictions, and a manifest of it all."""
+    """The network, what its outputs mean, its scores and predictions, and a manifest of it all."""
+    _forget_delivery(folder)
     how = [provenance.FILE] if (folder / provenance.FILE).exists() else []
     files.write_manifest(folder, [CONFIG, JOURNAL, *how])
-    files.write_recorded(folder, {WEIGHTS: files.tensor_bytes(weights), **_documents(task, predictions)})
+    files.write_recorded(folder, {WEIGHTS: files.tensor_bytes(weights), **documents(task, predictions)})
     for part, evaluation in evaluations.items():
         save_evaluation(folder, evaluation, predictions[part].of_task(task, part))
 
 
-def _documents(task: Task, predictions: Mapping[str, Predictions]) -> dict[str, bytes]:
+def _forget_delivery(folder: Path) -> None:
+    """Of a run that is finished once more: its baseline is fitted again, and until then the network answers."""
+    for name in {delivery.FILE, delivery.BASELINE} & {*files.recorded(folder)}:
+        (folder / name).unlink(missing_ok=True)
+    files.unrecord(folder, [delivery.FILE, delivery.BASELINE])
+
+
+def documents(task: Task, predictions: Mapping[str, Predictions]) -> dict[str, bytes]:
     """What a task says of its data, labels.json with a temperature that the validation set gives, and of files the
     hashes of the records seen."""
-    documents = task.documents()
-    if not documents:
+    said = task.documents()
+    if not said:
         return {}
     versions = {"chordmixer": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    documents["data.json"]["versions"] = versions
-    written = {name: files.json_bytes(content) for name, content in documents.items()}
+    said["data.json"]["versions"] = versions
+    written = {name: files.json_bytes(content) for name, content in said.items()}
     if isinstance(task.target, TokenTarget):  # no answers about records
         return written
-    tokenizer = documents["tokenizer.json"]["tokenizer"]
+    tokenizer = said["tokenizer.json"]["tokenizer"]
     known = Answers(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
-    if not isinstance(known.target, Regression):
-        own = predictions["validation"]
-        known = replace(known, temperature=temperature(known.unweighted(own.outputs), own.targets))
-    written |= {answers.FILE: files.json_bytes(known.to_json())}
+    written |= {answers.FILE: files.json_bytes(_calibrated(known, predictions["validation"]).to_json())}
     return {**written, seen.FILE: seen.packed(task.seen())} if isinstance(task, Files) else written
 
 
-def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | str | None = None) -> list[Evaluation]:
-    """Score plain baselines on the test part of a run on files, by the same code; leaves baselines.json."""
+def _calibrated(known: Answers, validation: Predictions) -> Answers:
+    """With the temperature that suits the validation records; numbers have none."""
+    if isinstance(known.target, Regression):
+        return known
+    return replace(known, temperature=temperature(known.unweighted(validation.outputs), validation.targets))
+
+
+def compare(
+    run: Path | str,
+    say: Callable[[str], None] = tell,
+    cache: Path | str | None = None,
+    *,
+    deliver: bool = False,
+) -> list[Evaluation]:
+    """Score baselines on the test part of a run on files, by the same code; leaves baselines.json.
+
+    With `deliver`, the run from now on answers with its network, its best baseline or both, as the validation records
+    choose; its scores are then those of that answer, and the network alone stands among the rows beside it.
+    """
     folder = Path(run)
     experiment = Experiment.load(folder, cache=cache)
     task = experiment.build_task()
     if not isinstance(task, Files | Masking):
-        raise ValueError(f"{folder} is a run of {experiment.task}, which has no plain baselines: give a run on files")
+        raise ValueError(f"{folder} is a run of {experiment.task}, which has no baselines: give a run on files")
     if len(task.store.values) > LONG:
-        say("plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
-    baselines = _plain(task) if isinstance(task, Files) else _markov(task, experiment)
-    return write_baselines(folder, experiment, task.target, baselines)
+        say("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+    if isinstance(task, Masking):
+        return write_baselines(folder, experiment, task.target, _markov(task, experiment))
+    fitted = list(_fitted(task))
+    rows = [(own.name, own.sentence, _of_test(task, own.outputs)) for own in fitted]
+    best = min((own for own in fitted if own.fitted), key=lambda own: own.loss, default=None)
+    if deliver and best is not None and not (folder / delivery.FILE).exists():
+        rows.append(_deliver(folder, experiment, task, best))
+        rows += ladder.rows(folder)
+    return write_baselines(folder, experiment, task.target, rows)
 
 
-Baseline = tuple[str, str, Predictions]
-"""Its name, what it does, and its answers to the test records."""
+Row = tuple[str, str, Predictions]
+"""What the run is compared with: its name, what it does, and its answers to the test records."""
 
 
 def write_baselines(
-    folder: Path, experiment: Experiment, target: Target, baselines: Iterable[Baseline]
+    folder: Path, experiment: Experiment, target: Target, compared: Iterable[Row]
 ) -> list[Evaluation]:
     """Score them by the model's own code and compare the model with each, record by record.
 
     Leaves baselines.json, and their answers in baselines.parquet.
     """
-    known = list(baselines)
+    known = list(compared)
     scored = [replace(summarise(own, target, experiment, "test"), encoder=name) for name, _, own in known]
     rows = [
         {"name": name, "sentence": sentence, "evaluation": asdict(evaluation)}
@@ -113,31 +151,53 @@ def write_baselines(
 
 
 def write_differences(folder: Path, target: Target) -> None:
-    """Put the model's difference to each baseline, where both answered the same records, into baselines.json."""
+    """Put the model's difference to each baseline, where both answered the same records, into baselines.json, and
+    what each step from the baseline to the delivered answer adds."""
     written = files.read_json(folder / BASELINES)
     found = paired.differences([folder], target, target.headline)
     for row in written["baselines"]:
         row["difference"] = asdict(found[row["name"]]) if row["name"] in found else None
+    written["ladder"] = [asdict(step) for step in ladder.steps(folder, target)]
     with RunLock(folder, WAIT):
         files.write_recorded(folder, {BASELINES: files.json_bytes(written)})
 
 
-def _plain(task: Files) -> Iterator[Baseline]:
-    test = task.records("test")
-    names, lengths = [test.name(i) for i in range(len(test))], task.store.lengths[test.indices]
-    for plain in plain_baselines(
+def _fitted(task: Files) -> Iterator[baselines.Baseline]:
+    yield from baselines.fit_baselines(
         [task.store.tokens(i) for i in task.question.records],
         task.store.lengths[task.question.records],
         task.question.targets,
         task.split.parts,
         task.target,
         task.kind,
-    ):
-        targets, groups = task.question.targets[task.split.test], task.groups("test")
-        yield plain.name, plain.sentence, Predictions(names, lengths, targets, plain.outputs, groups)
+    )
 
 
-def _markov(task: Masking, experiment: Experiment) -> Iterator[Baseline]:
+def _of_test(task: Files, outputs: ndarray) -> Predictions:
+    test = task.records("test")
+    names, lengths = [test.name(i) for i in range(len(test))], task.store.lengths[test.indices]
+    return Predictions(names, lengths, task.question.targets[task.split.test], outputs, task.groups("test"))
+
+
+def _deliver(folder: Path, experiment: Experiment, task: Files, best: baselines.Baseline) -> Row:
+    """Fit and keep the combination; the scores become those of its answers. The network alone is a row beside it."""
+    network = {part: Predictions.read(folder / predictions_file(part)) for part in ("validation", "test")}
+    target: Any = task.target
+    own = network["validation"]
+    found = delivery.fit(target, own.outputs, own.targets, best, task.tokens("validation"), task.complement)
+    contents = found.contents()
+    for part, alone in network.items():
+        answered = replace(alone, outputs=found.outputs(alone.outputs, task.tokens(part)))
+        scored = replace(summarise(answered, target, experiment, part), encoder=found.title)
+        contents |= evaluation_contents(scored, answered)
+        if part == "validation":
+            contents |= {answers.FILE: files.json_bytes(_calibrated(Answers.load(folder), answered).to_json())}
+    with RunLock(folder, WAIT):
+        files.write_recorded(folder, contents)
+    return delivery.NETWORK, f"the trained network ({experiment.model.encoder}) without the baseline", network["test"]
+
+
+def _markov(task: Masking, experiment: Experiment) -> Iterator[Row]:
     """They are asked as the model was: shown the same tokens, and counted by the same code."""
     test, config, cpu = task.records("test"), experiment.training, torch.device("cpu")
     for chain in task.baselines():

@@ -15,7 +15,9 @@ from chordmixer.data.reading import Reading
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import outputs
 from chordmixer.training.answers import Answers
-from chordmixer.training.inference import Item, OnBad, OverLength, Piece, Trained
+from chordmixer.training.combination import Using
+from chordmixer.training.ensemble_inference import open_run
+from chordmixer.training.inference import Item, OnBad, OverLength, Piece
 from chordmixer.training.rows import RECORD, Work, to_stderr, unlabelled
 
 UNCLASSIFIED = "unclassified"
@@ -34,6 +36,7 @@ def predict(
     batch_tokens: int | None = None,
     device: str | None = None,
     safe_cells: bool = False,
+    using: Using | None = None,
     resume: bool = False,
     force: bool = False,
     unverified: bool = False,
@@ -48,13 +51,14 @@ def predict(
     A record above the model's max_length is an error, or with `over_length="windows"` cut into windows of max_length
     that overlap by half: its outputs are the mean of the windows', each weighted by its length. With
     `over_length="reject"` it has no row and stands in the account.
+    Answers are those that the run delivers, by its network, its baseline or both; `using` asks for one of these.
     Labels that stand in the files are not looked at. Records read = rows + those that the account has as rejected.
     """
     outputs.check_cells(out, safe_cells)
     if not outputs.check(out, paths, KINDS, resume, force):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
-    trained = Trained(run, device, batch_tokens, unverified=unverified)
+    trained = open_run(run, device, batch_tokens, using=using, unverified=unverified)
     _check_confidence(min_confidence, trained.answers)
     schema = schema_of(trained.answers)
 

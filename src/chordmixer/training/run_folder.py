@@ -15,9 +15,18 @@ from filelock import FileLock, Timeout
 from chordmixer import files
 
 CONFIG, WEIGHTS, JOURNAL, PROVENANCE = "config.json", "model.safetensors", "metrics.jsonl", "run.json"
-MODEL = (CONFIG, WEIGHTS, "tokenizer.json", "labels.json", "data.json")
+MODEL = (
+    CONFIG,
+    WEIGHTS,
+    "tokenizer.json",
+    "labels.json",
+    "data.json",
+    "combination.json",
+    "baseline.safetensors",
+    "ensemble.json",
+)
 """What a run is used by."""
-RESULTS = ("evaluation-*.json", "predictions*.parquet", "baselines.json", "baselines.parquet")
+RESULTS = ("evaluation-*.json", "predictions*.parquet", "baselines.json", "baselines.parquet", "trials.json")
 """Patterns of what a report reads beside it."""
 LOCK = ".lock"
 WAIT = 5.0

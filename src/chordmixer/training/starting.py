@@ -16,7 +16,7 @@ from chordmixer.models.growing import take_over
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import Model, ModelConfig, read_config
 from chordmixer.tasks import Task
-from chordmixer.training import checkpoints, run_folder
+from chordmixer.training import checkpoints, ensemble, run_folder
 from chordmixer.training.experiment import Experiment, TrainingConfig
 from chordmixer.training.run_folder import WEIGHTS
 
@@ -30,6 +30,7 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False, un
     The head is new. The config remembers the run and the SHA-256 of its weights.
     """
     folder = Path(run)
+    ensemble.refuse(folder, "--from")
     if not (folder / WEIGHTS).is_file():
         raise ValueError(
             f"{folder} has no {WEIGHTS} to start from: give the folder of a finished run; go on with an unfinished "
@@ -44,7 +45,7 @@ def start_from(experiment: Experiment, run: Path | str, freeze: bool = False, un
         name: getattr(old, name) for name in ("encoder", "within_record", "mark_start", "stem", "words", "final_norm")
     }
     model = replace(experiment.model, network=network, **taken)
-    training = replace(experiment.training, start=str(folder), start_sha256=_digest(folder), freeze=freeze)
+    training = replace(experiment.training, start=str(folder), start_sha256=_digest(folder), freeze=freeze, trial=0.0)
     return replace(experiment, model=model, training=training)
 
 

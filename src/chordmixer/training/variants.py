@@ -102,7 +102,7 @@ class _Scorer:
         unverified: bool = False,
     ) -> None:
         self.config, self.account, self.pace = config, Account(), Pace(say)
-        self.trained = Trained(run, config.device, config.batch_tokens, unverified=unverified)
+        self.trained = Trained(run, config.device, config.batch_tokens, using="network", unverified=unverified)
         if self.trained.config.get("task") != "variants":
             raise ValueError(f"{run} is a run of {self.trained.config.get('task')}: give one of chordmixer variants")
         about = files.read_json(self.trained.folder / "data.json")

@@ -1,4 +1,4 @@
-"""What `chordmixer inspect` shows: the numbers of a data set, and in words what to mind before training on it."""
+"""What `chordmixer inspect` shows: the numbers of a data set, and in words what may mislead a model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(inspection: Inspection) -> Group:
     ]
     said = [*warnings(inspection)]
     if said:
-        parts += [Text(), Text("To mind", style="bold yellow"), _list(said)]
+        parts += [Text(), Text("Warnings", style="bold yellow"), _list(said)]
     return Group(*parts)
 
 

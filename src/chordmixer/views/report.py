@@ -15,6 +15,7 @@ from chordmixer.views.chapters import (
     confidence,
     data,
     learning,
+    members,
     mistakes,
     numbers,
     ranking,
@@ -27,6 +28,7 @@ from chordmixer.views.runs import Run
 FILE = "report.html"
 TITLES = {
     "scores": "Scores",
+    "members": "Members",
     "data": "Data",
     "training": "Training",
     "classes": "Confusion",
@@ -53,14 +55,15 @@ def page(run: Run) -> Html:
     name = short(run.folder.resolve().name, 80)
     first, *rest = verdict.headline(run)
     lead = join([tag("p", first, class_="lead"), *(tag("p", line) for line in rest)])
-    said = [*verdict.to_mind(run)]
-    mind = tag("aside", tag("h2", "To mind"), items(said), class_="mind") if said else ""
-    chapters = {"scores": scores.chapter(run), "data": data.chapter(run), "training": learning.chapter(run)}
+    said = [*verdict.warnings(run)]
+    warned = tag("aside", tag("h2", "Warnings"), items(said), class_="mind") if said else ""
+    chapters = {"scores": scores.chapter(run)} | ({"members": members.chapter(run)} if run.ensemble else {})
+    chapters |= {"data": data.chapter(run)} | ({} if run.ensemble else {"training": learning.chapter(run)})
     chapters |= dict(_answers(run)) | {"settings": settings.chapter(run)}
     links = [tag("a", TITLES[key], href=f"#{key}") for key in chapters]
     contents = tag("nav", items(links), aria_label="Contents")
     foot = tag("footer", tag("p", f"Written by chordmixer {__version__}.", class_="quiet"))
-    body = tag("main", tag("h1", f"Report on {name}"), settings.made(run), lead, mind, contents, *chapters.values())
+    body = tag("main", tag("h1", f"Report on {name}"), settings.made(run), lead, warned, contents, *chapters.values())
     return document(f"Report on {name}", body, foot)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,10 +17,14 @@ from chordmixer.data.leakage import Leak
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import HUGE, Classification, MultiLabel, Regression
-from chordmixer.training import answers, provenance, run_folder
+from chordmixer.training import answers, delivery, ensemble, provenance, run_folder, trials
 from chordmixer.training.answers import Answers
+from chordmixer.training.delivery import Described
+from chordmixer.training.ensemble import Ensemble
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference
+from chordmixer.training.ladder import Step
+from chordmixer.training.trials import Trials
 from chordmixer.views import metrics
 
 T = TypeVar("T")
@@ -84,6 +88,16 @@ class Run:
     baselines: list[Scored]
     data: DataSeen | None
     provenance: Provenance | None = None
+    ladder: Sequence[Step] = ()
+    """From the baseline to the delivered answer, each with what it adds."""
+    delivered: Described | None = None
+    """How the answer is made of network and baseline; None: by the network alone."""
+    trials: Trials | None = None
+    ensemble: Ensemble | None = None
+    """Its members, where several networks answer together."""
+    held_out: Evaluation | None = None
+    """Of an ensemble: the records of training and validation, each answered by the member of the fold that held it
+    out, or the validation records that replicates share."""
 
     @staticmethod
     def load(folder: Path, unverified: bool = False) -> Run:
@@ -91,6 +105,7 @@ class Run:
         run_folder.check_all(folder, unverified)
         config = read_config(folder)
         known = Answers.load(folder) if (folder / answers.FILE).exists() else None
+        members = _checked(ensemble.read(folder))
         return Run(
             folder=folder,
             config=config,
@@ -102,6 +117,11 @@ class Run:
             baselines=_read(folder / "baselines.json", _baselines) or [],
             data=_read(folder / "data.json", _data),
             provenance=_read(folder / provenance.FILE, _provenance),
+            ladder=_read(folder / "baselines.json", _ladder) or (),
+            delivered=delivery.described(folder),
+            trials=trials.read(folder),
+            ensemble=members,
+            held_out=_read(folder / f"evaluation-{members.held_out}.json", evaluation_from) if members else None,
         )
 
     @property
@@ -145,6 +165,15 @@ def _read(path: Path, build: Callable[[Any], T]) -> T | None:
         return build(given)
     except ValueError as error:
         raise ValueError(f"{path} is not whole ({error}): use another copy, or make it again") from None
+
+
+def _checked(known: Ensemble | None) -> Ensemble | None:
+    """The same, once it is sure that members have scores that can be."""
+    for own in known.members if known else ():
+        for score in (own.validation, own.test):
+            for value in (score.value, score.low, score.high):
+                _check_score(known.metric if known else "", value)
+    return known
 
 
 def _own_target(config: Mapping[str, Any]) -> Regression | Classification | MultiLabel | None:
@@ -207,6 +236,14 @@ def _baselines(given: Mapping[str, Any]) -> list[Scored]:
             evaluation_from(row.get("evaluation", {})),
             typed(Difference | None, row.get("difference"), "difference", undefined=True),
         )
+        for row in rows
+    ]
+
+
+def _ladder(given: Mapping[str, Any]) -> list[Step]:
+    rows = typed(list[dict[str, Any]], given.get("ladder") or [], "ladder")
+    return [
+        Step(typed(str, row.get("name"), "name"), typed(Difference | None, row.get("gain"), "gain", undefined=True))
         for row in rows
     ]
 

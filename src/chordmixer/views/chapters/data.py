@@ -36,7 +36,7 @@ def chapter(run: Run) -> Html:
         return section("data", "Data", tag("p", said), shown)
     seen = run.data.inspection
     drawn = [*_pictures(seen)] if seen else []
-    return section("data", "Data", *_facts(run.data), figures(*drawn) if drawn else "", *_parts(run.data))
+    return section("data", "Data", *_facts(run.data), figures(*drawn) if drawn else "", *_parts(run, run.data))
 
 
 def _facts(data: DataSeen) -> Iterator[Html]:
@@ -124,13 +124,19 @@ def _targets(targets: TargetSummary) -> Html:
     )
 
 
-def _parts(data: DataSeen) -> Iterator[Html]:
+def _parts(run: Run, data: DataSeen) -> Iterator[Html]:
     """The split, and what it leaks."""
     sizes = {str(part): int(size) for part, size in (data.split.get("sizes") or {}).items()}
     if sizes:
         method = str(data.split.get("method", ""))
         yield tag("h3", "Split")
         yield tag("p", f"Records were shared out {METHODS.get(method, method)}.")
+        if run.ensemble and run.ensemble.kind == "folds":
+            yield tag(
+                "p",
+                f"Those of training and validation were divided together into {run.ensemble.size} folds in the same "
+                "way: each member validates on one of them and trains on the others.",
+            )
         total = max(sum(sizes.values()), 1)
         rows = [(part, f"{size:,}", f"{size / total:.1%}") for part, size in sizes.items()]
         yield table(("part", "records", "share"), rows, name="split")

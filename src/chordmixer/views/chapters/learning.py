@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.views import axes, charts, metrics
 from chordmixer.views.curves import grouped, smoothed
 from chordmixer.views.page import Html, figure, figures, section, table, tag
@@ -51,8 +52,17 @@ def _kept(run: Run, validation: Points) -> str:
         return f"{last:,} steps, without a validation."
     loss, step = min(known)
     best = f"the weights kept are those of step {step:,.0f}, where the validation loss was lowest ({loss:.4g})"
+    metric = run.test.headline if run.test else ""
+    scored = dict(_points(run, "validation", metric))
+    if isinstance(run.target, Classification | MultiLabel) and scored:
+        value, loss, step = max((scored.get(at, -math.inf), -own, at) for own, at in known)
+        best = (
+            f"the weights kept are those of step {step:,.0f}, where {metrics.name(metric)} on the validation records "
+            f"was highest ({metrics.number(value)}), and of several such the loss lowest ({-loss:.4g})"
+        )
     count = f"{len(validation):,} validation" + ("s" if len(validation) > 1 else "")
-    return f"{last:,} steps and {count}; {best}."
+    tried = f" Before that it {run.trials.line()}." if run.trials else ""
+    return f"{last:,} steps and {count}; {best}.{tried}"
 
 
 def _losses(training: Points, validation: Points) -> Html:

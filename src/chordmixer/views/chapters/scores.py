@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from chordmixer.training.baselines.fitting import CONSTANT
 from chordmixer.training.evaluation import Evaluation, LengthBin
 from chordmixer.training.intervals import Difference, Score
-from chordmixer.training.plain import CONSTANT
+from chordmixer.training.ladder import DELIVERED
 from chordmixer.views import axes, charts, metrics
 from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, table, tag
 from chordmixer.views.runs import Run
-from chordmixer.views.verdict import best_baseline
+from chordmixer.views.verdict import best_baseline, needed
 
 GUESSING = "one answer for all"
 APART = 0.13
@@ -31,8 +32,9 @@ def chapter(run: Run) -> Html:
     metric, best = run.test.headline, best_baseline(run.baselines, run.test.headline)
     drawn = [own for own in compared if not own[0].startswith(CONSTANT)]
     pair = [own for own in compared[1:] if best and own[1] is best.evaluation]
-    parts = [] if run.baselines else [tag("p", "The run has no baselines.json: plain baselines are not shown.")]
+    parts = [] if run.baselines else [tag("p", "The run has no baselines.json: baselines are not shown.")]
     parts += [_table(compared, run.test), _glossary(run, run.test)]
+    parts += [_ladder(run, compared)] if run.ladder else []
     guess = run.test.guessing.get(metric, math.nan)
     local = metrics.by_length(metric)
     less = {short(b.name, 40): b.difference for b in run.baselines}
@@ -61,6 +63,20 @@ def _table(compared: Sequence[Named], test: Evaluation) -> Html:
     return join([tag("p", caption), grid])
 
 
+def _ladder(run: Run, compared: Sequence[Named]) -> Html:
+    """From the baseline to the answer, with what each step adds and what that says of the data."""
+    assert run.test is not None, "it has scores"
+    metric, scores = run.test.headline, {name: evaluation.scores for name, evaluation in compared}
+    rows = []
+    for step in run.ladder:
+        own = run.test.scores if step.name == DELIVERED else scores.get(short(step.name, 40), {})
+        name = f"both together ({DELIVERED})" if step.name == DELIVERED else short(step.name, 40)
+        rows.append((name, metrics.cell(own.get(metric)), _less(step.gain)))
+    grid = table(("", metrics.name(metric), "adds to the row above"), rows, name="what each step adds")
+    said = " ".join(needed(run.ladder))
+    return join([tag("h3", "What the data need"), tag("p", said), grid])
+
+
 def _has_constant(compared: Sequence[Named]) -> bool:
     """Whether a baseline among them is a constant answer already."""
     return any(name.startswith(CONSTANT) for name, _ in compared)
@@ -72,7 +88,7 @@ def _best(name: str, evaluations: Sequence[Evaluation]) -> float:
 
 
 def _glossary(run: Run, test: Evaluation) -> Html:
-    methods = {"this model": f"the trained network ({test.encoder})."}
+    methods = {"this model": f"what the run answers ({short(test.encoder, 60)})."}
     methods |= {short(b.name, 40): short(b.sentence, 300) + "." for b in run.baselines}
     if not any(b.name.startswith(CONSTANT) for b in run.baselines):
         methods |= {GUESSING: "the best constant answer, chosen on the test part itself."}

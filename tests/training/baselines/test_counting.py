@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordmixer.training import counts
-from chordmixer.training.counts import Grams, gram_counts, kmer_frequencies
+from chordmixer.training.baselines import counting
+from chordmixer.training.baselines.counting import Grams, TfIdf, gram_counts, kmer_frequencies
 
 DNA = Grams(2, letters=4)
 records = st.lists(st.lists(st.integers(0, 4), max_size=12), min_size=1, max_size=6)
@@ -35,8 +35,8 @@ def test_chunks_do_not_matter(limits: tuple[int, int], monkeypatch: pytest.Monke
     rows = [chance.integers(0, 4, n).astype(np.uint8) for n in (5, 0, 30, 1, 8, 12, 12)]
     parts = {"training": np.arange(5), "test": np.array([6, 5])}
     dense, sparse = kmer_frequencies(rows, np.arange(7), DNA), gram_counts(rows, parts, DNA)
-    monkeypatch.setattr(counts, "TOKENS", limits[0])
-    monkeypatch.setattr(counts, "RECORDS", limits[1])
+    monkeypatch.setattr(counting, "TOKENS", limits[0])
+    monkeypatch.setattr(counting, "RECORDS", limits[1])
     assert (kmer_frequencies(rows, np.arange(7), DNA) == dense).all()
     again = gram_counts(rows, parts, DNA)
     assert all((again[part] != sparse[part]).nnz == 0 for part in parts)
@@ -62,9 +62,28 @@ def test_the_commonest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"acd", b"aef")]
     parts = {"training": np.arange(4)}
     assert gram_counts(texts, parts, Grams(1))["training"].shape[1] == 4
-    monkeypatch.setattr(counts, "ENTRIES", 6)
+    monkeypatch.setattr(counting, "ENTRIES", 6)
     kept = gram_counts(texts, parts, Grams(1))["training"]
     assert kept.shape[1] == 3 and kept.nnz == 6
+
+
+def test_several_lengths_stand_side_by_side() -> None:
+    """Each row has length one over all of them, and a record depends on no other."""
+    chance = np.random.default_rng(0)
+    rows = [chance.integers(0, 4, n).astype(np.uint8) for n in (5, 0, 30, 1, 8, 12, 12)]
+    both = TfIdf.fit(rows, (Grams(1, 4), Grams(2, 4)))
+    alone = [TfIdf.fit(rows, (Grams(k, 4),)) for k in (1, 2)]
+    assert both.width == sum(own.width for own in alone)
+    found = both(rows).toarray()
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1, 0, 1, float(found[3].any()), 1, 1, 1])
+    for row, expected in zip(rows, found, strict=True):
+        assert (both([row]).toarray()[0] == expected).all()
+
+
+def test_only_the_commonest_where_few_may_stay() -> None:
+    texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"acd", b"aef")]
+    assert sorted(TfIdf.fit(texts, (Grams(1),), most=2).rarity)[0] == 1
+    assert len(TfIdf.fit(texts, (Grams(1),), most=2).kept) == 2
 
 
 def test_nothing_to_count() -> None:

@@ -1,4 +1,4 @@
-"""Plain baselines of any task: those of files, and as much for records that a rule makes or a release holds."""
+"""Baselines of any task: those of files, and as much for records that a rule makes or a release holds."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from chordmixer.data.records import MadeRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.terminal import tell
-from chordmixer.training import outcome, plain_variants
-from chordmixer.training.counts import Grams, gram_counts
+from chordmixer.training import outcome
+from chordmixer.training.baselines import variant_baselines
+from chordmixer.training.baselines.candidates import SINGLE
+from chordmixer.training.baselines.counting import Grams, gram_counts
+from chordmixer.training.baselines.fitting import Baseline, fit_baselines, linear
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.outcome import LONG
-from chordmixer.training.plain import DENSE, Baseline, K, linear, plain_baselines, standardised
 
 KINDS = {"fragments": "dna", "listops": "operations", "retrieval": "text", "text": "text"}
 """What the tokens of a task are; of any other, which has real numbers, lengths and answers alone are looked at."""
 OWN: dict[str, Callable[[Path, Callable[[str], None], Path | str | None], list[Evaluation]]] = {
     "files": outcome.compare,
     "masking": outcome.compare,
-    "variants": plain_variants.compare,
+    "variants": variant_baselines.compare,
 }
 """Tasks that know their own."""
 TOKENS = 120_000_000
@@ -38,7 +40,7 @@ STEP = 1_000_000
 
 
 def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | str | None = None) -> list[Evaluation]:
-    """Score plain baselines on the test part of a run, by the model's own code; leaves baselines.json in its folder.
+    """Score baselines on the test part of a run, by the model's own code; leaves baselines.json in its folder.
 
     Where the training records have more than `TOKENS`, so many of them are drawn, and the baselines' names say it.
     """
@@ -52,7 +54,7 @@ def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | st
     chosen = {part: np.arange(len(records.lengths)) for part, records in parts.items()}
     chosen["training"] = sample(parts["training"].lengths, TOKENS)
     if sum(int(np.array(parts[part].lengths)[own].sum()) for part, own in chosen.items()) > LONG:
-        say("plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+        say("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
     read = {part: _read(parts[part], own, kind != "real") for part, own in chosen.items()}
     test, names = read["test"], [parts["test"].name(i) for i in chosen["test"].tolist()]
     stated = _stating(_baselines(read, target, kind), len(chosen["training"]), parts["training"])
@@ -105,7 +107,7 @@ def _baselines(read: Mapping[str, Part], target: Regression | Classification, ki
     sequences = [sequence for own in read.values() for sequence in own.sequences]
     lengths, targets = (np.concatenate([own[i] for own in read.values()]) for i in (1, 2))
     single = len(sequences) == len(lengths)
-    yield from plain_baselines(sequences if single else None, lengths, targets, parts, target, kind)
+    yield from fit_baselines(sequences if single else None, lengths, targets, parts, target, kind, single=True)
     if sequences and not single:
         yield in_common(sequences, {part: targets[own] for part, own in parts.items()}, parts, target)
 
@@ -117,7 +119,7 @@ def in_common(
     target: Regression | Classification,
 ) -> Baseline:
     """How alike the two texts of a pair are: pair i has the sequences 2i and 2i + 1."""
-    grams = Grams(K["text"][0])
+    grams = Grams(SINGLE["text"][0])
     both = {part: (2 * own[:, None] + [0, 1]).ravel() for part, own in parts.items()}
     alike: dict[str, Any] = {
         part: np.asarray(rows[::2].multiply(rows[1::2]).sum(axis=1)).reshape(-1, 1)
@@ -127,9 +129,7 @@ def in_common(
         f"logistic regression on the cosine between the two texts' hashed counts of {grams.k}-grams, weighted by how "
         "rare each is (TF-IDF)"
     )
-    return Baseline(
-        f"{grams.k}-grams in common", sentence, linear(standardised(alike), answers, target, DENSE).outputs
-    )
+    return linear(f"{grams.k}-grams in common", sentence, alike, answers, target)
 
 
 def _stating(baselines: Iterator[Baseline], used: int, training: Records) -> Iterator[Baseline]:

@@ -1,4 +1,4 @@
-"""Plain baselines for variants, on a run's own split: where a change is, what it is, what stands around it."""
+"""Baselines for variants, on a run's own split: where a change is, what it is, what stands around it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy import ndarray
 from chordmixer.data.alleles import Window
 from chordmixer.tasks.variants import VariantData, Variants
 from chordmixer.terminal import tell
+from chordmixer.training.baselines.choosing import regression
+from chordmixer.training.baselines.fitting import Baseline, linear, majority
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.outcome import write_baselines
-from chordmixer.training.plain import DENSE, Baseline, linear, majority, regression, standardised
 
 AROUND = 8
 """Letters on either side of a variant."""
@@ -47,7 +48,7 @@ def baselines(task: Variants) -> Iterator[Baseline]:
     """One after the other; each answers the test part in the model's layout."""
     data, parts = task.data, task.split.parts
     answers = {part: data.question.targets[own] for part, own in parts.items()}
-    yield majority(answers["training"], len(parts["test"]), task.target)
+    yield majority(answers, task.target)
 
     fit = regression(task.target)
     contexts = np.eye(max(1, len(data.contexts)))[data.context]
@@ -62,8 +63,8 @@ def baselines(task: Variants) -> Iterator[Baseline]:
             np.hstack([changes, _letters(data)]),
         ),
     ):
-        matrices = standardised({part: features[own] for part, own in parts.items()})
-        yield Baseline(name, sentence, linear(matrices, answers, task.target, DENSE).outputs)
+        matrices = {part: features[own] for part, own in parts.items()}
+        yield linear(name, sentence, matrices, answers, task.target)
 
 
 def kind(window: Window) -> str:

@@ -12,7 +12,7 @@ from chordmixer.models import ModelConfig
 from chordmixer.tasks.adding import AddingConfig
 from chordmixer.tasks.variants import Variants, VariantsConfig
 from chordmixer.training import Experiment, evaluation
-from chordmixer.training.plain_variants import compare, kind
+from chordmixer.training.baselines.variant_baselines import compare, kind
 
 
 @pytest.mark.parametrize("columns", [VariantColumns(label="CLASS", context="T"), VariantColumns(target="BETA")])

@@ -22,9 +22,10 @@ from chordmixer.tasks.lra.pathfinder import PathfinderConfig
 from chordmixer.tasks.lra.retrieval import RetrievalConfig
 from chordmixer.tasks.lra.text import TextConfig
 from chordmixer.tasks.targets import Classification
-from chordmixer.training import Evaluation, Experiment, plain_tasks
-from chordmixer.training.plain import LETTERS
-from chordmixer.training.plain_tasks import KINDS, compare, in_common, sample
+from chordmixer.training import Evaluation, Experiment
+from chordmixer.training.baselines import task_baselines
+from chordmixer.training.baselines.candidates import LETTERS
+from chordmixer.training.baselines.task_baselines import KINDS, compare, in_common, sample
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 WORDS = ["".join(random.Random(i).choices("abcdefghij", k=6)) for i in range(400)]
@@ -32,7 +33,7 @@ WORDS = ["".join(random.Random(i).choices("abcdefghij", k=6)) for i in range(400
 
 @pytest.fixture
 def configs(tmp_path: Path) -> dict[str, Any]:
-    """Small data of each task, in which something is to be found where a plain baseline could."""
+    """Small data of each task, in which something is to be found where a baseline could."""
     chance = random.Random(0)
     for name, letters in (("rich", "ACGTGC"), ("poor", "ACGTAT")):
         genomes = ["".join(chance.choices(letters, k=400)) for _ in range(12)]
@@ -105,19 +106,19 @@ def test_every_task(configs: dict[str, Any], tmp_path: Path, name: str, names: l
 
 
 def test_no_task_is_forgotten(configs: dict[str, Any]) -> None:
-    assert {*configs, *plain_tasks.OWN} == {*TASKS}
+    assert {*configs, *task_baselines.OWN} == {*TASKS}
     symbols = {name for name in configs if task_class(name).embedding == "tokens"}
     assert symbols == {*KINDS} and LETTERS["operations"] == ListOps.inputs
 
 
-def test_own_files_as_before(motifs: list[str], tmp_path: Path) -> None:
+def test_own_files_have_neighbours_besides(motifs: list[str], tmp_path: Path) -> None:
     names = [e.encoder for e in found("files", FilesConfig(tuple(motifs)), tmp_path / "run")]
-    assert names == ["majority class", "length alone", "8-mers"]
+    assert names[:2] == ["majority class", "length alone"] and "8-" in names[2] and names[3].startswith("neighbours")
 
 
 def test_a_sample_is_stated(configs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_tasks, "TOKENS", 1_000)
-    monkeypatch.setattr(plain_tasks, "LONG", 1_000)
+    monkeypatch.setattr(task_baselines, "TOKENS", 1_000)
+    monkeypatch.setattr(task_baselines, "LONG", 1_000)
     said: list[str] = []
     evaluations = found("listops", configs["listops"], tmp_path / "run", said)
     lengths = ListOps(configs["listops"]).records("training").lengths
@@ -125,9 +126,7 @@ def test_a_sample_is_stated(configs: dict[str, Any], tmp_path: Path, monkeypatch
     assert 15 < count < 60 and [e.encoder for e in evaluations][2] == f"2-grams ({count} records)"
     sentence = files.read_json(tmp_path / "run" / "baselines.json")["baselines"][2]["sentence"]
     assert sentence.endswith(f"all 225 2-grams, standardised, fitted on {count} of 60 training records")
-    assert said == [
-        "plain baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"
-    ]
+    assert said == ["baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"]
 
 
 def test_a_sample_is_of_all_and_always_the_same() -> None:

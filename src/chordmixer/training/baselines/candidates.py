@@ -1,0 +1,103 @@
+"""Features that baselines choose from, for each kind of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy import ndarray
+
+from chordmixer.training.baselines.counting import ENTRIES, Grams, TfIdf
+from chordmixer.training.baselines.features import Features, Frequencies, SeriesRows
+
+LETTERS = {"dna": 4, "operations": 15, "protein": 20}
+"""Of kinds that have few: the shares of all their k-mers are features, where these are not too many."""
+SINGLE = {"dna": (4, 6, 8, 10), "operations": (2,), "protein": (2, 3, 4), "text": (5,)}
+"""Lengths of k-mers where each is counted alone."""
+SETS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "dna": ((4,), (6,), (8,), (4, 6, 8), (6, 8, 10)),
+    "operations": ((2,),),
+    "protein": ((2,), (3,), (1, 2), (2, 3, 4), (3, 4, 5)),
+    "text": ((5,), (4, 5, 6)),
+}
+"""Lengths of k-mers that are counted together; of several, in one TF-IDF matrix."""
+COMPOSED = {"protein": (1,)}
+"""Lengths whose shares are taken together with the logarithm of the length."""
+NEAR = {"dna": 8, "protein": 3, "text": 4}
+"""K-mers of at least this length find nearest neighbours."""
+LONG = 40_000_000
+"""Training tokens beyond which each length is counted alone: several together cost as much as each of them."""
+FEW, ALL = 256, 4096
+"""K-mers whose shares are features: always, and where records are long enough to fill their table."""
+KINDS = (*SINGLE, "real")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Features that can be fitted."""
+
+    kind: str
+    k: tuple[int, ...] = ()
+    length: bool = False
+    dense: bool = False
+
+    @property
+    def neighbours(self) -> bool:
+        """Whether nearest neighbours are looked for: short k-mers, which all records share, say little of them."""
+        return not self.dense and self.kind in NEAR and min(self.k) >= NEAR[self.kind]
+
+    @property
+    def name(self) -> str:
+        """As in '6-, 8- and 10-mers'."""
+        if self.kind == "real":
+            return "series features"
+        noun = "mers" if self.kind in ("dna", "protein") else "grams"
+        if self.length:
+            return "composition and length"
+        *first, last = map(str, self.k)
+        return f"{', '.join(f'{k}-' for k in first)} and {last}-{noun}" if first else f"{last}-{noun}"
+
+    @property
+    def sentence(self) -> str:
+        """What is looked at."""
+        if self.kind == "real":
+            return "amplitudes, spectrum, autocorrelation and 84 fixed convolutions of each channel, standardised"
+        if self.length:
+            return f"the shares of the {LETTERS[self.kind]} letters and the logarithm of the length, standardised"
+        if self.dense:
+            return f"the frequencies of all {LETTERS[self.kind] ** self.k[0]:,} {self.name}, standardised"
+        return f"hashed counts of {self.name}, weighted by how rare each is (TF-IDF)"
+
+    def fit(self, training: Sequence[ndarray], room: int, most: int | None = None) -> tuple[Features, Any]:
+        """Features of training records, and their rows.
+
+        Sparse ones have at most `room` entries, and the `most` common features.
+        """
+        if self.kind == "real":
+            return SeriesRows.fit(training)
+        grams = [Grams(k, LETTERS.get(self.kind)) for k in self.k]
+        features: Features
+        if self.dense:
+            features = Frequencies.fit(training, grams, self.length)
+        else:
+            features = TfIdf.fit(training, grams, room, most)
+        return features, features(training)
+
+
+def candidates(kind: str, records: int, tokens: int, k: int = 0, single: bool = False) -> Iterator[Candidate]:
+    """All for a kind of tokens, of so many training records and tokens.
+
+    >>> [own.name for own in candidates("text", 100, 1000)]
+    ['5-grams', '4-, 5- and 6-grams']
+    """
+    if kind == "real":
+        yield Candidate(kind)
+        return
+    alone = tuple((own,) for own in SINGLE[kind])
+    for own in ((k,),) if k else alone if single or tokens > LONG else SETS[kind]:
+        size = LETTERS[kind] ** own[0] if len(own) == 1 and kind in LETTERS else ALL + 1
+        filled = size <= min(ALL, tokens / max(records, 1)) and size * records <= ENTRIES
+        yield Candidate(kind, own, dense=size <= FEW or filled)
+    if kind in COMPOSED and not (k or single):
+        yield Candidate(kind, COMPOSED[kind], length=True, dense=True)

@@ -1,0 +1,188 @@
+"""Fits candidates on the training part; the validation part chooses among them and calibrates their log-odds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy import ndarray
+
+from chordmixer.tasks.targets import Classification, Regression
+from chordmixer.training.baselines.candidates import Candidate
+from chordmixer.training.baselines.counting import ENTRIES, TfIdf
+from chordmixer.training.baselines.features import Features
+from chordmixer.training.baselines.kernel import RECORDS, fit_kernel
+from chordmixer.training.baselines.linear import ABSENT, AnyTarget, Linear, as_outputs, fit_linear, unweighting
+from chordmixer.training.baselines.neighbours import ENTRIES as STORED
+from chordmixer.training.baselines.neighbours import NEAREST, Neighbours
+from chordmixer.training.baselines.stored import Member
+from chordmixer.training.calibration import temperature
+
+DENSE = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+SPARSE = (1.0, 10.0, 100.0, 1e3, 1e4)
+"""Strengths to choose from, as scikit-learn's C: of standardised features, and of rows of length one."""
+SHARPNESS = (10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+"""Of neighbours and of centroids."""
+WEIGHTS = 1_000_000
+"""Of a linear model, at most: with more outputs it has fewer features, the commonest."""
+WORK = 200_000_000
+"""Entries of the training matrix times outputs up to which logistic regression is fitted; beyond, class centroids."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Sequences and answers of the training and the validation part."""
+
+    training: Sequence[ndarray]
+    validation: Sequence[ndarray]
+    answers: dict[str, ndarray]
+    """By part."""
+    target: AnyTarget
+
+    @property
+    def room(self) -> int:
+        """Entries of a sparse training matrix, at most."""
+        return ENTRIES * len(self.training) // (len(self.training) + len(self.validation))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A fitted candidate."""
+
+    candidate: Candidate
+    member: Member
+    scores: ndarray
+    """Of the validation part."""
+    outputs: ndarray
+    """The same as outputs."""
+    loss: float
+    how: str
+    """The model in words."""
+
+    @property
+    def near(self) -> bool:
+        return isinstance(self.member.model, Neighbours)
+
+
+def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
+    """The best linear model and, where the training part is small enough to keep, the best neighbours."""
+    best: dict[bool, Choice] = {}
+    for candidate in candidates:
+        for choice in _tried(candidate, data, neighbours):
+            if choice.near not in best or choice.loss < best[choice.near].loss:
+                best[choice.near] = choice
+    return [best[near] for near in sorted(best)]
+
+
+def loss_of(outputs: ndarray, answers: ndarray, target: AnyTarget) -> float:
+    """The mean of the target's own loss."""
+    return float(target.losses(torch.from_numpy(outputs), torch.from_numpy(answers)).mean())
+
+
+def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choice]:
+    features, rows = candidate.fit(data.training, data.room)
+    most = WEIGHTS // data.target.outputs
+    if not isinstance(features, TfIdf):
+        yield from _linear(candidate, features, rows, data, DENSE)
+        if isinstance(data.target, Regression) and len(rows) <= RECORDS:
+            yield from _kernel(candidate, features, rows, data, data.target)
+        return
+    if neighbours and candidate.neighbours and rows.nnz <= STORED:
+        yield _neighbours(candidate, features, rows, data)
+    if features.width > most:
+        features, rows = candidate.fit(data.training, data.room, most)
+    yield from _linear(candidate, features, rows, data, SPARSE)
+
+
+def _linear(
+    candidate: Candidate, features: Features, rows: Any, data: Data, strengths: Sequence[float]
+) -> Iterator[Choice]:
+    """Models from weak to strong, until the validation loss rises."""
+    target, answers = data.target, data.answers
+    held = features(data.validation)
+    work = (rows.nnz if hasattr(rows, "nnz") else rows.size) * target.outputs
+    if isinstance(target, Classification) and work > WORK:
+        models, how = _centroids(rows, answers["training"], target), "similarity to the mean of each class, by"
+    else:
+        models = fit_linear(rows, answers["training"], target, strengths)
+        how = f"{regression(target)} on"
+    lowest = np.inf
+    with one_thread():
+        for model in models:
+            model = _calibrated(model, model.scores(held, target), data)
+            choice = _choice(candidate, Member(features, model), model.scores(held, target), data, how)
+            yield choice
+            if choice.loss > lowest:
+                return
+            lowest = choice.loss
+
+
+def _kernel(
+    candidate: Candidate, features: Features, rows: ndarray, data: Data, target: Regression
+) -> Iterator[Choice]:
+    held = features(data.validation)
+    for model in fit_kernel(rows, data.answers["training"], target):
+        how = "kernel ridge regression on"
+        yield _choice(candidate, Member(features, model), model.scores(held, target), data, how)
+
+
+def _neighbours(candidate: Candidate, features: TfIdf, rows: Any, data: Data) -> Choice:
+    """Of the sharpness with the lowest validation loss."""
+    target, found = data.target, []
+    first = Neighbours.fit(rows, data.answers["training"], target, SHARPNESS[0])
+    near = first.nearest(features(data.validation))
+    how = f"the answers of the {NEAREST} nearest training records by"
+    for sharpness in SHARPNESS:
+        model = first.sharpened(sharpness)
+        model = _calibrated(model, model.voted(*near, target), data)
+        found.append(_choice(candidate, Member(features, model), model.voted(*near, target), data, how))
+    return min(found, key=lambda own: own.loss)
+
+
+def _choice(candidate: Candidate, member: Member, scores: ndarray, data: Data, how: str) -> Choice:
+    outputs = as_outputs(scores, data.target)
+    loss = loss_of(outputs, data.answers["validation"], data.target)
+    return Choice(candidate, member, scores, outputs, loss, f"{how} {candidate.sentence}")
+
+
+def _calibrated(model: Any, scores: ndarray, data: Data) -> Any:
+    """With the temperature that suits the validation part; numbers have none."""
+    target, answers = data.target, data.answers["validation"]
+    if isinstance(target, Regression):
+        return model
+    outputs = as_outputs(scores, target) + unweighting(target)
+    known = np.ones(len(answers), bool)
+    if isinstance(target, Classification):  # a class that training has not is no matter of temperature
+        known = np.isin(answers, data.answers["training"])
+    return model.cooled(temperature(outputs[known], answers[known]), target) if known.any() else model
+
+
+def _centroids(rows: Any, answers: ndarray, target: Classification) -> Iterator[Linear]:
+    """The mean row of each class, of length one, sharpened more and more: no steps, so for any number of classes."""
+    from scipy.sparse import csr_matrix
+
+    shape = target.outputs, len(answers)
+    member = csr_matrix((np.ones(len(answers), np.float32), (answers, np.arange(len(answers)))), shape)
+    sums = member @ csr_matrix(rows)
+    length = np.sqrt(np.asarray(sums.multiply(sums).sum(axis=1))).ravel()
+    offset = np.where(np.bincount(answers, minlength=target.outputs) > 0, 0, ABSENT).astype(np.float32)
+    means = (sums.toarray() / np.maximum(length, 1e-9)[:, None]).T
+    for sharpness in SHARPNESS:
+        yield Linear((sharpness * means).astype(np.float32), offset)
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """For products so small that they wait longer for a second thread than it saves."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
+
+
+def regression(target: AnyTarget) -> str:
+    """What a linear model for it is called."""
+    return "ridge regression" if isinstance(target, Regression) else "logistic regression"

@@ -1,0 +1,209 @@
+"""Linear models on rows of features: logistic regression of classes and labels, ridge regression of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+
+AnyTarget = Regression | Classification | MultiLabel
+
+NEVER = 1e-12
+"""The probability of a class that no training record has."""
+WORK = 50_000_000
+"""Records times outputs times steps, at most, on standardised features: with a thousand classes steps are fewer."""
+ABSENT, CERTAIN = -1e4, 20.0
+"""Its score, and the log-odds of a label that all training records have."""
+STEPS, DENSE_STEPS, SMALL = 15, 60, 1e-6
+"""Of the solver: steps at most on sparse and on standardised features, and the relative gain at which it ends."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Scores that are sums of weighted features."""
+
+    weights: ndarray
+    """Shape (features, outputs), float32."""
+    offset: ndarray
+    """Shape (outputs,), float32."""
+
+    def scores(self, rows: Any, target: AnyTarget) -> ndarray:
+        """In the model's layout, class weights included, before `as_outputs`."""
+        from scipy.sparse import csr_matrix
+
+        # scipy adds up a row in the order of its columns, whatever rows stand beside it; BLAS does not
+        return np.asarray(csr_matrix(rows, dtype=np.float64) @ self.weights.astype(np.float64)) + self.offset
+
+    @cached_property
+    def certain(self) -> ndarray:
+        """Which outputs no training record leaves open."""
+        return (self.weights == 0).all(axis=0) & (np.abs(self.offset) >= CERTAIN)
+
+    def cooled(self, temperature: float, target: AnyTarget) -> Linear:
+        """With the log-odds, class weights taken back, divided by a temperature."""
+        extra = -unweighting(target)
+        offset = np.where(self.certain, self.offset, (self.offset - extra) / temperature + extra)
+        return Linear((self.weights / temperature).astype(np.float32), offset.astype(np.float32))
+
+
+def as_outputs(scores: ndarray, target: AnyTarget) -> ndarray:
+    """Scores as a model's outputs: log-probabilities of classes, log-odds of labels, or a number.
+
+    >>> as_outputs(np.zeros((1, 2)), Classification(["a", "b"], [0, 1])).round(3).tolist()
+    [[-0.6930000185966492, -0.6930000185966492]]
+    """
+    if isinstance(target, Classification):
+        top = scores.max(axis=1, keepdims=True)
+        total = np.log(np.exp(scores - top).sum(axis=1, keepdims=True))
+        scores = np.maximum(scores - top - total, np.log(NEVER))
+    return scores.astype(np.float32)
+
+
+def fit_linear(rows: Any, answers: ndarray, target: AnyTarget, strengths: Sequence[float]) -> Iterator[Linear]:
+    """A model for each strength (scikit-learn's C), in their order; each starts where the last one ended."""
+    if isinstance(target, Regression):
+        for strength in strengths:
+            yield _ridge(rows, answers, target, strength)
+        return
+    problem = _Problem.of(rows, answers, target)
+    start = np.zeros((rows.shape[1] + 1, len(problem.columns)))
+    for strength in strengths:
+        if len(problem.columns):
+            start = problem.solved(strength, start)
+        yield _placed(start, problem.columns, answers, target)
+
+
+def _ridge(rows: Any, answers: ndarray, target: Regression, strength: float) -> Linear:
+    from sklearn.linear_model import Ridge
+
+    model = Ridge(alpha=1 / strength).fit(rows, target.standardised(answers))
+    return Linear(np.reshape(model.coef_, (-1, 1)).astype(np.float32), np.array([model.intercept_], np.float32))
+
+
+def _asked(answers: ndarray, target: Classification | MultiLabel) -> tuple[ndarray, ndarray, ndarray, bool]:
+    """Outputs that need a fit; for each record what it has of them and how it weighs; and whether these exclude
+    each other. Two classes are one yes or no."""
+    if isinstance(target, Classification):
+        known = np.unique(answers)
+        own = target.weights.numpy().astype(np.float64)[answers][:, None]
+        if len(known) <= 2:
+            known = known[1:]
+        return known, (answers[:, None] == known).astype(np.float64), own, len(known) > 1
+    hits = (answers > 0.5).astype(np.float64)
+    columns = np.flatnonzero((hits.min(axis=0) == 0) & (hits.max(axis=0) == 1))
+    positive, negative = target.positive.numpy()[columns], target.negative.numpy()[columns]
+    hits = hits[:, columns]
+    return columns, hits, np.where(hits > 0, positive, negative).astype(np.float64), False
+
+
+def _placed(fitted: ndarray, columns: ndarray, answers: ndarray, target: Classification | MultiLabel) -> Linear:
+    """What was fitted, in its place among all outputs; the others are certain."""
+    weights = np.zeros((len(fitted) - 1, target.outputs), np.float32)
+    if isinstance(target, Classification):
+        offset = np.full(target.outputs, ABSENT, np.float32)
+        offset[np.unique(answers)] = 0
+    else:
+        offset = np.where(answers.max(axis=0) > 0.5, CERTAIN, -CERTAIN).astype(np.float32)
+    weights[:, columns], offset[columns] = fitted[:-1], fitted[-1]
+    return Linear(weights, offset)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A logistic regression, before its strength is chosen."""
+
+    rows: Any
+    turned: Any
+    """The rows as columns."""
+    columns: ndarray
+    """Outputs that need a fit."""
+    hits: ndarray
+    """What each record has of them."""
+    weights: ndarray
+    """How each record weighs."""
+    softmax: bool
+    """Whether they exclude each other."""
+
+    @classmethod
+    def of(cls, rows: Any, answers: ndarray, target: Classification | MultiLabel) -> _Problem:
+        from scipy.sparse import issparse
+
+        return cls(rows, rows.T.tocsr() if issparse(rows) else rows.T, *_asked(answers, target))
+
+    @cached_property
+    def curvature(self) -> ndarray:
+        return _curvature(self.rows, self.hits, self.weights) / self.total
+
+    @cached_property
+    def total(self) -> float:
+        """Weight of all records."""
+        sums = np.broadcast_to(self.weights, self.hits.shape).sum()
+        return float(sums / (1 if self.softmax else self.hits.shape[1]))
+
+    def solved(self, strength: float, start: ndarray) -> ndarray:
+        """Weights, the last row of them the offset, of a low penalised log loss: some steps of L-BFGS.
+
+        Each weight is measured in units of its own curvature: common and rare features then need the same steps, and
+        ten of them do what a hundred do without.
+        """
+        from scipy.optimize import minimize
+        from scipy.sparse import issparse
+
+        penalty = 1 / (strength * self.total)
+        unit = 1 / np.sqrt(self.curvature + penalty)
+
+        def loss(flat: ndarray) -> tuple[float, ndarray]:
+            value, slope = self._loss(unit * flat.reshape(start.shape), penalty)
+            return value, (unit * slope).ravel()
+
+        steps = STEPS if issparse(self.rows) else max(5, min(DENSE_STEPS, WORK // self.hits.size))
+        options = {"maxiter": steps, "gtol": 0.0, "ftol": SMALL, "maxcor": 6}
+        found = minimize(loss, (start / unit).ravel(), jac=True, method="L-BFGS-B", options=options)
+        return np.asarray(unit * found.x.reshape(start.shape))
+
+    def _loss(self, own: ndarray, penalty: float) -> tuple[float, ndarray]:
+        odds = np.asarray(self.rows @ own[:-1].astype(np.float32), dtype=np.float64) + own[-1]
+        losses, errors = _softmax_loss(odds, self.hits) if self.softmax else _sigmoid_loss(odds, self.hits)
+        errors = self.weights * errors / self.total
+        slope = np.empty_like(own)
+        slope[:-1] = self.turned @ errors.astype(np.float32) + penalty * own[:-1]
+        slope[-1] = errors.sum(axis=0)
+        return float((self.weights * losses).sum() / self.total + penalty / 2 * (own[:-1] ** 2).sum()), slope
+
+
+def _curvature(rows: Any, hits: ndarray, weights: ndarray) -> ndarray:
+    """Of the log loss by each weight, about, and by the offset."""
+    from scipy.sparse import csr_matrix, issparse
+
+    heavy = np.broadcast_to(weights, hits.shape).mean(axis=1)
+    own = rows if issparse(rows) else csr_matrix(rows)
+    squares = heavy[np.repeat(np.arange(own.shape[0]), np.diff(own.indptr))] * own.data.astype(np.float64) ** 2
+    columns = np.bincount(own.indices, weights=squares, minlength=own.shape[1])
+    shares = hits.mean(axis=0)
+    return np.asarray(np.append(columns, heavy.sum())[:, None] * (shares * (1 - shares) + 0.02))
+
+
+def _softmax_loss(odds: ndarray, hits: ndarray) -> tuple[ndarray, ndarray]:
+    """A column of log losses, and their slope by the odds."""
+    top = odds.max(axis=1, keepdims=True)
+    shares = np.exp(odds - top)
+    total = shares.sum(axis=1, keepdims=True)
+    losses = top + np.log(total) - (odds * hits).sum(axis=1, keepdims=True)
+    return losses, shares / total - hits
+
+
+def _sigmoid_loss(odds: ndarray, hits: ndarray) -> tuple[ndarray, ndarray]:
+    losses = np.logaddexp(0, odds) - odds * hits
+    return losses, np.exp(-np.logaddexp(0, -odds)) - hits
+
+
+def unweighting(target: AnyTarget) -> ndarray:
+    """What `unweighted` adds to outputs."""
+    nothing = np.zeros(target.outputs)
+    return nothing if isinstance(target, Regression) else np.asarray(target.unweighted(nothing))

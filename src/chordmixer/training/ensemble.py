@@ -1,0 +1,170 @@
+"""Several networks that answer together: those of the folds of a cross-validation, or of several seeds.
+
+Each member is a run like any other, in RUN/members/0, 1 and so on. RUN/ensemble.json says how many there are and how
+good each is; RUN/config.json is that of all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer import files
+from chordmixer.config import check_numbers, from_dict
+from chordmixer.data.splits import MOST_FOLDS
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.combination import as_odds, as_outputs
+from chordmixer.training.experiment import Experiment
+from chordmixer.training.intervals import Score
+from chordmixer.training.run_folder import CONFIG
+
+FILE, FOLDER = "ensemble.json", "members"
+FORMAT = 1
+CROSSED = "cross-validation"
+"""What the records of training and validation are called where each is answered by the member that held it out."""
+
+Kind = Literal["folds", "replicates"]
+Answered = Regression | Classification | MultiLabel
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member that is trained, and its scores by the headline metric."""
+
+    number: int
+    """Of its folder."""
+    answers: str
+    """What answers: its network, its baseline, or both."""
+    validation: Score
+    test: Score
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The ensemble.json of a run folder."""
+
+    kind: Kind
+    size: int
+    """How many members there are once all are trained."""
+    baselines: bool
+    """Whether each has its baselines."""
+    metric: str
+    """The headline metric."""
+    members: tuple[Member, ...] = ()
+    """Those that are trained."""
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        check_numbers(self, size=(2, MOST_FOLDS), format=(FORMAT, FORMAT))
+        if len(self.members) > self.size or any(own.number != k for k, own in enumerate(self.members)):
+            raise ValueError(f"members are not numbered 0 to {self.size - 1}")
+
+    @property
+    def whole(self) -> bool:
+        return len(self.members) == self.size
+
+    @property
+    def held_out(self) -> str:
+        """The part whose records the members did not train on, all members together."""
+        return CROSSED if self.kind == "folds" else "validation"
+
+    @property
+    def title(self) -> str:
+        return f"mean of {self.size} members"
+
+    def spread(self, part: Literal["validation", "test"]) -> tuple[float, float]:
+        """Mean and standard deviation over the members that are trained; NaN of fewer than two.
+
+        >>> rows = [Member(k, "network", Score(value), Score(0.5)) for k, value in enumerate((0.8, 0.9))]
+        >>> mean, deviation = Ensemble("folds", 2, True, "roc_auc", tuple(rows)).spread("validation")
+        >>> round(mean, 3), round(deviation, 3)
+        (0.85, 0.071)
+        """
+        values = np.array([getattr(own, part).value for own in self.members])
+        if len(values) < 2:
+            return math.nan, math.nan
+        return float(values.mean()), float(values.std(ddof=1))
+
+
+def of(experiment: Experiment) -> tuple[Kind, int] | None:
+    """What kind of ensemble an experiment is of, and how many members it has; None: it is of one network."""
+    split: Any = getattr(experiment.data, "split", None)
+    folds = split.folds if split is not None and split.fold is None else 0
+    replicates = experiment.training.replicates
+    if not folds and not replicates:
+        return None
+    if folds and replicates:
+        raise ValueError(f"--folds {folds} and --replicates {replicates} are two ways to choose members: give one")
+    option = "--folds" if folds else "--replicates"
+    if experiment.task != "files":
+        raise ValueError(f"{option} is for files with labels, and this is a run of {experiment.task}: leave it out")
+    return ("folds", folds) if folds else ("replicates", replicates)
+
+
+def member(experiment: Experiment, number: int) -> Experiment:
+    """The experiment of one member."""
+    if not experiment.training.replicates:
+        return replace(experiment, data=replace(experiment.data, split=replace(experiment.data.split, fold=number)))
+    own = replace(experiment.training, replicates=0, seed=experiment.training.seed + number)
+    return replace(experiment, training=own)
+
+
+def folder_of(run: Path, number: int) -> Path:
+    return run / FOLDER / str(number)
+
+
+def read(run: Path) -> Ensemble | None:
+    """The ensemble.json of a run folder, checked by its manifest; None where it is a run of one network."""
+    path, recorded = run / FILE, files.recorded(run)
+    if not path.exists() and FILE not in recorded:
+        return None
+    if not {FILE, CONFIG}.isdisjoint(recorded):
+        files.verify(run, [FILE])
+    try:
+        return from_dict(Ensemble, files.read_json(path), FILE, undefined=True)
+    except ValueError as error:
+        raise ValueError(f"{path} is not whole ({error}): use another copy") from None
+
+
+def finished(run: Path) -> Ensemble | None:
+    """The same, unless members are still to be trained."""
+    known = read(run)
+    if known is not None and not known.whole:
+        raise ValueError(
+            f"{run} has {len(known.members)} of {known.size} members: go on with chordmixer train --resume "
+            f"{shlex.quote(str(run))}"
+        )
+    return known
+
+
+def refuse(run: Path, what: str) -> None:
+    """Refuse the folder of an ensemble where one network is needed."""
+    if (known := read(run)) is not None:
+        raise ValueError(f"{run} has {known.size} networks, and {what} takes one: give a member, {folder_of(run, 0)}")
+
+
+def mean(target: Answered, answered: Sequence[tuple[Answered, ndarray]]) -> ndarray:
+    """The mean over members, in the layout that `target` has: of numbers, or of log-odds without class weights.
+
+    Each member has a target of its own, since folds differ in class counts and in the mean of their numbers.
+
+    >>> one, other = Regression(mean=10.0, scale=2.0), Regression(mean=20.0, scale=1.0)
+    >>> mean(Regression(), [(one, np.array([[1.0]])), (other, np.array([[-4.0]]))]).tolist()
+    [[14.0]]
+    """
+    rows = [_plain(own, outputs.astype(np.float64)) for own, outputs in answered]
+    total = np.mean(rows, axis=0)
+    if isinstance(target, Regression):
+        return np.asarray(target.standardised(total), np.float32)
+    return as_outputs(target, total).astype(np.float32)
+
+
+def _plain(target: Answered, outputs: ndarray) -> ndarray:
+    return target.values(outputs)[:, None] if isinstance(target, Regression) else as_odds(target, outputs)

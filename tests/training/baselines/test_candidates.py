@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import numpy as np
+
+from chordmixer.training.baselines.candidates import LONG, Candidate, candidates
+from chordmixer.training.baselines.features import Frequencies
+
+
+def test_all_kmers_are_counted_where_records_can_fill_their_table() -> None:
+    """Shares of 4,096 6-mers say something of records of that length, and take no more memory than is set aside."""
+    dense = [
+        next(candidates("dna", records, records * length, k=6)).dense
+        for records, length in ((100, 5_000), (100, 4_000), (9_000, 5_000), (10_000, 5_000))
+    ]
+    assert dense == [True, False, True, False]
+    assert next(candidates("dna", 10**6, 10**7)).dense  # 256 4-mers always
+
+
+def test_much_data_has_lengths_counted_alone() -> None:
+    assert [own.k for own in candidates("dna", 10, LONG + 1)] == [(4,), (6,), (8,), (10,)]
+    assert max(len(own.k) for own in candidates("dna", 10, LONG)) == 3
+    assert [own.k for own in candidates("protein", 10, 1000, single=True)] == [(2,), (3,), (4,)]
+
+
+def test_short_kmers_find_no_neighbours() -> None:
+    near = {own.name: own.neighbours for own in candidates("dna", 10, 1000)}
+    assert [name for name, found in near.items() if found] == ["8-mers"] and len(near) == 5
+
+
+def test_composition_is_fitted_with_the_length() -> None:
+    proteins = [np.arange(n, dtype=np.uint8) % 20 for n in (5, 30, 400)]
+    features, rows = Candidate("protein", (1,), length=True, dense=True).fit(proteins, room=100)
+    assert isinstance(features, Frequencies) and features.width == 21
+    assert (np.diff(rows[:, 20]) > 0).all() and (features(proteins) == rows).all()

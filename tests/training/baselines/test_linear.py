@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.baselines import linear
+from chordmixer.training.baselines.linear import Linear, as_outputs, fit_linear
+
+CHANCE = np.random.default_rng(0)
+ROWS = CHANCE.normal(size=(300, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_scikit_learn_finds_the_same(classes: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the steps to get there: the same penalty, class weights and offset."""
+    from sklearn.linear_model import LogisticRegression
+
+    monkeypatch.setattr(linear, "STEPS", 300)
+    monkeypatch.setattr(linear, "DENSE_STEPS", 300)
+    monkeypatch.setattr(linear, "SMALL", 1e-13)
+    odds = ROWS @ np.random.default_rng(1).normal(size=(6, classes)) + np.arange(classes)
+    answers = (odds + np.random.default_rng(2).gumbel(size=odds.shape)).argmax(axis=1)
+    target = Classification([str(k) for k in range(classes)], answers)
+    rows = csr_matrix(ROWS) if sparse else ROWS
+    *_, own = fit_linear(rows, answers, target, (0.01, 0.5))
+    weights = dict(enumerate(target.weights.tolist()))
+    known = LogisticRegression(C=0.5, class_weight=weights, tol=1e-9, max_iter=1000).fit(ROWS, answers)
+    outputs = as_outputs(own.scores(rows, target), target)
+    assert np.abs(np.exp(outputs) - known.predict_proba(ROWS)).max() < 1e-3
+
+
+def test_labels_at_once_are_those_of_each_alone() -> None:
+    answers = (ROWS[:, :3] + CHANCE.normal(size=(300, 3)) > 0.5).astype(np.float32)
+    both = MultiLabel.of(["a", "b", "c"], answers)
+    *_, together = fit_linear(ROWS, answers, both, (0.1,))
+    for k in range(3):
+        *_, alone = fit_linear(ROWS, answers[:, k : k + 1], MultiLabel.of(["x"], answers[:, k : k + 1]), (0.1,))
+        assert together.weights[:, k] == pytest.approx(alone.weights[:, 0], abs=0.02)
+
+
+def test_a_temperature_divides_the_odds_without_class_weights() -> None:
+    target = Classification.of_counts(["a", "b", "c"], [1, 2, 30])
+    model = Linear(ROWS[:6, :3].copy(), np.array([0.1, -1, 2], np.float32))
+    before, after = (target.unweighted(m.scores(ROWS, target)) for m in (model, model.cooled(2.0, target)))
+    assert after == pytest.approx(before / 2, abs=1e-5)
+
+
+def test_a_row_depends_on_its_record_alone() -> None:
+    target = Regression()
+    model = next(fit_linear(ROWS, ROWS[:, 0], target, (1.0,)))
+    every = model.scores(ROWS, target)
+    assert all((model.scores(ROWS[i : i + 1], target) == every[i]).all() for i in range(0, 300, 7))

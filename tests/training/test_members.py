@@ -1,0 +1,221 @@
+"""Ensembles from end to end: members are ordinary runs, their mean is scored, and a kill costs nothing but time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.recipes import files as recipe
+from chordmixer.tasks.files import FilesConfig
+from chordmixer.training import Experiment, ensemble, evaluate, evaluation, train
+from chordmixer.training.answers import Answers
+from chordmixer.training.calibration import temperature
+from chordmixer.training.evaluation import Predictions
+from chordmixer.views.report import write_report
+from chordmixer.views.runs import Run
+
+Command = Callable[..., tuple[int, str, str]]
+
+SETTINGS = (
+    "training.steps=4",
+    "training.trial=0",
+    "training.checkpoint_every=2",
+    "model.network.track_size=4",
+    "model.network.hidden=8",
+    "model.stem.layers=1",
+    "model.words.bits=8",
+    "training.device=cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def kills() -> ModuleType:
+    spec = spec_from_file_location("kills", Path(__file__).parents[2] / "benchmarks" / "kills.py")
+    assert spec and spec.loader
+    sys.modules["kills"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def command(kills: ModuleType, motifs: list[str]) -> list[str]:
+    return list(kills.words(SETTINGS, "train", *motifs, "--folds", "2", "--group", "header:gene"))
+
+
+@pytest.fixture(scope="module")
+def folds(kills: ModuleType, command: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A run of two folds with baselines that nothing disturbed, only to be read, and how often it wrote."""
+    folder = tmp_path_factory.mktemp("folds") / "run"
+    child = kills.start(folder, command=command)
+    said, errors = child.communicate(timeout=300)
+    assert (child.returncode, errors) == (0, ""), errors
+    return folder, int(said.split()[-1])
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All files but those that say when, and pictures."""
+    known: dict[str, Any] = {}
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        if path.name in ("run.json", ".lock", "report.html") or path.suffix == ".png":
+            continue
+        known[name] = path.read_bytes()
+        if path.name == "manifest.json":
+            known[name] = {k: v for k, v in json.loads(known[name]).items() if k != "run.json"}
+    return known
+
+
+def of_members(run: Path, part: str) -> list[tuple[Any, Predictions]]:
+    name = "predictions.parquet" if part == "test" else f"predictions-{part}.parquet"
+    folders = [ensemble.folder_of(run, k) for k in range(2)]
+    return [(Answers.load(own).target, Predictions.read(own / name)) for own in folders]
+
+
+def test_what_a_run_of_folds_leaves(folds: tuple[Path, int]) -> None:
+    run, _ = folds
+    known = ensemble.finished(run)
+    assert known is not None and (known.kind, known.size, known.metric) == ("folds", 2, "roc_auc")
+    experiment = Experiment.load(run)
+    assert (experiment.data.split.folds, experiment.data.split.fold) == (2, None)
+    recorded = {*files.recorded(run)}
+    files.verify(run, recorded)
+    assert {"config.json", "ensemble.json", "labels.json", "tokenizer.json", "data.json", "run.json"} <= recorded
+    assert {"evaluation-cross-validation.json", "predictions-cross-validation.parquet"} <= recorded
+    assert {"evaluation-test.json", "predictions.parquet", "baselines.json", "seen.safetensors"} <= recorded
+    for number, own in enumerate(known.members):
+        folder = ensemble.folder_of(run, number)
+        assert Experiment.load(folder).data.split.fold == number
+        scored = files.read_json(folder / "evaluation-validation.json")["scores"]["roc_auc"]
+        assert own.validation.value == scored["value"] and (folder / "combination.json").exists()
+    rows = {row["name"]: row for row in files.read_json(run / "baselines.json")["baselines"]}
+    first = files.read_json(ensemble.folder_of(run, 0) / "baselines.json")["baselines"]
+    assert {*rows} == {row["name"] for row in first} - {"network alone"}
+    for row in first:
+        if row["name"] in rows:
+            before, now = (r["evaluation"]["scores"]["roc_auc"]["value"] for r in (row, rows[row["name"]]))
+            assert now == pytest.approx(before) and rows[row["name"]]["difference"] is not None
+
+
+def test_scores_are_of_the_mean_and_of_folds_held_out(folds: tuple[Path, int]) -> None:
+    run, _ = folds
+    target: Any = Answers.load(run).target
+    members = of_members(run, "test")
+    test = Predictions.read(run / "predictions.parquet")
+    odds = np.mean([t.unweighted(own.outputs) for t, own in members], axis=0)
+    np.testing.assert_allclose(np.diff(target.unweighted(test.outputs)), np.diff(odds), atol=1e-4)
+    assert all(own.same_records(test) for _, own in members)
+
+    crossed = Predictions.read(run / "predictions-cross-validation.parquet")
+    held = of_members(run, "validation")
+    assert crossed.names == [name for _, own in held for name in own.names] and len({*crossed.names}) == 160
+    assert not {*crossed.names} & {*test.names}
+    genes = [{int(re.sub(r"\D", "", name)) // 4 for name in own.names} for _, own in held]
+    assert all(not one & other for i, one in enumerate(genes) for other in genes[:i]), "a group is in two folds"
+    assert crossed.groups is not None and len(np.unique(crossed.groups)) == sum(len(own) for own in genes)
+    assert Answers.load(run).temperature == temperature(target.unweighted(crossed.outputs), crossed.targets)
+    scored = files.read_json(run / "evaluation-cross-validation.json")
+    assert scored["records"] == 160 and scored["split"] == "cross-validation"
+
+
+def test_killed_and_resumed_has_the_same_bytes(
+    kills: ModuleType, command: list[str], folds: tuple[Path, int], tmp_path: Path
+) -> None:
+    """Killed inside writes of the first member and near the end, then resumed by its folder alone."""
+    whole, writes = folds
+    run = tmp_path / "run"
+    for last in (writes // 4, writes // 2):
+        child = kills.start(run, command=command, dies_at_write=last)
+        child.communicate(timeout=300)
+        assert child.returncode == -signal.SIGKILL
+    known = ensemble.read(run)
+    assert known is not None and not known.whole
+    again = [sys.executable, "-m", "chordmixer", "train", "--resume", str(run)]
+    own = os.environ | {"OMP_NUM_THREADS": "1"}  # sums depend on the number of threads, which other tests may change
+    subprocess.run(again, env=own, check=True, capture_output=True, timeout=300)
+    expected, found = contents(whole), contents(run)
+    assert [name for name in expected if found.get(name) != expected[name]] == []
+    assert set(found) == set(expected) and not kills.strays(run)
+
+
+def test_predict_evaluate_and_report(
+    folds: tuple[Path, int], motifs: list[str], chordmixer: Command, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(folds[0], tmp_path / "run"))
+    before = (run / "predictions.parquet").read_bytes()
+    code, said, errors = chordmixer("evaluate", run)
+    assert (code, errors) == (0, "") and "mean of 2 members" in said
+    assert (run / "predictions.parquet").read_bytes() == before
+    code, _, errors = chordmixer("evaluate", run, "--split", "validation")
+    assert code == 2 and "only the test part is apart from all folds" in errors
+
+    rows = {}
+    for using in ("network", "baseline", "both"):
+        code, said, _ = chordmixer("predict", run, motifs[0], "--using", using)
+        rows[using] = [line.split("\t")[4] for line in said.splitlines()[1:]]
+        assert code == 0 and len(rows[using]) == 100
+    assert rows["network"] != rows["baseline"]
+    code, said, errors = chordmixer("evaluate", run, *motifs)
+    assert code == 0 and "160 of 200 records were seen in training" in said + errors
+
+    code, _, errors = chordmixer("embed", run, motifs[0], "-o", tmp_path / "e.parquet")
+    assert code == 2 and f"give a member, {run / 'members' / '0'}" in errors
+    code, _, errors = chordmixer("train", *motifs, "--from", run, "--out", tmp_path / "next")
+    assert code == 2 and "--from takes one: give a member" in errors
+    assert chordmixer("report", run)[0] == 0
+    page = (run / "report.html").read_text()
+    assert 'id="members"' in page and "2-fold cross-validation on 160 records" in page
+    assert "divided together into 2 folds" in page and "no metrics.jsonl" not in page
+    (run / "ensemble.json").write_text("{}")
+    for words in (("predict", run, motifs[0]), ("evaluate", run), ("report", run), ("train", "--resume", run)):
+        code, _, errors = chordmixer(*words)
+        assert code == 2 and "ensemble.json was changed or damaged" in errors and errors.count("\n") == 1
+
+
+def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds differ, records do not; the mean is of numbers."""
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    rows = [f"{'A' * (i % 9 + 1)}{'C' * (i % 5)},{100 + i % 9}" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["sequence,target", *rows]))
+    data = FilesConfig((str(tmp_path / "table.csv"),))
+    small = {
+        "model": {"network": {"track_size": 2, "hidden": 4}, "words": {"bits": 8}, "stem": {"layers": 1}},
+        "training": {"steps": 2, "trial": 0.0, "replicates": 2, "seed": 4, "device": "cpu"},
+    }
+    run = tmp_path / "run"
+    scored = train(override(recipe(data, lambda line: None), small), run)
+    assert scored.headline == "r2" and scored.encoder == "mean of 2 members"
+    folders = [ensemble.folder_of(run, k) for k in range(2)]
+    assert [Experiment.load(own).training.seed for own in folders] == [4, 5]
+    for name in ("predictions.parquet", "predictions-validation.parquet"):
+        values = [Answers.load(own).target.values(Predictions.read(own / name).outputs) for own in folders]  # type: ignore[union-attr]
+        own = Answers.load(run).target.values(Predictions.read(run / name).outputs)  # type: ignore[union-attr]
+        np.testing.assert_allclose(own, np.mean(values, axis=0), atol=1e-4)
+        assert not np.array_equal(*values)
+    assert evaluate(run, "validation").records == len(Predictions.read(run / "predictions-validation.parquet").names)
+    assert "over the seeds" in write_report(run).read_text() and Run.load(run).held_out is not None
+    weights = [(own / "model.safetensors").read_bytes() for own in folders]
+    train(Experiment.load(run), run, resume=True)
+    assert [(own / "model.safetensors").read_bytes() for own in folders] == weights
+
+
+def test_members_need_one_process(motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = recipe(override(FilesConfig(tuple(motifs)), {"split": {"folds": 2}}), lambda line: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="train in one process: start it without torchrun"):
+        train(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
