@@ -411,5 +411,5 @@ def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Pat
         found[name] = {metric: score.value for metric, score in scores.items()}
         found[f"{name} values"] = [float(row["value"]) - far for row in rows(tmp_path / f"{name}.tsv")]
     assert np.ptp(found["near values"]) > 1 and found["near"]["r2"] > 0.1
-    np.testing.assert_allclose(found["far values"], found["near values"], atol=1e-4)
+    np.testing.assert_allclose(found["far values"], found["near values"], atol=1e-3)
     assert found["far"] == pytest.approx(found["near"], rel=1e-3)
