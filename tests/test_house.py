@@ -21,6 +21,8 @@ TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 LEAVES = {"packed", "moving", "files", "temporary", "config", "terminal", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
 EVERYTHING = LEARNING | {"training", "recipes", "views", "reproduction", "benching", "cli"}
+EVERYTHING |= {"dataset", "predictor", "fitting", "estimators"}
+PREDICTING = LEARNING | {"training", "views", "dataset"}
 LAW: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
     "packed": {"moving"},
@@ -31,7 +33,11 @@ LAW: dict[str, set[str]] = {
     "tasks": LEAVES | {"data"},
     "training": LEARNING,
     "recipes": LEARNING | {"training"},
-    "views": EVERYTHING - {"recipes", "reproduction", "cli"},
+    "views": LEARNING | {"training", "benching"},
+    "dataset": LEAVES | {"data", "tasks"},
+    "predictor": PREDICTING,
+    "fitting": PREDICTING | {"recipes", "predictor"},
+    "estimators": {"dataset", "fitting", "predictor"},
     "reproduction": EVERYTHING - {"cli"},
     "benching": EVERYTHING - {"cli"},
     "cli": EVERYTHING,

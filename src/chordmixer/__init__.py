@@ -1,8 +1,8 @@
 """Learning from long sequences of very different lengths, without padding.
 
 >>> import torch
->>> from chordmixer import ChordMixer, ChordMixerConfig, Packed
->>> encoder = ChordMixer(ChordMixerConfig(max_length=2000, track_size=4, hidden=16))
+>>> from chordmixer import ChordMixer, Packed
+>>> encoder = ChordMixer(max_length=2000, track_size=4, hidden=16)
 >>> x = Packed.from_list([torch.randn(n, encoder.width) for n in (40, 1006)])
 >>> encoder(x).to_list()[1].shape
 torch.Size([1006, 48])
@@ -16,22 +16,28 @@ from typing import TYPE_CHECKING, Any
 from chordmixer.version import __version__
 
 if TYPE_CHECKING:
+    from chordmixer.dataset import Dataset
+    from chordmixer.estimators import ChordMixerClassifier, ChordMixerRegressor
+    from chordmixer.fitting import fit
     from chordmixer.models import ChordMixer, ChordMixerConfig, Model, ModelConfig, load_released
     from chordmixer.ops import rotate
     from chordmixer.packed import Packed
-    from chordmixer.training import Experiment, embed, evaluate, predict, train
+    from chordmixer.predictor import Predictor
+    from chordmixer.training import Experiment, train
 
 _HOMES = {
     "ChordMixer": "chordmixer.models",
+    "ChordMixerClassifier": "chordmixer.estimators",
     "ChordMixerConfig": "chordmixer.models",
+    "ChordMixerRegressor": "chordmixer.estimators",
+    "Dataset": "chordmixer.dataset",
     "Experiment": "chordmixer.training",
     "Model": "chordmixer.models",
     "ModelConfig": "chordmixer.models",
     "Packed": "chordmixer.packed",
-    "embed": "chordmixer.training",
-    "evaluate": "chordmixer.training",
+    "Predictor": "chordmixer.predictor",
+    "fit": "chordmixer.fitting",
     "load_released": "chordmixer.models",
-    "predict": "chordmixer.training",
     "rotate": "chordmixer.ops",
     "train": "chordmixer.training",
 }
@@ -39,16 +45,18 @@ _HOMES = {
 
 __all__ = [
     "ChordMixer",
+    "ChordMixerClassifier",
     "ChordMixerConfig",
+    "ChordMixerRegressor",
+    "Dataset",
     "Experiment",
     "Model",
     "ModelConfig",
     "Packed",
+    "Predictor",
     "__version__",
-    "embed",
-    "evaluate",
+    "fit",
     "load_released",
-    "predict",
     "rotate",
     "train",
 ]

@@ -13,7 +13,7 @@ The one legend of shape letters, used in every signature of the package:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -174,6 +174,29 @@ class Packed:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """The tokens of one sequence: a view, no copy.
+
+        >>> Packed.from_lengths(torch.arange(5), [2, 3])[-1]
+        tensor([2, 3, 4])
+        """
+        number = range(len(self))[index]
+        start = sum(self.lengths[:number])
+        return self.values[start : start + self.lengths[number]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.to_list())
+
+
+def check_packed(x: object) -> None:
+    """Refuse a tensor, or anything else, where a `Packed` is needed."""
+    if not isinstance(x, Packed):
+        raise ValueError(
+            f"a {type(x).__name__} is not a Packed, which encoders and models take: "
+            "write `from chordmixer import Packed` and `x = Packed.from_list([a, b])` for tensors of shape (N,) or "
+            "(N, C), or `x = Packed.from_padded(x, lengths)` for a padded batch"
+        )
 
 
 _NO_SEQUENCE = "a batch of 0 sequences cannot be packed: it needs at least one; skip empty batches"

@@ -96,3 +96,10 @@ def test_few_records_that_are_all_right_do_not_ask_for_ever_larger_weights() -> 
     found = combine(Classification(list("abc"), truth), network, baseline, truth)
     assert found.losses["both"] < 1.1 * min(found.losses["network"], found.losses["baseline"])
     assert max(found.weights["both"][:2]) < 3
+
+
+def test_answers_that_help_nobody_have_a_row_for_each_record() -> None:
+    target = Classification(["no", "yes"], [0, 1, 1])
+    useless = Combination("network", {"network": (0.0, 0.0, 0.0)}, {})
+    rows = useless.outputs(target, np.ones((5, 2)), None)
+    assert rows.shape == (5, 2) and np.ptp(rows, axis=0).max() == 0

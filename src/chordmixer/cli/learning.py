@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chordmixer import terminal
 from chordmixer.cli import options, settings
 from chordmixer.cli.looking import first_rank, say, show, show_beside
 from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
+    from chordmixer.fitting import Fitted
     from chordmixer.training import Experiment
 
 SMALL = 2_000
@@ -79,18 +78,12 @@ def train(
 
     chordmixer train adding --base-length 200 --out RUN
     """
-    from chordmixer.training import Experiment, ensemble
-    from chordmixer.training import train as run
-    from chordmixer.training.ladder import FOLDER as LOCAL
-    from chordmixer.training.local_network import train_local
-    from chordmixer.training.members import train_members
+    from chordmixer import fitting
+    from chordmixer.training import Experiment
 
-    data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
-    of_task = minutes if _is_task(inputs) else None  # of files, the recipe makes steps of them
-    changes = [*settings.shorthands(model, epochs, of_task, seed, device), *(set or [])]
-    changes += settings.members(folds, replicates, _is_task(inputs))
-    if freeze and start is None and not (resume and out is None):
-        raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
+    data, of_task = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache), _is_task(inputs)
+    changes = [*settings.shorthands(model, epochs, minutes if of_task else None, seed, device), *(set or [])]
+    changes += settings.members(folds, replicates, of_task)
     if resume and out is None:
         _refuse_settings(data, reading, [base_length, config, start, minutes, changes or None, freeze or None])
         out = Path(inputs[0])
@@ -100,32 +93,18 @@ def train(
     else:
         if resume:
             settings.check_resume(out)
-        recipe = settings.for_files(minutes and minutes / (folds or replicates or 1), device)
-        starting = _starting(start, freeze, unverified)
-        experiment = _experiment(data, reading, base_length, config, changes, starting, recipe)
-    own_files, several = experiment.task == "files", ensemble.of(experiment)
-    if ladder and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ValueError("--ladder trains a second network in one process, and several were started: leave it out")
-    if several and ladder:
-        raise ValueError(
-            "--ladder is of one network, and this run trains several: leave it out, or train without them"
-        )
-    if own_files:
-        _introduce(experiment)
-    if several:
-        how: dict[str, Any] = {"resume": resume, "unverified": unverified, "baselines": baselines}
-        evaluation = train_members(experiment, out, console=terminal.console(), say=say, **how)
-        _conclude(evaluation, out, baselines, own_files, None, several=True)
+        recipe = settings.for_files(minutes, folds or replicates, device, start, freeze, unverified)
+        if of_task:
+            experiment = _of_task(data, reading, base_length, config, changes, _starting(start, freeze, unverified))
+        else:
+            experiment = _of_files(data, reading, base_length, config, changes, recipe)
+    if experiment.task != "files":
+        _train_task(experiment, out, resume, unverified, baselines)
         return
-    evaluation = run(experiment, out, resume=resume, unverified=unverified)
-    if not first_rank():
-        return
-    if experiment.task == "masking":  # what it amounts to, `pretrain` says in words of its own
-        show([evaluation], out)
-        return
-    if own_files and baselines and (ladder or (out / LOCAL).exists()):
-        train_local(out, terminal.console(), cache)
-    _conclude(evaluation, out, baselines, own_files, getattr(experiment.data, "cache", None))
+    how: dict[str, Any] = {"resume": resume, "unverified": unverified, "baselines": baselines, "ladder": ladder}
+    fitted = fitting.run_files(experiment, out, say=say, **how)
+    if fitted is not None:
+        _conclude(fitted, out)
 
 
 def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
@@ -167,46 +146,53 @@ def _remove_demo(runs: list[Path], out: Path) -> None:
             shutil.rmtree(run)
 
 
-def _experiment(
+def _of_task(
     data: dict[str, Any],
     reading: Any,
     base_length: int | None,
     config: Path | None,
     changes: list[str],
     starting: Callable[[Experiment], Experiment],
-    for_files: Callable[[Any], Experiment],
 ) -> Experiment:
-    """Of a task of the paper where the first word names one and is no file, else of files."""
+    """A task of the paper, which the first word names."""
+    from chordmixer import recipes
+    from chordmixer.tasks import task_class
+
+    name, *others = data["files"]
+    if others or _asks(data, reading) or data["cache"]:
+        raise ValueError(
+            f"{name} is a task, not a file, and takes no files beside it: leave them out; if it needs data, "
+            "name them with --set data.source=PATH or data.files=[...]"
+        )
+    own = [] if base_length is None else [f"data.base_length={base_length}"]
+    recipe = recipes.RECIPES[name]
+    return settings.build(lambda known: starting(recipe(known)), task_class(name).Config(), config, own + changes)
+
+
+def _of_files(
+    data: dict[str, Any],
+    reading: Any,
+    base_length: int | None,
+    config: Path | None,
+    changes: list[str],
+    recipe: Callable[[Any], Experiment],
+) -> Experiment:
     from chordmixer import recipes
     from chordmixer.config import override
-    from chordmixer.tasks import task_class
     from chordmixer.tasks.files import FilesConfig
 
-    inputs = data["files"]
-    if _is_task(inputs):
-        if len(inputs) > 1 or _asks(data, reading) or data["cache"]:
-            raise ValueError(
-                f"{inputs[0]} is a task, not a file, and takes no files beside it: leave them out; if it needs data, "
-                "name them with --set data.source=PATH or data.files=[...]"
-            )
-        own = [] if base_length is None else [f"data.base_length={base_length}"]
-        recipe = recipes.RECIPES[inputs[0]]
-        of_task = task_class(inputs[0]).Config()
-        return settings.build(lambda known: starting(recipe(known)), of_task, config, own + changes)
-    for path in inputs:
+    first, *_ = data["files"]
+    for path in data["files"]:
         if path != "-" and not Path(path).exists():
             raise ValueError(
                 f"{path} is neither a file nor a task: give the path of a file or folder, or one of "
                 f"{', '.join(recipes.RECIPES)}"
             )
-    if inputs[0] in recipes.RECIPES:
-        say(
-            f"{inputs[0]} is here as a file or folder, and is read as one; for the task of this name, start elsewhere"
-        )
+    if first in recipes.RECIPES:
+        say(f"{first} is here as a file or folder, and is read as one; for the task of this name, start elsewhere")
     if base_length is not None:
         raise ValueError("--base-length is of the Adding problem: leave it out, or name the task adding")
-    files = override(FilesConfig(reading=reading), data, "data")
-    return settings.build(lambda known: starting(for_files(known)), files, config, changes)
+    return settings.build(recipe, override(FilesConfig(reading=reading), data, "data"), config, changes)
 
 
 def _is_task(inputs: list[str]) -> bool:
@@ -217,9 +203,11 @@ def _is_task(inputs: list[str]) -> bool:
 
 
 def _starting(run: Path | None, freeze: bool, unverified: bool) -> Callable[[Experiment], Experiment]:
-    """What --from makes of a recipe's experiment, before the user's own settings change it."""
+    """What --from makes of a task's experiment, before the user's own settings change it."""
     from chordmixer.training.starting import start_from
 
+    if freeze and run is None:
+        raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     return lambda experiment: experiment if run is None else start_from(experiment, run, freeze, unverified)
 
 
@@ -237,51 +225,33 @@ def _asks(data: dict[str, Any], reading: Any) -> bool:
     return override(FilesConfig(reading=reading), data, "data") != FilesConfig()
 
 
-def _introduce(experiment: Experiment) -> None:
-    """What was read, how it is split, and what may mislead."""
-    from chordmixer.views.inspection import warnings
+def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: bool, baselines: bool) -> None:
+    """A task of the paper, or pre-training that goes on."""
+    from chordmixer.training import train as run
+    from chordmixer.training.baselines import task_baselines
+    from chordmixer.views.report import write_report
 
+    evaluation = run(experiment, out, resume=resume, unverified=unverified)
     if not first_rank():
         return
-    task: Any = experiment.build_task()
-    for line in task.account.lines():
-        say(line)
-    sizes = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
-    say(f"split ({task.split.method}): {sizes}")
-    for part, leak in task.leaks.items():
-        if leak.total:
-            line, *_ = leak.lines(part, task.store.id)
-            say(f"warning: {line}; --split similarity keeps such records together")
-    for warning in warnings(task.inspection):
-        say(f"warning: {warning}")
+    if experiment.task == "masking":  # what it amounts to, `pretrain` says in words of its own
+        show([evaluation], out)
+        return
+    cache = getattr(experiment.data, "cache", None)
+    show_beside(evaluation, task_baselines.compare(out, say, cache) if baselines else [], out)
+    tell(f"report: {write_report(out)}")
 
 
-def _conclude(
-    evaluation: Any, out: Path, baselines: bool, own_files: bool, cache: str | None, several: bool = False
-) -> None:
-    """The scores beside those of the baselines, what they amount to, the report, and what comes next."""
-    from chordmixer.training.baselines import task_baselines
-    from chordmixer.training.outcome import compare
-    from chordmixer.views.report import write_report
+def _conclude(fitted: Fitted, out: Path) -> None:
+    """The scores of a run on files beside those of the baselines, the report, and what comes next."""
     from chordmixer.views.runs import Run
 
-    beside: list[Any] = []
-    if several:  # the members are compared already
-        beside = [own.evaluation for own in Run.load(out).baselines]
-    elif baselines and own_files:
-        beside = compare(out, say, cache, deliver=True)
-        evaluation = Run.load(out).test
-    elif baselines:
-        beside = task_baselines.compare(out, say, cache)
-    show_beside(evaluation, beside, out)
-    tell(f"report: {write_report(out)}")
-    if not own_files:
-        return
-    run = shlex.quote(str(out))
+    show_beside(fitted.evaluation, fitted.beside, out)
+    tell(f"report: {fitted.report}")
+    known, run = Run.load(out), shlex.quote(str(out))
     tell(f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv")
-    if not several:
+    if not known.ensemble:
         tell(f"       chordmixer embed {run} FILES -o embeddings.parquet")
     tell(f"       chordmixer evaluate {run} OTHER_FILES")
-    data = Run.load(out).data
-    if not several and data and data.split["sizes"].get("training", SMALL) < SMALL:
+    if not known.ensemble and known.data and known.data.split["sizes"].get("training", SMALL) < SMALL:
         tell("small data: --folds 5 gives cross-validated scores and an ensemble")

@@ -69,8 +69,8 @@ def plan(
         _refuse(labels | {"--on-unmatched": reading.on_unmatched != "error", "--from": start, "--freeze": freeze})
         experiment = _pretraining(data, reading, config, changes)
     else:
-        recipe = settings.for_files(minutes and minutes / (folds or replicates or 1), device)
-        experiment = _training(data, reading, start, freeze, unverified, config, changes, recipe)
+        recipe = settings.for_files(minutes, folds or replicates, device, start, freeze, unverified)
+        experiment = _training(data, reading, start, config, changes, recipe)
     task: Any = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
@@ -89,28 +89,17 @@ def _training(
     data: dict[str, Any],
     reading: Any,
     start: Path | None,
-    freeze: bool,
-    unverified: bool,
     config: Path | None,
     changes: list[str],
-    for_files: Callable[[Any], Experiment],
+    recipe: Callable[[Any], Experiment],
 ) -> Experiment:
     """The experiment of `train` with these options."""
     from chordmixer.config import override
     from chordmixer.models import Model
     from chordmixer.models.growing import take_over
     from chordmixer.tasks.files import FilesConfig
-    from chordmixer.training.starting import start_from
 
-    if freeze and start is None:
-        raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
-    known = override(FilesConfig(reading=reading), data, "data")
-
-    def recipe(files: FilesConfig) -> Experiment:
-        made = for_files(files)
-        return made if start is None else start_from(made, start, freeze, unverified)
-
-    experiment = settings.build(recipe, known, config, changes)
+    experiment = settings.build(recipe, override(FilesConfig(reading=reading), data, "data"), config, changes)
     if start is not None:
         take_over(Model(experiment.model), Model.from_pretrained(start))  # refused here as it would be there
     return experiment

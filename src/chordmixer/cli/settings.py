@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +31,10 @@ def of_files(
 def build(
     recipe: Callable[[Any], Experiment], data: Any, config: Path | None = None, settings: Iterable[str] = ()
 ) -> Experiment:
-    """The recipe's experiment for these data, with what the user changed in [data], [model] and [training].
+    """The recipe's experiment for these data, with what the user changed in [data], [model] and [training]."""
+    from chordmixer import fitting
 
-    All that differs from the recipe is printed, so that a slip is seen before a long run.
-    """
-    from chordmixer.config import override
-
-    given = table(config, settings)
-    proposed = recipe(override(data, _table(given.get("data", {}), "data"), "data"))
-    made = override(proposed, {part: changes for part, changes in given.items() if part != "data"})
-    changed = list(_changed(given, replace(proposed, data=data), made))
-    if changed:
-        say(f"settings changed: {', '.join(changed)}")
-    return made
+    return fitting.build(recipe, data, table(config, settings), say)
 
 
 def shorthands(
@@ -60,24 +50,21 @@ def shorthands(
 
 def members(folds: int | None, replicates: int | None, of_task: bool = False) -> list[str]:
     """The options of an ensemble as arguments of --set."""
-    given = {"data.split.folds": folds, "training.replicates": replicates}
-    names = {"data.split.folds": "--folds", "training.replicates": "--replicates"}
-    asked = {name: number for name, number in given.items() if number is not None}
-    if len(asked) == 2:
-        raise ValueError("--folds and --replicates are two ways to choose members: give one of them")
-    for name, number in asked.items():
-        if of_task:
-            raise ValueError(f"{names[name]} is for files with labels: leave it out with a task of the paper")
-        if not 2 <= number <= 20:
-            raise ValueError(f"{names[name]} {number} is not possible: give 2 to 20")
-    return [f"{name}={number}" for name, number in asked.items()]
+    from chordmixer.fitting import ensemble_settings
+
+    for option, number in (("--folds", folds), ("--replicates", replicates)):
+        if of_task and number is not None:
+            raise ValueError(f"{option} is for files with labels: leave it out with a task of the paper")
+    return [f"{name}={number}" for name, number in ensemble_settings(folds, replicates).items()]
 
 
-def for_files(minutes: float | None, device: str | None) -> Callable[[Any], Experiment]:
-    """The recipe for files, within so many minutes."""
-    from chordmixer import recipes
+def for_files(
+    minutes: float | None, members: int | None, device: str | None, start: Path | None, freeze: bool, unverified: bool
+) -> Callable[[Any], Experiment]:
+    """The recipe for files with these options of `train` and `plan`."""
+    from chordmixer import fitting
 
-    return lambda known: recipes.files(known, say, minutes or None, device or "auto")
+    return lambda known: fitting.for_files(known, minutes, members or 1, device, start, freeze, unverified, say)
 
 
 def check_resume(out: Path) -> None:
@@ -89,12 +76,14 @@ def check_resume(out: Path) -> None:
 
 def table(config: Path | None, settings: Iterable[str]) -> dict[str, Any]:
     """A TOML file's settings, and over them those of --set."""
+    from chordmixer.fitting import put
+
     found = _read_toml(config) if config else {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set {setting} has no '=': write it as training.epochs=3")
-        _put(found, name.strip(), _parsed(text))
+        put(found, name.strip(), _parsed(text))
     return found
 
 
@@ -113,32 +102,3 @@ def _parsed(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
         return text
-
-
-def _put(table: dict[str, Any], name: str, value: Any) -> None:
-    """Set `a.b.c` in nested tables."""
-    *parents, last = name.split(".")
-    for parent in parents:
-        table = _table(table.setdefault(parent, {}), parent)
-    table[last] = value
-
-
-def _table(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name}={value!r} is not a table of settings: write [{name}], or {name}.SETTING=VALUE")
-    return value
-
-
-def _changed(given: Mapping[str, Any], before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Each setting that was given and is not what it would have been, with both values."""
-    for name, value in given.items():
-        old, new = (getattr(config, name, None) for config in (before, after))
-        if isinstance(value, Mapping):
-            yield from _changed(value, old, new, f"{where}{name}.")
-        elif old != new:
-            yield f"{where}{name}={_shown(new)} (default {_shown(old)})"
-
-
-def _shown(value: Any) -> str:
-    """As --set takes it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

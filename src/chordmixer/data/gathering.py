@@ -33,6 +33,8 @@ SAMPLE_BYTES = 1 << 24
 """Of them, at most: a few genomes are sample enough."""
 LOOK, LOOK_BYTES = 20, 1 << 20
 """Records of each file, and their letters, that are looked at for labels."""
+IN_MEMORY = "records in memory"
+"""What stands in place of paths where a program gave the records."""
 EVERY_SECONDS = 5.0
 """Between lines that say how far reading is."""
 
@@ -86,6 +88,15 @@ def gather(
     if place(cache, found).exists():
         say(f"{_brief(paths)}: read before, found in {cache}")
     return cached_store(found, cache, lambda folder: _build(paths, reading, tokenizer, folder, say)), found
+
+
+def gather_records(records: Sequence[Entry], tokenizer: TokenizerConfig, cache: Path, say: Say) -> tuple[Store, str]:
+    """The store of records that are in memory, and its key: a hash of what was stored."""
+
+    def build(folder: Path) -> None:
+        _store(iter(records), lambda: records, [IN_MEMORY], Account(), tokenizer, folder, say)
+
+    return _named_by_content(build, cache)
 
 
 def labelled(paths: Sequence[str], reading: Reading, say: Say) -> Reading:
@@ -149,18 +160,30 @@ def _build_again(paths: Sequence[str], reading: Reading, tokenizer: TokenizerCon
 def _build(paths: Sequence[str], reading: Reading, config: TokenizerConfig, folder: Path, say: Say) -> Store:
     account = Account()
     say(f"reading {_brief(paths)}")
+    return _store(read(paths, reading, account), lambda: _again(paths, reading), paths, account, config, folder, say)
+
+
+def _store(
+    entries: Iterator[Entry],
+    again: Callable[[], Iterable[Entry]],
+    sources: Sequence[str],
+    account: Account,
+    config: TokenizerConfig,
+    folder: Path,
+    say: Say,
+) -> Store:
+    """Write entries as they come; `again` gives them once more to a tokenizer that reads all of them first."""
     began = time.monotonic()
-    entries = read(paths, reading, account)
     sample = list(_first(entries, SAMPLE, SAMPLE_BYTES))
     if not sample:
-        raise ValueError(f"{_brief(paths)} holds no record that can be used: see above why; give other files")
-    tokenizer = make_tokenizer(config, sample, lambda: _again(paths, reading))
+        raise ValueError(f"{_brief(sources)} holds no record that can be used: see above why; give other files")
+    tokenizer = make_tokenizer(config, sample, again)
     store = write_store(
         _watched(chain(sample, entries), say),
         tokenizer,
         folder,
         account,
-        sources=[str(path) for path in paths],
+        sources=[str(source) for source in sources],
         on_bad="reject" if config.on_bad == "reject" else "error",
     )
     say(
@@ -173,19 +196,23 @@ def _build(paths: Sequence[str], reading: Reading, config: TokenizerConfig, fold
 def _stream(
     paths: Sequence[str], reading: Reading, config: TokenizerConfig, cache: Path, say: Say
 ) -> tuple[Store, str]:
-    """What can be read only once is known by its content after it was read."""
     if config.name == "characters":
         raise ValueError("a stream is read once, and `characters` reads twice: save it as a file, or use bytes")
+    return _named_by_content(lambda folder: _build(paths, reading, config, folder, say), cache)
+
+
+def _named_by_content(build: Callable[[Path], object], cache: Path) -> tuple[Store, str]:
+    """What can be read only once, or is in memory, is known by its content after it was stored."""
     folder = cache / f"stream-{secrets.token_hex(8)}"
-    _build(paths, reading, config, folder, say)
+    build(folder)
     key = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
 
     def put(place: Path) -> None:
-        with suppress(OSError):  # the same stream was put there meanwhile
+        with suppress(OSError):  # the same content was put there meanwhile
             folder.rename(place)
 
     store = cached_store(key, cache, put)
-    shutil.rmtree(folder, ignore_errors=True)  # the same stream was read before
+    shutil.rmtree(folder, ignore_errors=True)  # the same content was stored before
     return store, key
 
 
@@ -220,6 +247,11 @@ def _text(entry: Entry) -> bytes | str:
 
 
 def _check_there(paths: Sequence[str], folder: Path) -> None:
+    if IN_MEMORY in paths:
+        raise ValueError(
+            f"the store {folder} of this run is gone, and its records were in the memory of a program: call fit with "
+            "the same records, out=RUN and resume=True"
+        )
     gone = [path for path in paths if path == "-" or not Path(path).exists()]
     if gone:
         raise ValueError(

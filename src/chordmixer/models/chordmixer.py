@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from chordmixer import ops
-from chordmixer.config import LONGEST, check_numbers
+from chordmixer.config import LONGEST, check_numbers, from_dict
 from chordmixer.models.norms import Norm
-from chordmixer.packed import Packed
+from chordmixer.packed import Packed, check_packed
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,9 @@ class Block(nn.Module):
 class ChordMixer(nn.Module):
     """The backbone: packed sequences in, packed sequences of the same shape and order out.
 
-    >>> encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=4, hidden=16))
+    Settings come as a `ChordMixerConfig`, or as its fields.
+
+    >>> encoder = ChordMixer(max_length=1000, track_size=4, hidden=16)
     >>> x = Packed.from_list([torch.randn(n, encoder.width) for n in (40, 1, 1000)])
     >>> [tuple(y.shape) for y in encoder(x).to_list()]
     [(40, 44), (1, 44), (1000, 44)]
@@ -134,9 +136,11 @@ class ChordMixer(nn.Module):
 
     Config = ChordMixerConfig
 
-    def __init__(self, config: ChordMixerConfig | None = None) -> None:
+    def __init__(self, config: ChordMixerConfig | None = None, **settings: Any) -> None:
         super().__init__()
-        self.config = config or ChordMixerConfig()
+        if isinstance(config, ChordMixerConfig) and settings:
+            raise ValueError(f"{next(iter(settings))} stands beside a config: give settings, or a config, not both")
+        self.config = config or from_dict(ChordMixerConfig, settings, "ChordMixer")
         self.width = self.config.width
         self.blocks = nn.ModuleList(Block(self.config) for _ in range(self.config.depth))
 
@@ -210,6 +214,7 @@ class ChordMixer(nn.Module):
 
 
 def _check(x: Packed, config: ChordMixerConfig) -> None:
+    check_packed(x)
     if x.values.shape[1:] != (config.width,):
         raise ValueError(
             f"tokens of shape {tuple(x.values.shape[1:])} do not fit an encoder of width {config.width}: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from chordmixer.models.heads import HEADS, StandardHead, TokensHead
 from chordmixer.models.norms import Norm
 from chordmixer.models.stem import Stem, StemConfig
 from chordmixer.models.words import Words, WordsConfig
-from chordmixer.packed import Packed
+from chordmixer.packed import Packed, check_packed
 
 FORMAT = 1
 """Of config.json and the weights' names; a reader refuses any other."""
@@ -241,6 +241,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return y.with_values(ops.normalise(y.values, y.offsets, self.decoder_norm.state()))
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"] | Packed:
+        check_packed(x)
         x, marks = self.head.unmarked(x)
         y, bag = self._encode(x)
         answers: Tensor | Packed = self.head(self._decode(y), *marks, *bag)
@@ -259,7 +260,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         Where a manifest.json records the config, as of every folder that this package wrote, it and the weights are
         compared with their SHA-256; a folder without one is read as it is.
         """
-        folder = Path(source) if files.is_folder(source) else _download(str(source), hub)
+        folder = downloaded(source, ["config.json", "model.safetensors", files.MANIFEST], hub)
         if "config.json" in files.recorded(folder):
             files.verify(folder, ["config.json", "model.safetensors"])
         config = read_config(folder)
@@ -314,14 +315,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _download(repository: str, hub: dict[str, Any]) -> Path:
+def downloaded(source: Path | str, patterns: Sequence[str], hub: Mapping[str, Any]) -> Path:
+    """A folder as it is, also as file://PATH; else the folder of files downloaded from a Hugging Face repository."""
+    folder = str(source).removeprefix("file://")
+    if files.is_folder(folder):
+        return Path(folder)
     from huggingface_hub import snapshot_download
 
-    wanted = ["config.json", "model.safetensors", files.MANIFEST]
     try:
-        return Path(snapshot_download(repository, allow_patterns=wanted, **hub))
+        return Path(snapshot_download(str(source), allow_patterns=list(patterns), **hub))
     except (ValueError, OSError) as error:  # the hub's own errors are of these kinds
         raise ValueError(
-            f"{repository[:100]} is neither a folder nor a repository that can be reached: give a run folder or a "
+            f"{str(source)[:100]} is neither a folder nor a repository that can be reached: give a run folder or a "
             "Hugging Face repository id"
         ) from error

@@ -56,8 +56,8 @@ class Combination:
         own, other, shift = self.weights[using or self.using]
         total = np.zeros(())
         for weight, given in ((own, network), (other, baseline)):
-            if weight:
-                assert given is not None, "outputs that are used are there"
+            assert given is not None or not weight, "outputs that are used are there"
+            if given is not None:  # also at weight zero: the answer has a row for each record
                 total = total + weight * as_odds(target, given)
         return as_outputs(target, total + shift).astype(np.float32)
 

@@ -57,26 +57,37 @@ def embed(
     if per_token and over_length == "windows":
         raise ValueError("--over-length windows gives a token several embeddings: leave it out, or --per-token")
     trained = Trained(run, device, batch_tokens, using="network", unverified=unverified)
-    width = int(trained.model.encoder.width)  # type: ignore[arg-type]
+    width = width_of(trained)
     vector = pa.list_(pa.float32(), width)
     schema = pa.schema({**RECORD, "embedding": pa.list_(vector) if per_token else vector})
 
-    def pooled(packed: Packed) -> Float[Tensor, "B C"]:
-        y = trained.model.encode(packed)
-        return ops.segment_mean(y.values, y.offsets)
-
     def rows(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
         if per_token:
-            return [_lists(_token_vectors(trained, window, pieces, width), width)]
-        return [_vectors(trained.averages(window, pieces, pooled, width), width)]
+            return [_lists(token_vectors(trained, window, pieces), width)]
+        return [_vectors(record_vectors(trained, window, pieces), width)]
 
     work = Work(trained, paths, unlabelled(reading or Reading()), over_length, on_bad, say)
     return work.write(out, schema, rows, {"per_token": per_token}, resume=resume, force=force)
 
 
-def _token_vectors(
-    trained: Trained, window: Sequence[Item], pieces: Sequence[Piece], width: int
-) -> list[Float[ndarray, "N C"]]:
+def width_of(trained: Trained) -> int:
+    """Numbers of an embedding."""
+    return int(trained.model.encoder.width)  # type: ignore[arg-type]  # every encoder has one
+
+
+def record_vectors(trained: Trained, window: Sequence[Item], pieces: Sequence[Piece]) -> Float[ndarray, "B C"]:
+    """The embedding of each record of a window."""
+
+    def pooled(packed: Packed) -> Float[Tensor, "B C"]:
+        y = trained.model.encode(packed)
+        return ops.segment_mean(y.values, y.offsets)
+
+    return trained.averages(window, pieces, pooled, width_of(trained)).astype(np.float32)
+
+
+def token_vectors(trained: Trained, window: Sequence[Item], pieces: Sequence[Piece]) -> list[Float[ndarray, "N C"]]:
+    """The embeddings of each record's tokens."""
+    width = width_of(trained)
     for entry, tokens in window:
         if (size := 4 * len(tokens) * width) > MOST_BYTES:
             raise ValueError(

@@ -116,7 +116,7 @@ class Predictions:
 
     def columns(self) -> dict[str, Any]:
         """Of a table with a row a record."""
-        targets = self.targets if self.targets.ndim == 1 else list(self.targets)
+        targets = self.targets if self.targets.ndim == 1 else self.targets.tolist()  # of one type, wherever from
         columns = {"id": self.names, "length": self.lengths, "target": targets}
         columns |= {} if self.groups is None else {"group": self.groups}
         return columns | {f"output_{k}": column for k, column in enumerate(self.outputs.T)}

@@ -93,10 +93,24 @@ def evaluate_files(
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
     trained, reading = open_run(run, device, batch_tokens, unverified=unverified), reading or Reading()
-    target, separator = trained.answers.target, trained.separator
+    account = Account() if account is None else account
+    answered = with_targets(
+        read(paths, reading, account), trained.answers.target, reading.on_unmatched == "reject", account
+    )
+    return score_entries(trained, answered, account, over_length, on_bad, say)
+
+
+def score_entries(
+    trained: Trained,
+    entries: Iterable[Entry],
+    account: Account,
+    over_length: OverLength = "error",
+    on_bad: OnBad | None = None,
+    say: Callable[[str], None] = to_stderr,
+) -> FilesEvaluation:
+    """The same for records that all have a target."""
+    target, separator, rows = trained.answers.target, trained.separator, Rows()
     known = seen.load(trained.folder)
-    account, rows = Account() if account is None else account, Rows()
-    entries = _answered(read(paths, reading, account), target, reading.on_unmatched == "reject", account)
     for window in trained.windows(entries, account, on_bad, say, over_length):
         pieces = trained.pieces(window, over_length)
         rows.truth += [_target(entry, target, separator) for entry, _ in window]
@@ -176,10 +190,10 @@ def _named(truth: Sequence[Any], target: Regression | Classification | MultiLabe
 # --- What the files say ---
 
 
-def _answered(
+def with_targets(
     entries: Iterable[Entry], target: Regression | Classification | MultiLabel, reject: bool, account: Account
 ) -> Iterator[Entry]:
-    """The records that say what the model should."""
+    """The records that have a target; those without are an error, or with `reject` counted in the account."""
     noun, where = "target", ""
     if not isinstance(target, Regression):
         noun, where = "label", f"name the class of a file, such as {target.labels[0]}=FILE, "

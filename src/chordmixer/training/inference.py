@@ -148,6 +148,11 @@ class Trained:
         return self._answers
 
     @property
+    def pretrained(self) -> bool:
+        """Whether it has vectors for records, and no answers about them."""
+        return self._answers is None
+
+    @property
     def both_strands(self) -> bool:
         """Whether an answer, or an embedding, is the mean over both."""
         return self._answers is not None and self._answers.both_strands

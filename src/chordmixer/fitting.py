@@ -1,0 +1,243 @@
+"""From a data set to a trained model: what `chordmixer train` does with files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from chordmixer import recipes, terminal
+from chordmixer.config import override
+from chordmixer.dataset import Dataset
+from chordmixer.predictor import Predictor
+from chordmixer.training import Evaluation, Experiment, ensemble, train
+from chordmixer.training.ensemble_inference import open_run
+from chordmixer.training.ladder import FOLDER as LOCAL
+from chordmixer.training.local_network import train_local
+from chordmixer.training.members import train_members
+from chordmixer.training.outcome import compare
+from chordmixer.training.starting import start_from
+from chordmixer.views import inspection
+from chordmixer.views.report import write_report
+from chordmixer.views.runs import Run
+
+Say = Callable[[str], None]
+
+
+def fit(
+    data: Dataset,
+    out: Path | str | None = None,
+    *,
+    minutes: float | None = None,
+    folds: int | None = None,
+    replicates: int | None = None,
+    baselines: bool = True,
+    ladder: bool = False,
+    start: Path | str | None = None,
+    freeze: bool = False,
+    seed: int | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    verbose: bool = True,
+) -> Predictor:
+    """Train on a data set, and return what answers best on its validation records: network, baseline or both.
+
+    `out` is the run folder, with scores, predictions and a report; without one, all of it goes with the predictor.
+    `minutes` bounds the training; by default its length comes from the data. `folds` and `replicates` train an
+    ensemble on small data. `baselines=False` leaves the network alone, `ladder` also trains the network without its
+    encoder. `start` is a run whose encoder is the first one, `freeze` keeps it. `settings` changes any setting of
+    config.json: `{"training.steps": 500}`. After a kill, the same call with `resume=True` goes on; where there is
+    nothing to go on with, it starts. `verbose=False` prints nothing.
+    """
+    say: Say = terminal.tell if verbose else _silent
+    changes = {**(settings or {}), **ensemble_settings(folds, replicates)}
+    changes |= {
+        f"training.{name}": value for name, value in (("seed", seed), ("device", device)) if value is not None
+    }
+    temporary = Path(tempfile.mkdtemp(prefix="chordmixer-")) if out is None else None
+    folder = temporary / "run" if temporary else Path(out or "")
+    cache = temporary / "stores" if temporary and data.records is not None else None
+
+    def recipe(known: Any) -> Experiment:
+        return for_files(known, minutes, folds or replicates or 1, device, start, freeze, say=say)
+
+    try:
+        experiment = build(recipe, data.stored(cache, say), nested(changes), say)
+        again = resume and (folder / "config.json").exists()
+        console = terminal.console(quiet=not verbose)
+        run_files(experiment, folder, resume=again, baselines=baselines, ladder=ladder, say=say, console=console)
+        return Predictor(open_run(folder, device), temporary)
+    except BaseException:
+        if temporary:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a run on files gave."""
+
+    evaluation: Evaluation
+    """Of the delivered answer, on the test records."""
+    beside: list[Evaluation]
+    """Of the baselines and the networks that it is compared with."""
+    report: Path
+
+
+def run_files(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    unverified: bool = False,
+    baselines: bool = True,
+    ladder: bool = False,
+    say: Say = terminal.tell,
+    console: Console | None = None,
+) -> Fitted | None:
+    """Train a run on files to its end, compare it with baselines, and write the report.
+
+    None of the ranks but the first, where `torchrun` started several, has anything to report.
+    """
+    several, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
+    _check_ladder(ladder, several is not None)
+    first = os.environ.get("RANK", "0") == "0"
+    for line in introduction(experiment) if first else ():
+        say(line)
+    console = console or terminal.console()
+    how: dict[str, Any] = {"resume": resume, "unverified": unverified, "console": console}
+    if several:
+        evaluation = train_members(experiment, out, say=say, baselines=baselines, **how)
+        beside = [own.evaluation for own in Run.load(out).baselines]
+        return Fitted(evaluation, beside, write_report(out))
+    evaluation = train(experiment, out, **how)
+    if not first:
+        return None
+    beside = []
+    if baselines:
+        if ladder or (out / LOCAL).exists():
+            train_local(out, console, cache)
+        beside = compare(out, say, cache, deliver=True)
+        evaluation = Run.load(out).test or evaluation
+    return Fitted(evaluation, beside, write_report(out))
+
+
+def _check_ladder(ladder: bool, several: bool) -> None:
+    if ladder and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ValueError("--ladder trains a second network in one process, and several were started: leave it out")
+    if ladder and several:
+        raise ValueError(
+            "--ladder is of one network, and this run trains several: leave it out, or train without them"
+        )
+
+
+def introduction(experiment: Experiment) -> Iterator[str]:
+    """What was read, how it is split, and what may mislead."""
+    task: Any = experiment.build_task()
+    yield from task.account.lines()
+    sizes = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
+    yield f"split ({task.split.method}): {sizes}"
+    for part, leak in task.leaks.items():
+        if leak.total:
+            line, *_ = leak.lines(part, task.store.id)
+            yield f"warning: {line}; --split similarity keeps such records together"
+    for warning in inspection.warnings(task.inspection):
+        yield f"warning: {warning}"
+
+
+# --- Settings ---
+
+
+def for_files(
+    data: Any,
+    minutes: float | None,
+    members: int,
+    device: str | None,
+    start: Path | str | None,
+    freeze: bool,
+    unverified: bool = False,
+    say: Say = terminal.tell,
+) -> Experiment:
+    """The recipe for files, within so many minutes for all members, from a trained run where one is given."""
+    if freeze and start is None:
+        raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
+    experiment = recipes.files(data, say, minutes / members if minutes else None, device or "auto")
+    return experiment if start is None else start_from(experiment, Path(start), freeze, unverified)
+
+
+def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, int]:
+    """The options of an ensemble as settings."""
+    given = {"data.split.folds": ("--folds", folds), "training.replicates": ("--replicates", replicates)}
+    asked = {name: (option, number) for name, (option, number) in given.items() if number is not None}
+    if len(asked) == 2:
+        raise ValueError("--folds and --replicates are two ways to choose members: give one of them")
+    for option, number in asked.values():
+        if not 2 <= number <= 20:
+            raise ValueError(f"{option} {number} is not possible: give 2 to 20")
+    return {name: number for name, (_, number) in asked.items()}
+
+
+def build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any], say: Say) -> Experiment:
+    """The recipe's experiment for these data, with the settings given in tables `data`, `model` and `training`.
+
+    All that differs from the recipe is printed, so that a slip is seen before a long run.
+    """
+    proposed = recipe(override(data, as_table(given.get("data", {}), "data"), "data"))
+    made = override(proposed, {part: changes for part, changes in given.items() if part != "data"})
+    changed = list(_changed(given, replace(proposed, data=data), made))
+    if changed:
+        say(f"settings changed: {', '.join(changed)}")
+    return made
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names as tables within tables.
+
+    >>> nested({"training.steps": 500, "training.seed": 1})
+    {'training': {'steps': 500, 'seed': 1}}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        put(found, name, value)
+    return found
+
+
+def put(table: dict[str, Any], name: str, value: Any) -> None:
+    """Set `a.b.c` in nested tables."""
+    *parents, last = name.split(".")
+    for parent in parents:
+        table = as_table(table.setdefault(parent, {}), parent)
+    table[last] = value
+
+
+def as_table(value: Any, name: str) -> dict[str, Any]:
+    """Refuse a value where settings are needed."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name}={value!r} is not a table of settings: write [{name}], or {name}.SETTING=VALUE")
+    return value
+
+
+def _changed(given: Mapping[str, Any], before: Any, after: Any, where: str = "") -> Iterator[str]:
+    """Each setting that was given and is not what it would have been, with both values."""
+    for name, value in given.items():
+        old, new = (getattr(config, name, None) for config in (before, after))
+        if isinstance(value, Mapping):
+            yield from _changed(value, old, new, f"{where}{name}.")
+        elif old != new:
+            yield f"{where}{name}={_shown(new)} (default {_shown(old)})"
+
+
+def _shown(value: Any) -> str:
+    """As --set takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _silent(_: str) -> None:
+    """For `verbose=False`."""

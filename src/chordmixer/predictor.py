@@ -1,0 +1,229 @@
+"""A trained model that takes sequences: tokenizer, network, baseline, labels and calibration in one object."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.data.entries import Account
+from chordmixer.dataset import Dataset, as_entries
+from chordmixer.models.model import downloaded
+from chordmixer.tasks.targets import MultiLabel, Regression
+from chordmixer.training import embedding, saving
+from chordmixer.training.combination import Using
+from chordmixer.training.ensemble_inference import open_run
+from chordmixer.training.evaluation import Evaluation
+from chordmixer.training.file_evaluation import score_entries, with_targets
+from chordmixer.training.inference import Item, Piece, Trained, check_choice
+from chordmixer.views.model_card import model_card
+
+OverLength = Literal["error", "windows"]
+OnBad = Literal["error", "unknown"]
+LOCAL = "file://"
+"""Before a folder that stands in place of a Hugging Face repository."""
+
+
+class Predictor:
+    """A trained run, ready to answer.
+
+    `Predictor.from_pretrained(RUN)` opens the folder of a run, a folder made by `save_pretrained`, or a repository
+    of the Hugging Face hub. `fit` returns one.
+
+    Sequences are strings, bytes or arrays of numbers, in a list or a `Dataset`. Answers come in their order, and a
+    sequence's answer does not depend on the others. A sequence above the model's `max_length` is an error;
+    `over_length="windows"` takes the mean over windows that overlap by half. Letters outside the alphabet are an
+    error; `on_bad="unknown"` takes them as unknown.
+    """
+
+    def __init__(self, engine: Trained, temporary: Path | None = None) -> None:
+        """`temporary` is a folder that is removed together with this object."""
+        self.engine = engine
+        """What computes: the command line uses it too."""
+        if temporary is not None:
+            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: Path | str,
+        *,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+        using: Using | None = None,
+        unverified: bool = False,
+        **hub: Any,
+    ) -> Predictor:
+        """A trained model from a folder, `file://FOLDER`, or a repository of the Hugging Face hub.
+
+        `using` asks for the answers of the `network`, the `baseline` or `both`, in place of the best of them. `hub`
+        goes to `huggingface_hub.snapshot_download`, such as `revision` and `token`.
+        """
+        folder = downloaded(source, saving.PATTERNS, hub)
+        return cls(open_run(folder, device, batch_tokens, using=using, unverified=unverified))
+
+    # --- What it is ---
+
+    @property
+    def folder(self) -> Path:
+        """Of the run, or of the saved model."""
+        return self.engine.folder
+
+    @property
+    def target_type(self) -> Literal["classes", "labels", "number"]:
+        """What is predicted: one of several classes, several labels for a record, or a number."""
+        target = self.engine.answers.target
+        return (
+            "number" if isinstance(target, Regression) else "labels" if isinstance(target, MultiLabel) else "classes"
+        )
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes or labels, in the order of the columns of `predict_proba`; none of a number."""
+        target = self.engine.answers.target
+        return [] if isinstance(target, Regression) else list(target.labels)
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens of a sequence; None where a baseline answers, which takes any."""
+        return self.engine.max_length if self.engine.network else None
+
+    def __repr__(self) -> str:
+        what = "vectors"  # of a pre-trained model
+        if not self.engine.pretrained:
+            what = f"{len(self.classes)} {self.target_type}" if self.classes else "a number"
+        return f"<Predictor of {what} from {self.engine.tokenizer.name} tokens, {self.folder}>"
+
+    # --- Answers ---
+
+    def predict(
+        self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
+    ) -> ndarray:
+        """The class of each sequence (text), its labels (a list of texts), or its number, as an array."""
+        rows, target = self._outputs(sequences, over_length, on_bad), self.engine.answers.target
+        if isinstance(target, Regression):
+            return target.values(rows)
+        shares = self.engine.answers.probabilities(rows)
+        if not isinstance(target, MultiLabel):
+            return np.array(target.labels)[shares.argmax(axis=1)]
+        found = np.empty(len(shares), dtype=object)
+        found[:] = [[target.labels[k] for k in np.flatnonzero(row > 0.5)] for row in shares]
+        return found
+
+    def predict_proba(
+        self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
+    ) -> ndarray:
+        """Calibrated probabilities, (sequences, classes): columns are in the order of `classes`."""
+        if self.target_type == "number":
+            raise ValueError("this model predicts a number, which has no probability: use predict")
+        return self.engine.answers.probabilities(self._outputs(sequences, over_length, on_bad))
+
+    def embed(
+        self,
+        sequences: Dataset | Iterable[Any],
+        *,
+        per_token: bool = False,
+        over_length: OverLength = "error",
+        on_bad: OnBad = "error",
+    ) -> ndarray | list[ndarray]:
+        """The network's vector for each sequence, (sequences, C); with `per_token` a list of arrays (N, C)."""
+        engine = self._network()
+        if per_token:
+            found: list[ndarray] = []
+            for window, pieces in self._windows(engine, sequences, "error", on_bad):
+                found += embedding.token_vectors(engine, window, pieces)
+            return found
+        windows = self._windows(engine, sequences, over_length, on_bad)
+        return np.concatenate([embedding.record_vectors(engine, *window) for window in windows])
+
+    def evaluate(self, data: Dataset, *, over_length: OverLength = "error", on_bad: OnBad = "error") -> Evaluation:
+        """Scores on records with targets, overall and by length, with 95 % intervals.
+
+        `chordmixer evaluate RUN FILES` also tells apart which records the run was trained on.
+        """
+        self._check(over_length, on_bad)
+        account = Account()
+        reject = data.config.reading.on_unmatched == "reject"
+        entries = with_targets(data.entries(account), self.engine.answers.target, reject, account)
+        return score_entries(self.engine, entries, account, over_length, on_bad).overall
+
+    # --- Elsewhere ---
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write what answers need, and a model card (README.md), into a new or empty folder."""
+        saving.save(self.folder, Path(folder), self.card())
+
+    def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload the saved model to the Hugging Face hub, or copy it to `file://FOLDER`; the address."""
+        if repository.startswith(LOCAL):
+            self.save_pretrained(repository.removeprefix(LOCAL))
+            return repository
+        from huggingface_hub import HfApi
+
+        hub = HfApi(token=token)
+        name = hub.create_repo(repository, private=private, exist_ok=True).repo_id
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(Path(folder) / "model")
+            return str(hub.upload_folder(repo_id=name, folder_path=Path(folder) / "model"))
+
+    def card(self) -> str:
+        """The model card: data, scores by length, baselines and how to load it, in Markdown."""
+        written = self.folder / saving.CARD
+        return written.read_text(encoding="utf-8") if written.exists() else model_card(self.folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle, as scikit-learn's tools use it to send models between processes."""
+        with tempfile.TemporaryDirectory() as folder:
+            saved = Path(folder) / "model"
+            self.save_pretrained(saved)
+            inside = [path for path in saved.rglob("*") if path.is_file()]
+            packed = {path.relative_to(saved).as_posix(): path.read_bytes() for path in inside}
+        using = None if self.engine.delivery is None else self.engine.delivery.using
+        return {"files": packed, "how": {"batch_tokens": self.engine.batch_tokens, "using": using}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="chordmixer-"))
+        for name, content in state["files"].items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        self.__init__(open_run(folder, **state["how"]), folder)  # type: ignore[misc]
+
+    # --- The way from sequences to numbers ---
+
+    def _outputs(self, sequences: Dataset | Iterable[Any], over_length: str, on_bad: str) -> ndarray:
+        """Of each sequence, in the layout of the network's head."""
+        windows = self._windows(self.engine, sequences, over_length, on_bad)
+        return np.concatenate([self.engine.outputs(window, pieces) for window, pieces in windows])
+
+    def _windows(
+        self, engine: Trained, sequences: Dataset | Iterable[Any], over_length: str, on_bad: str
+    ) -> Iterator[tuple[Sequence[Item], Sequence[Piece]]]:
+        self._check(over_length, on_bad)
+        windows = engine.windows(as_entries(sequences), Account(), on_bad, lambda _: None)  # type: ignore[arg-type]
+        some = False
+        for window in windows:
+            some = True
+            yield window, engine.pieces(window, over_length)  # type: ignore[arg-type]
+        if not some:
+            raise ValueError("no sequences were given: there is nothing to answer; give at least one")
+
+    def _check(self, over_length: str, on_bad: str) -> None:
+        check_choice("over_length", over_length, get_args(OverLength))
+        check_choice("on_bad", on_bad, get_args(OnBad))
+
+    def _network(self) -> Trained:
+        """What embeds: the network, also where a baseline answers."""
+        if hasattr(self.engine, "members"):
+            raise ValueError(
+                f"{self.folder} is an ensemble, whose networks have no vectors in common: embed with one of them, "
+                f"Predictor.from_pretrained({str(self.folder / 'members' / '0')!r})"
+            )
+        if self.engine.network:
+            return self.engine
+        return open_run(self.folder, self.engine.device.type, self.engine.batch_tokens, using="network")

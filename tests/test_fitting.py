@@ -1,0 +1,109 @@
+"""`fit`: the same records give the same model, however they were given; runs resume; settings are checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from chordmixer import Dataset, Predictor, fit
+from chordmixer.fitting import ensemble_settings, nested
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.loop import Run
+
+QUICK = {"training.steps": 3, "training.trial": 0.0, "training.checkpoint_every": 1, "training.device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+
+
+@pytest.fixture(scope="module")
+def records() -> tuple[list[str], list[str]]:
+    random = np.random.default_rng(0)
+    letters = ["".join(random.choice(list("ACGT"), int(n))) for n in random.integers(9, 40, 48)]
+    return [own + ("GATTACA" if i % 2 else "CATTAGA") for i, own in enumerate(letters)], ["worm", "fly"] * 24
+
+
+def test_lists_a_frame_and_files_give_the_same_numbers(records: Any, tmp_path: Path, capsys: Any) -> None:
+    sequences, labels = records
+    rows = [f"r{i},{s},{label}" for i, (s, label) in enumerate(zip(sequences, labels, strict=True))]
+    (tmp_path / "t.csv").write_text("\n".join(["id,sequence,label", *rows]) + "\n")
+    given = [
+        Dataset.from_files(tmp_path / "t.csv", cache=tmp_path / "cache"),
+        Dataset.from_lists(sequences, labels),
+        Dataset.from_pandas(pd.DataFrame({"dna": sequences, "kind": labels}), target="kind"),
+    ]
+    found = [fit(data, settings=QUICK, verbose=False).predict_proba(sequences) for data in given]
+    assert found[0].shape == (48, 2) and np.ptp(found[0][:, 0]) > 0.01
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_temporary_run_goes_with_its_predictor(records: Any) -> None:
+    predictor = fit(Dataset.from_lists(*records), settings=QUICK, baselines=False, verbose=False)
+    folder = predictor.folder
+    assert (folder / "report.html").exists() and (folder.parent / "stores").is_dir()
+    del predictor
+    assert not folder.parent.exists()
+
+
+def test_a_run_that_was_stopped_goes_on(records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Dataset.from_lists(*records, cache=tmp_path / "cache")
+    whole = fit(data, tmp_path / "whole", settings=QUICK, verbose=False)
+    take = Run._step
+
+    def step(self: Run, *arguments: Any) -> None:
+        if self.state.step == 2:
+            raise KeyboardInterrupt
+        take(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Run, "_step", step)
+        fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
+    assert Experiment.load(tmp_path / "run").training.steps == 3
+    resumed = fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
+    np.testing.assert_array_equal(resumed.predict_proba(records[0]), whole.predict_proba(records[0]))
+    again = fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
+    np.testing.assert_array_equal(again.predict_proba(records[0]), whole.predict_proba(records[0]))
+    with pytest.raises(ValueError, match="already holds a run"):
+        fit(data, tmp_path / "run", settings=QUICK, verbose=False)
+
+
+def test_an_ensemble_of_folds(records: Any) -> None:
+    predictor = fit(Dataset.from_lists(*records), folds=2, settings=QUICK, baselines=False, verbose=False)
+    assert (predictor.folder / "members" / "1").is_dir() and len(predictor.predict(records[0])) == 48
+    with pytest.raises(ValueError, match=r"is an ensemble, .* embed with one of them, Predictor\.from_pretrained"):
+        predictor.embed(records[0])
+    member = Predictor.from_pretrained(predictor.folder / "members" / "0")
+    assert member.embed(records[0]).shape[0] == 48  # type: ignore[union-attr]
+
+
+def test_settings_are_said_and_checked(records: Any, tmp_path: Path, capsys: Any) -> None:
+    data = Dataset.from_lists(*records, cache=tmp_path / "cache")
+    fit(data, tmp_path / "run", seed=5, settings=QUICK, baselines=False)
+    said = capsys.readouterr().out
+    assert "settings changed: training.steps=3 (default" in said and "training.seed=5 (default 0)" in said
+    assert "48 records read: 48 used, 0 rejected" in said and "validation at step 3" in said
+    for wrong, match in (
+        ({"settings": {"training.stepps": 3}}, "training.stepps"),
+        ({"freeze": True}, "--freeze keeps the encoder of a trained run as it is: add --from RUN"),
+        ({"folds": 1}, "--folds 1 is not possible: give 2 to 20"),
+        ({"folds": 2, "replicates": 2}, "two ways to choose members"),
+        ({"folds": 2, "ladder": True}, "--ladder is of one network"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            fit(data, tmp_path / "other", verbose=False, **wrong)
+    assert not (tmp_path / "other").exists()
+
+
+def test_tables_of_settings() -> None:
+    assert ensemble_settings(None, 3) == {"training.replicates": 3}
+    assert nested({"a.b.c": 1, "a.d": 2}) == {"a": {"b": {"c": 1}, "d": 2}}
+    with pytest.raises(ValueError, match="a=1 is not a table of settings"):
+        nested({"a": 1, "a.b": 2})
