@@ -75,6 +75,21 @@ def test_a_run_that_was_stopped_goes_on(records: Any, tmp_path: Path, monkeypatc
         fit(data, tmp_path / "run", settings=QUICK, verbose=False)
 
 
+def test_measured_steps_are_those_of_the_first_call(records: Any, tmp_path: Path) -> None:
+    data = Dataset.from_lists(*records, cache=tmp_path / "cache")
+    how: dict[str, Any] = {
+        "minutes": 0.001,
+        "settings": {"training.trial": 0.0},
+        "baselines": False,
+        "verbose": False,
+    }
+    first = fit(data, tmp_path / "run", **how)
+    again = fit(data, tmp_path / "run", resume=True, **{**how, "minutes": 60})
+    np.testing.assert_array_equal(again.predict_proba(records[0]), first.predict_proba(records[0]))
+    with pytest.raises(ValueError, match="run was started on other records"):
+        fit(Dataset.from_lists(records[0][:30], records[1][:30]), tmp_path / "run", resume=True, **how)
+
+
 def test_an_ensemble_of_folds(records: Any) -> None:
     predictor = fit(Dataset.from_lists(*records), folds=2, settings=QUICK, baselines=False, verbose=False)
     assert (predictor.folder / "members" / "1").is_dir() and len(predictor.predict(records[0])) == 48

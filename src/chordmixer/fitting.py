@@ -16,6 +16,7 @@ from chordmixer import recipes, terminal
 from chordmixer.config import override
 from chordmixer.dataset import Dataset
 from chordmixer.predictor import Predictor
+from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Evaluation, Experiment, ensemble, train
 from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.ladder import FOLDER as LOCAL
@@ -69,8 +70,11 @@ def fit(
         return for_files(known, minutes, folds or replicates or 1, device, start, freeze, say=say)
 
     try:
-        experiment = build(recipe, data.stored(cache, say), nested(changes), say)
-        again = resume and (folder / "config.json").exists()
+        again, stored = resume and (folder / "config.json").exists(), data.stored(cache, say)
+        if again and minutes:
+            experiment = _begun(folder, stored, nested(changes))
+        else:
+            experiment = build(recipe, stored, nested(changes), say)
         console = terminal.console(quiet=not verbose)
         run_files(experiment, folder, resume=again, baselines=baselines, ladder=ladder, say=say, console=console)
         return Predictor(open_run(folder, device), temporary)
@@ -78,6 +82,14 @@ def fit(
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _begun(run: Path, data: FilesConfig, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run whose number of steps was measured when it began, and would be another one today."""
+    experiment = override(Experiment.load(run, cache=data.cache), changes)
+    if experiment.data.key != Files(data).config.key:
+        raise ValueError(f"{run} was started on other records: resume with the same ones, or give a new folder")
+    return experiment
 
 
 @dataclass(frozen=True)
