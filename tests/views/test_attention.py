@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from matplotlib import pyplot
 
 from chordmixer import Model, ModelConfig, Packed, files
 from chordmixer.models import ChordMixerConfig
 from chordmixer.tasks.adding import Adding, AddingConfig
 from chordmixer.training import Experiment
-from chordmixer.views.attention import Example, examples, matrices, plot, prominence, ranks, strongest
+from chordmixer.views.attention import Example, examples, matrices, plot, prominence, ranks
 
 
 def build(**settings: object) -> Model:
@@ -79,14 +77,6 @@ class TestProminence:
         matrix[2, 4] = 100
         assert ranks(matrix, 2, [7, 21]) == [1, 2]
         assert prominence(matrix, 2)[7] == pytest.approx(4, abs=0.1)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(-9, 9), min_size=1, max_size=40), st.integers(1, 12))
-def test_thinning_keeps_the_strongest(numbers: list[int], most: int) -> None:
-    kept = strongest(np.array(numbers), most)
-    assert len(kept) <= most and set(kept.tolist()) <= {*numbers, 0}
-    assert np.abs(kept).max() == max(map(abs, numbers))
 
 
 class TestOfARun:

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from chordmixer.cli.benching import bench
+from chordmixer.cli.demo import demo
 from chordmixer.cli.fetching import fetch
-from chordmixer.cli.learning import demo, train
+from chordmixer.cli.learning import train
 from chordmixer.cli.looking import evaluate, inspect, report
 from chordmixer.cli.planning import plan
 from chordmixer.cli.pretraining import pretrain

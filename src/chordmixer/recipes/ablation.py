@@ -14,8 +14,8 @@ import torch
 
 from chordmixer.models import ChordMixerConfig
 from chordmixer.models.strategies import STRATEGIES
+from chordmixer.recipes.batches import BATCH_TOKENS
 from chordmixer.recipes.documents import documents
-from chordmixer.recipes.paper_files import BATCH_TOKENS
 from chordmixer.recipes.taxonomy import fragments, taxonomy
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.fragments import FragmentsConfig

@@ -10,7 +10,8 @@ import torch
 
 from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.splits import SplitConfig
-from chordmixer.recipes.paper_files import paper_files, training
+from chordmixer.recipes.batches import training
+from chordmixer.recipes.paper_files import paper_files
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment

@@ -20,12 +20,10 @@ from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.training import Experiment
 from chordmixer.views import drawing
-from chordmixer.views.drawing import COLOURS
+from chordmixer.views.drawing import COLOURS, full_colour, strongest
 
 COLUMNS = 1200
 """Most positions side by side in a picture; of a longer sequence each column shows the strongest of several."""
-FULL = 99.5
-"""Percentile of the sizes from which on a colour is full, so that a few large numbers leave the rest visible."""
 
 
 @dataclass(frozen=True)
@@ -211,30 +209,3 @@ def _tracks(axes: Any, channels: int, track_size: int) -> None:
     for t in range(1, tracks):
         axes.axhline(t * track_size - 0.5, color="black", linewidth=0.4)
     axes.set_ylabel("track")
-
-
-def strongest(rows: ndarray, most: int) -> ndarray:
-    """At most so many rows: of several neighbours, for each column, the number that is farthest from zero.
-
-    >>> strongest(np.array([[1], [-3], [0], [2], [1]]), most=3).ravel().tolist()
-    [-3, 2, 1]
-    """
-    share = -(-len(rows) // most)
-    if share == 1:
-        return rows
-    short = -len(rows) % share
-    filled = np.concatenate([rows, np.zeros((short, *rows.shape[1:]), rows.dtype)])
-    grouped = filled.reshape(-1, share, *rows.shape[1:])
-    at = np.abs(grouped).argmax(axis=1)[:, None]
-    chosen: ndarray = np.take_along_axis(grouped, at, axis=1)[:, 0]
-    return chosen
-
-
-def full_colour(values: ndarray) -> float:
-    """The size from which on a colour is full: of the `FULL` percentile, or the largest where most are zero.
-
-    >>> full_colour(np.array([0.0, 0.0, -2.0])), full_colour(np.zeros(3))
-    (1.98, 1.0)
-    """
-    sizes = np.abs(values)
-    return float(np.percentile(sizes, FULL)) or float(sizes.max()) or 1.0
