@@ -20,7 +20,7 @@ TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 
 LEAVES = {"packed", "moving", "files", "temporary", "config", "terminal", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
-EVERYTHING = LEARNING | {"training", "recipes", "views", "reproduction", "benching", "cli"}
+EVERYTHING = LEARNING | {"training", "recipes", "views", "paper", "cli"}
 LAW: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
     "packed": {"moving"},
@@ -28,12 +28,11 @@ LAW: dict[str, set[str]] = {
     "ops": set(),
     "data": LEAVES,
     "models": LEAVES | {"ops"},
-    "tasks": LEAVES | {"data"},
+    "tasks": LEAVES | {"data", "paper"},
     "training": LEARNING,
-    "recipes": LEARNING | {"training"},
-    "views": EVERYTHING - {"recipes", "reproduction", "cli"},
-    "reproduction": EVERYTHING - {"cli"},
-    "benching": EVERYTHING - {"cli"},
+    "recipes": LEARNING | {"training", "paper"},
+    "views": EVERYTHING - {"recipes", "paper", "cli"},
+    "paper": EVERYTHING,
     "cli": EVERYTHING,
     "__init__": EVERYTHING,
     "__main__": EVERYTHING,

@@ -10,17 +10,17 @@ from typing import Annotated
 
 import typer
 
-from chordmixer.cli.benching import bench
-from chordmixer.cli.demo import demo
 from chordmixer.cli.fetching import fetch
 from chordmixer.cli.learning import train
 from chordmixer.cli.looking import evaluate, inspect, report
 from chordmixer.cli.planning import plan
 from chordmixer.cli.pretraining import pretrain
-from chordmixer.cli.reproducing import reproduce
 from chordmixer.cli.sample import sample
 from chordmixer.cli.using import embed, predict
 from chordmixer.cli.variants import variants
+from chordmixer.paper.cli.benching import bench
+from chordmixer.paper.cli.demo import demo
+from chordmixer.paper.cli.reproducing import reproduce
 from chordmixer.terminal import tell
 from chordmixer.version import __version__
 

@@ -151,7 +151,7 @@ def _experiment(
                 "name them with --set data.source=PATH or data.files=[...]"
             )
         own = [] if base_length is None else [f"data.base_length={base_length}"]
-        recipe = recipes.RECIPES[inputs[0]]
+        recipe = recipes.load(recipes.RECIPES[inputs[0]])
         of_task = task_class(inputs[0]).Config()
         return settings.build(lambda known: starting(recipe(known)), of_task, config, own + changes)
     for path in inputs:
@@ -221,7 +221,7 @@ def _conclude(
     evaluation: Any, out: Path, baselines: bool, own_files: bool, cache: str | None, several: bool = False
 ) -> None:
     """The scores beside those of the baselines, what they amount to, the report, and what comes next."""
-    from chordmixer.training.baselines import task_baselines
+    from chordmixer import recipes
     from chordmixer.training.outcome import compare
     from chordmixer.views.report import write_report
     from chordmixer.views.runs import Run
@@ -233,7 +233,7 @@ def _conclude(
         beside = compare(out, say, cache, deliver=True)
         evaluation = Run.load(out).test
     elif baselines:
-        beside = task_baselines.compare(out, say, cache)
+        beside = recipes.load(recipes.TASK_BASELINES)(out, say, cache)
     show_beside(evaluation, beside, out)
     tell(f"report: {write_report(out)}")
     if not own_files:
