@@ -76,5 +76,6 @@ def test_the_page_names_every_entry_and_no_other() -> None:
 def test_the_options_of_the_page_are_there() -> None:
     lines = "".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S)).splitlines()
     asked = {option for line in lines for option in re.findall(r"--[a-z-]+", line.partition("#")[0])}
-    known = {name for option in get_command(app).commands["reproduce"].params for name in option.opts}  # type: ignore[attr-defined]
+    _, command, _ = get_command(app).resolve_command(None, ["reproduce"])  # type: ignore[attr-defined]
+    known = {name for option in command.params for name in option.opts}
     assert {"--data", "--scale", "--set"} <= asked <= known
