@@ -16,8 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.benching.cases import BenchConfig, Case, adding
-from chordmixer.paper.benching.measuring import Subject
-from chordmixer.paper.benching.meters import seconds
+from chordmixer.paper.benching.measuring import Subject, seconds
 
 Row = tuple[float, int, str]
 """Milliseconds of a step, calls, and a name."""

@@ -1,6 +1,5 @@
 """Settings of runs, as functions that return an `Experiment`; one by name: a literal dictionary, imported lazily."""
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +14,7 @@ RECIPES = {
     "listops": "chordmixer.paper.recipes.lra:listops",
     "masking": "chordmixer.recipes.masking:masking",
     "pathfinder": "chordmixer.paper.recipes.lra:pathfinder",
-    "retrieval": "chordmixer.paper.recipes.retrieval:retrieval",
+    "retrieval": "chordmixer.paper.recipes.lra:retrieval",
     "text": "chordmixer.paper.recipes.lra:text",
     "variants": "chordmixer.recipes.variants:variants",
 }
@@ -26,12 +25,11 @@ TASK_BASELINES = "chordmixer.paper.baselines:compare"
 __all__ = ["RECIPES", "TASK_BASELINES", "files", "gtex", "load", "masking", "mpra", "variants"]
 
 
-def load(path: str) -> Callable[..., Any]:
+def load(path: str) -> Any:
     """What `module:name` stands for, imported now.
 
     >>> load(RECIPES["masking"]).__name__
     'masking'
     """
     module, name = path.split(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    return getattr(import_module(module), name)

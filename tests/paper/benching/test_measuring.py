@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ import torch
 from chordmixer.models.encoders import ENCODERS, layers
 from chordmixer.paper.benching import measuring, subprocesses
 from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, fixed
-from chordmixer.paper.benching.measuring import Subject, Wrong, phase, reach, times
-from chordmixer.paper.benching.meters import Meter
+from chordmixer.paper.benching.measuring import Meter, Subject, Wrong, phase, reach, seconds, times
 
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 CONFIG = BenchConfig(device="cpu", precision="fp32", batch=2)
 
 
@@ -105,3 +106,49 @@ def test_more_rounds_where_they_are_short(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
     monkeypatch.setattr(measuring, "LEAST", 0.0)
     assert phase(subject, lambda x: None, [[9]], Meter(subject.device))["rounds"] == 1
+
+
+def test_seconds_of_a_clock() -> None:
+    assert 0.02 <= seconds(lambda: time.sleep(0.02), CPU) < 1
+
+
+def test_peak_of_what_is_resident() -> None:
+    meter = Meter(CPU)
+    if meter.before is None:
+        pytest.skip("this system has no /proc/self/status")
+    meter.start()
+    torch.ones(50_000_000)  # and gone again
+    first = meter.peak()
+    meter.start()
+    assert first is not None and 190e6 < first < 260e6
+    assert (meter.peak() or 0) < 60e6
+
+
+def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "status", lambda name: None)
+    meter = Meter(CPU)
+    meter.start()
+    assert meter.peak() is None
+
+
+def test_a_gpu_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, by what is called."""
+    called: list[str] = []
+
+    def event(enable_timing: bool) -> SimpleNamespace:
+        assert enable_timing
+        return SimpleNamespace(
+            record=lambda: called.append("record"),
+            synchronize=lambda: called.append("synchronize"),
+            elapsed_time=lambda end: 2_500.0,
+        )
+
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    assert seconds(lambda: called.append("work"), CUDA) == 2.5
+    assert called == ["record", "work", "record", "synchronize"]
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: called.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 77)
+    monkeypatch.setattr(measuring, "load_libraries", lambda device: None)
+    meter = Meter(CUDA)
+    meter.start()
+    assert (meter.peak(), called[-1]) == (77, "reset")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chordmixer.paper import reproduction
-from chordmixer.paper.reproduction import ENTRIES, costs, running, stopwatch
+from chordmixer.paper.reproduction import ENTRIES, costs, pacing, running
 from chordmixer.training import Interrupted
 
 Command = Callable[..., tuple[int, str, str]]
@@ -80,8 +80,8 @@ def test_baselines_may_be_left_out(chordmixer: Command, tmp_path: Path) -> None:
 def test_minutes_are_measured_first_and_trained_later(
     chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopwatch, "WARM", 0.0)
-    monkeypatch.setattr(stopwatch, "TIMED", 0.0)
+    monkeypatch.setattr(pacing, "WARM", 0.0)
+    monkeypatch.setattr(pacing, "TIMED", 0.0)
     words = ["reproduce", "adding-200", "--minutes", "0.0001", "--out", tmp_path / "run", *sets(ADDING)]
     code, said, errors = chordmixer(*words, "--plan")
     assert (code, errors) == (0, "") and [path.name for path in (tmp_path / "run").iterdir()] == ["pace.json"]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from chordmixer import Model
-from chordmixer.paper.recipes import adding
+from chordmixer import Model, Packed
+from chordmixer.models import ENCODERS
+from chordmixer.paper.recipes import adding, demo
 from chordmixer.paper.tasks.adding import AddingConfig
 from chordmixer.recipes import RECIPES, load
 
@@ -31,3 +34,17 @@ def test_settings_follow_the_length() -> None:
     chosen = {base: adding(AddingConfig(base)).training for base in (20, 200, 999, 1_000, 16_000, 128_000)}
     assert [training.epochs for training in chosen.values()] == [13, 13, 13, 18, 6, 6]
     assert [training.batch_sequences for training in chosen.values()] == [64, 64, 64, 64, 16, 16]
+
+
+def test_the_other_model_of_the_demo_differs_in_the_encoder_alone() -> None:
+    ours, theirs = demo(), demo("pointwise")
+    assert ours.model.encoder == "chordmixer" and {"chordmixer", "pointwise"} <= set(ENCODERS)
+    assert theirs == replace(ours, model=replace(ours.model, encoder="pointwise"))
+
+
+def test_the_model_of_the_demo_takes_the_data() -> None:
+    experiment = demo()
+    records = experiment.build_task().records("validation")
+    assert min(records.lengths) >= 32 and max(records.lengths) <= 256 == experiment.model.network.max_length
+    batch = Packed.from_list([records[i].values for i in range(3)])
+    assert Model(experiment.model)(batch).shape == (3, 1)

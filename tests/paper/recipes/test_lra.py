@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from chordmixer import files
 from chordmixer.config import override
 from chordmixer.paper.lra.image import BATCHES, ImageConfig
 from chordmixer.paper.lra.listops import ListOpsConfig
 from chordmixer.paper.lra.pathfinder import PathfinderConfig
-from chordmixer.paper.lra.retrieval import RetrievalConfig
+from chordmixer.paper.lra.retrieval import CITATIONS, FILES, PAPERS, RetrievalConfig
 from chordmixer.paper.lra.text import TextConfig
 from chordmixer.paper.recipes import image, listops, pathfinder, retrieval, text
 from chordmixer.training import Experiment, train
@@ -117,3 +120,58 @@ def test_without_data_one_line_says_where_to_get_them(
     run = tmp_path / "run"
     code, _, errors = chordmixer("train", task, "--out", run)
     assert code == 2 and archive in errors and errors.count("\n") == 1 and not run.exists()
+
+
+def test_the_papers_numbers_of_retrieval() -> None:
+    experiment = retrieval(RetrievalConfig())
+    network, training = experiment.model.network, experiment.training
+    numbers = (network.hidden, network.track_size, training.rate, training.batch_sequences)
+    assert numbers == (128, 12, 0.007, 90) and (network.max_length, experiment.model.head) == (4000, "pair")
+
+
+def write_release(folder: Path) -> None:
+    for name in FILES.values():
+        rows = [f"{i % 2}.0\tA{i}\tB{i}\tb'text {i}'\tb'text {i + i % 2}'" for i in range(24)]
+        (folder / name).write_text("\n".join(rows))
+
+
+def write_citations(folder: Path) -> None:
+    names = [f"p{i}" for i in range(60)]
+    pq.write_table(pa.table({"id": names, "text": [f"{name} " * 3 for name in names]}), folder / PAPERS)
+    pairs = {"citing": names[9:] * 2, "cited": names[6:-3] + names[1:-8]}
+    pq.write_table(pa.table(pairs), folder / CITATIONS)
+
+
+@pytest.mark.parametrize(
+    ("write", "tested"), [(write_release, 24), (write_citations, 20)], ids=["release", "citations"]
+)
+def test_retrieval_from_the_command_line_to_scores(
+    write: Callable[[Path], None], tested: int, tmp_path: Path, chordmixer: Command
+) -> None:
+    write(tmp_path)
+    settings = {
+        "data.source": tmp_path,
+        "data.cache": tmp_path / "cache",
+        "model.network.track_size": 2,
+        "model.network.hidden": 4,
+        "training.epochs": 1,
+        "training.batch_sequences": 8,
+        "training.device": "cpu",
+    }
+    run = tmp_path / "run"
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    code, _, err = chordmixer("train", "retrieval", *given, "--out", run)
+    assert code == 0, err
+    before = files.read_json(run / "evaluation-test.json")
+    assert before["records"] == pytest.approx(tested, abs=2) and before["headline"] == "accuracy"
+    lengths = pq.read_table(run / "predictions.parquet")["length"].to_pylist()
+    assert min(lengths) >= 2 * 9, "of both documents together"
+    code, _, err = chordmixer("evaluate", run)
+    assert code == 0, err
+    assert files.read_json(run / "evaluation-test.json")["scores"] == before["scores"]
+
+
+def test_retrieval_without_data(tmp_path: Path, chordmixer: Command) -> None:
+    code, _, err = chordmixer("train", "retrieval", "--out", tmp_path / "run")
+    assert code == 2 and err.count("\n") == 1 and not (tmp_path / "run").exists()
+    assert err.startswith("chordmixer: retrieval has no data.source: it is read from new_aan_pairs.train.tsv")

@@ -10,8 +10,9 @@ import pytest
 from chordmixer.paper.recipes.ablation import PADDING
 from chordmixer.paper.reproduction import ENTRIES, entry_experiments, reproduce
 from chordmixer.paper.reproduction.comparison import compare
-from chordmixer.paper.reproduction.entries import Entry, load
+from chordmixer.paper.reproduction.entries import Entry
 from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.recipes import load
 from chordmixer.training import Evaluation, Experiment
 
 Evaluated = Callable[[str, float], Evaluation]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import Data, find, load
+from chordmixer.paper.reproduction.entries import Data, find
 
 FILES = Data(needs="two files", get="a friend has them", setting="files", least=2, several=True)
 
@@ -49,7 +49,3 @@ def test_a_name_that_is_not_there() -> None:
         ValueError, match=r"'xyz' is not in the list .*: chordmixer reproduce alone lists what there is"
     ):
         find("xyz", ENTRIES)
-
-
-def test_what_a_string_stands_for() -> None:
-    assert load("chordmixer.paper.reproduction.entries:load") is load

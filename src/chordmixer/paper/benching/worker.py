@@ -17,8 +17,7 @@ import torch
 from chordmixer.config import from_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.benching.cases import Case
-from chordmixer.paper.benching.measuring import Event, Wrong, reach, times
-from chordmixer.paper.benching.meters import status
+from chordmixer.paper.benching.measuring import Event, Wrong, reach, status, times
 from chordmixer.training.forecast import free_bytes
 
 NO_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")

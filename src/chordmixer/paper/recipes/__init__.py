@@ -1,11 +1,9 @@
 """The paper's runs as functions that return an `Experiment`."""
 
-from chordmixer.paper.recipes.adding import adding
-from chordmixer.paper.recipes.demo import demo
+from chordmixer.paper.recipes.adding import adding, demo
 from chordmixer.paper.recipes.documents import documents
 from chordmixer.paper.recipes.files import paper_files
-from chordmixer.paper.recipes.lra import image, listops, pathfinder, text
-from chordmixer.paper.recipes.retrieval import retrieval
+from chordmixer.paper.recipes.lra import image, listops, pathfinder, retrieval, text
 from chordmixer.paper.recipes.taxonomy import fragments, taxonomy
 
 __all__ = [

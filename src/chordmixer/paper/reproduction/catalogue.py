@@ -103,11 +103,11 @@ def _own(title: str, needs: str, get: str, size: str, differences: tuple[str, ..
 
 
 def _arena(name: str, title: str, data: Data, hyper: Hyper, config: str, **settings: int) -> Entry:
-    recipe = "retrieval:retrieval" if name == "retrieval" else f"lra:{name if name != 'pathx' else 'pathfinder'}"
+    recipe = name if name != "pathx" else "pathfinder"
     return Entry(
         title=f"Long Range Arena, {title}",
         where="appendix, table 5",
-        recipe=f"chordmixer.paper.recipes.{recipe}",
+        recipe=f"chordmixer.paper.recipes.lra:{recipe}",
         config=f"chordmixer.paper.lra.{config}",
         data=data,
         settings=settings,

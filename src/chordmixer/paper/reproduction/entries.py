@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +109,3 @@ def find(name: str, entries: Mapping[str, Entry | Figure]) -> Entry | Figure:
         cure = f"did you mean {close[0]}?" if close else "chordmixer reproduce alone lists what there is"
         raise ValueError(f"{name!r} is not in the list of what can be reproduced: {cure}")
     return entries[name]
-
-
-def load(path: str) -> Any:
-    """What `module:name` stands for, imported now.
-
-    >>> load("chordmixer.paper.tasks.adding:AddingConfig").__name__
-    'AddingConfig'
-    """
-    module, name = path.split(":")
-    return getattr(import_module(module), name)

@@ -10,7 +10,8 @@ from typing import Any
 from chordmixer.config import override, to_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.reproduction import published_settings
-from chordmixer.paper.reproduction.entries import Entry, load
+from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.recipes import load
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment
 from chordmixer.training.starting import start_from

@@ -12,11 +12,12 @@ from chordmixer.data.gathering import TokenizerConfig, default_cache, gather
 from chordmixer.data.inspection import inspect
 from chordmixer.data.labels import file_label
 from chordmixer.data.reading import Reading
-from chordmixer.paper.reproduction.entries import Figure, load
+from chordmixer.paper.reproduction.entries import Figure
 from chordmixer.paper.reproduction.page import Result, table
 from chordmixer.paper.views import attention as matrices
 from chordmixer.paper.views import reach as walks
 from chordmixer.paper.views import tradeoff as circles
+from chordmixer.recipes import load
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import size
 from chordmixer.views import inspection as histograms

@@ -1,31 +1,38 @@
 """The same time for every model: each trains as many steps as it makes alone on this device in so many minutes.
 
-Steps are measured once, before anything trains, and kept beside the runs. So runs are the same to the byte after a
-kill, as others are, and several may share a device, which changes when they end and not how far they come.
+Steps are measured once, before anything trains, by the loop itself on the data themselves, and kept beside the runs.
+So runs are the same to the byte after a kill, as others are, and several may share a device, which changes when they
+end and not how far they come.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from chordmixer import files
+from chordmixer import files, terminal
 from chordmixer.config import to_dict
 from chordmixer.paper.reproduction.entry_experiments import model_of
-from chordmixer.paper.reproduction.stopwatch import Pace, pace
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of
+from chordmixer.training.loop import Run
 from chordmixer.training.provenance import device_name
 from chordmixer.version import __version__
 
 FILE = "pace.json"
 """Beside the run folders: the pace of each model, and a print of the settings, device and versions that it is of."""
+WARM, TIMED, LEAST = 1.0, 3.0, 5
+"""Seconds before anything is counted, seconds that are, and the fewest steps of either."""
 
 
 def paced(
@@ -97,3 +104,61 @@ def _print(experiment: Experiment) -> str:
     settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, rate=1.0)))
     place = [device_name(device_of(experiment.training)), torch.__version__, __version__]
     return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
+
+
+# --- What is measured ---
+
+
+class Pace(NamedTuple):
+    """Of a run that has the device for itself."""
+
+    milliseconds: float
+    """Of a step, its batch included."""
+    an_epoch: int
+    """Steps of the first one; others may have a few more or less."""
+
+    def steps(self, minutes: float) -> int:
+        """Within so many minutes, at least one.
+
+        >>> Pace(30.0, 781).steps(0.5), Pace(1e6, 781).steps(0.5)
+        (1000, 1)
+        """
+        return max(1, round(60_000 * minutes / self.milliseconds))
+
+
+def pace(experiment: Experiment) -> Pace:
+    """Measured on a device that should do nothing else; kernels are loaded or compiled before it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
+        an_epoch = -(-len(run.loader.sampler.steps) // experiment.training.accumulate)
+        steps = _steps(run)
+        with run.display:
+            _take(run, steps, 0.0, 1)
+            _take(run, steps, WARM, LEAST)
+            measured = Pace(1e3 * _take(run, steps, TIMED, LEAST), an_epoch)
+        run.folder.close()
+        del run, steps
+        gc.collect()  # its memory is not the next one's
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return measured
+
+
+def _steps(run: Run) -> Iterator[None]:
+    """One after the other, over the epochs."""
+    run.wrapped.train()
+    while True:
+        batches = run.loader.epoch(run.state.epoch)
+        while run.state.batch < len(run.loader.sampler.steps):
+            run.advance(batches)
+            yield
+        run.state.epoch, run.state.batch = run.state.epoch + 1, 0
+
+
+def _take(run: Run, steps: Iterator[None], seconds: float, least: int) -> float:
+    """Steps for so many seconds; the seconds of each."""
+    start, first = time.perf_counter(), run.state.step
+    while run.state.step < first + least or time.perf_counter() < start + seconds:
+        next(steps)
+    run.settle()  # waits for the device
+    return (time.perf_counter() - start) / (run.state.step - first)
