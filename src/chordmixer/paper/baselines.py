@@ -75,7 +75,7 @@ def sample(lengths: Sequence[int], tokens: int) -> ndarray:
     return np.sort(order[: max(fitting, 1)])
 
 
-class Part(NamedTuple):
+class PartRead(NamedTuple):
     """What was read of a part's records."""
 
     sequences: list[ndarray]
@@ -84,7 +84,7 @@ class Part(NamedTuple):
     targets: ndarray
 
 
-def _read(records: Records, chosen: ndarray, symbols: bool) -> Part:
+def _read(records: Records, chosen: ndarray, symbols: bool) -> PartRead:
     """Some at a time, as training does: what a rule makes is made faster so."""
     lengths = np.array(records.lengths)[chosen]
     steps = np.flatnonzero(np.diff(np.cumsum(lengths) // STEP)) + 1
@@ -98,10 +98,10 @@ def _read(records: Records, chosen: ndarray, symbols: bool) -> Part:
             sequences += [record.values for record in own] if symbols else []
             answers = torch.stack([record.target for record in own])
         targets.append(answers.numpy())
-    return Part([sequence.numpy() for sequence in sequences], lengths, np.concatenate(targets))
+    return PartRead([sequence.numpy() for sequence in sequences], lengths, np.concatenate(targets))
 
 
-def _baselines(read: Mapping[str, Part], target: Regression | Classification, kind: str) -> Iterator[Baseline]:
+def _baselines(read: Mapping[str, PartRead], target: Regression | Classification, kind: str) -> Iterator[Baseline]:
     ends = np.cumsum([0, *(len(own.lengths) for own in read.values())])
     parts = {part: np.arange(*ends[i : i + 2]) for i, part in enumerate(read)}
     sequences = [sequence for own in read.values() for sequence in own.sequences]

@@ -10,14 +10,14 @@ import pytest
 from chordmixer.paper.benching.cases import BenchConfig, adding, fixed
 from chordmixer.paper.benching.report import Report, load, markdown, words, write
 from chordmixer.paper.benching.results import Phase, Reach, Result
-from chordmixer.paper.reproduction.page import Place
+from chordmixer.paper.reproduction.page import Origin
 
 AT = fixed(20, batch=2)
 
 
 @pytest.fixture
 def report(result: Callable[..., Result]) -> Report:
-    place = Place("2026-11-16", "abc1234", "NVIDIA H200", "2.11.0")
+    place = Origin("2026-11-16", "abc1234", "NVIDIA H200", "2.11.0")
     stopped = Result("lstm", AT.name, failed="time limit", stage="training", message="stopped after 9 s")
     results = (result("chordmixer", 10.0), result("cnn", 4.0, receptive_field=9), result("luna", 20.0), stopped)
     reaches = (Reach("cnn", "training", 2048, 0.5, 10**9, "out of memory"),)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.paper.lra import Part
-from chordmixer.paper.lra.official import ChosenRecords, Layout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
 
 LABELS = ("no", "yes")
 
@@ -28,7 +28,7 @@ def parts(part: str) -> Iterator[Part]:
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "source").write_text("as it is")
-    layout = Layout(tmp_path / "source", [tmp_path / "source"], parts)
+    layout = ReleaseLayout(tmp_path / "source", [tmp_path / "source"], parts)
     return read_once(layout, str(tmp_path / "cache"), "set", LABELS, "get it again")
 
 
@@ -37,10 +37,10 @@ def test_what_was_read_is_read_once(folders: dict[str, Path], tmp_path: Path) ->
         raise AssertionError(f"{part} is read again")
 
     source, cache = tmp_path / "source", str(tmp_path / "cache")
-    assert read_once(Layout(source, [source], never), cache, "set", LABELS, "") == folders
+    assert read_once(ReleaseLayout(source, [source], never), cache, "set", LABELS, "") == folders
     source.write_text("something else")
     with pytest.raises(AssertionError, match="training is read again"):
-        read_once(Layout(source, [source], never), cache, "set", LABELS, "")
+        read_once(ReleaseLayout(source, [source], never), cache, "set", LABELS, "")
 
 
 @given(st.integers(2, 30), st.integers(0, 5))
@@ -97,7 +97,7 @@ def test_what_is_not_whole_is_refused(tmp_path: Path, kept: int, match: str) -> 
 
     cache = tmp_path / "cache"
     with pytest.raises(ValueError, match=f"set has .*({match}).* not whole; get it again"):
-        read_once(Layout(Path("set"), [], half), str(cache), "set", LABELS, "get it again")
+        read_once(ReleaseLayout(Path("set"), [], half), str(cache), "set", LABELS, "get it again")
     assert not [*cache.iterdir()]
 
 
@@ -116,4 +116,4 @@ def test_words_of_tables(tmp_path: Path) -> None:
 
 def made() -> dict[str, Path]:
     """In the tests' own cache folder, since hypothesis takes no folder of one test."""
-    return read_once(Layout(Path("set"), [], parts), None, "official", LABELS, "")
+    return read_once(ReleaseLayout(Path("set"), [], parts), None, "official", LABELS, "")

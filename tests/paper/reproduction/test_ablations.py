@@ -10,15 +10,15 @@ import pytest
 from chordmixer.paper.recipes.ablation import PADDING
 from chordmixer.paper.reproduction import ENTRIES, entry_experiments, reproduce
 from chordmixer.paper.reproduction.comparison import compare
-from chordmixer.paper.reproduction.entries import Entry
-from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.paper.reproduction.entries import RunEntry
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
 from chordmixer.recipes import load
 from chordmixer.training import Evaluation, Experiment
 
 Evaluated = Callable[[str, float], Evaluation]
 SMALL = {"training": {"epochs": 1, "device": "cpu"}}
 NAMES = ("ablation", "ablation-mitogenomes", "padding")
-VERSIONS = {name: entry for name, entry in ENTRIES.items() if name in NAMES and isinstance(entry, Entry)}
+VERSIONS = {name: entry for name, entry in ENTRIES.items() if name in NAMES and isinstance(entry, RunEntry)}
 
 
 def quiet(_: str) -> None:
@@ -43,7 +43,7 @@ def test_every_number_is_of_a_version(tiny: Experiment) -> None:
 def test_data_are_those_of_other_entries() -> None:
     for name, of in zip(NAMES, ("carassius-labeo", "mitogenomes", "documents"), strict=True):
         own, other = VERSIONS[name], ENTRIES[of]
-        assert isinstance(other, Entry) and callable(load(own.versions).experiments)
+        assert isinstance(other, RunEntry) and callable(load(own.versions).experiments)
         assert (own.data, own.config, own.classes) == (other.data, other.config, other.classes)
         assert own.differences[: len(other.differences)] == other.differences
 
@@ -67,7 +67,7 @@ def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
 
 def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluated) -> None:
     made = PADDING.experiments(entry_experiments.with_encoder(tiny, "poolformer"))
-    trained = [Trained(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
+    trained = [TrainedRun(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
     seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
     body = compare("padding", VERSIONS["padding"], trained, seen, [], given=True).body
     assert body[2].startswith("| poolformer-overall_max | 50.00 (45.00-55.00) | 67.00 | -17.00 | 1 |")

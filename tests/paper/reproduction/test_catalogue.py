@@ -13,12 +13,12 @@ from chordmixer.cli import app
 from chordmixer.config import override
 from chordmixer.paper.recipes.taxonomy import PAIRS
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.entry_experiments import build
 from chordmixer.recipes import load
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reproduce.md").read_text()
-RUNS = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, Entry)}
+RUNS = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, RunEntry)}
 ARENA = ("listops", "text", "image", "retrieval", "pathfinder", "pathx")
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.comparison import against, compare, evaluations
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.entry_experiments import with_encoder, with_seed
-from chordmixer.paper.reproduction.page import Result
-from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.paper.reproduction.page import PageContent
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 from chordmixer.training.intervals import Difference
 from chordmixer.views.runs import Scored
@@ -21,7 +21,7 @@ Evaluated = Callable[[str, float], Evaluation]
 
 
 @pytest.fixture
-def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
+def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., PageContent]:
     def make(
         name: str,
         runs: list[tuple[str, int, float]],
@@ -29,12 +29,12 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
         killed: bool = False,
         plain: dict[str, float] | None = None,
         beside: dict[str, Difference] | None = None,
-    ) -> Result:
+    ) -> PageContent:
         entry = ENTRIES[name]
-        assert isinstance(entry, Entry)
+        assert isinstance(entry, RunEntry)
         scored = [Scored(k, f"what {k} is", evaluated(k, value)) for k, value in (plain or {}).items()]
         trained = [
-            Trained(
+            TrainedRun(
                 with_seed(with_encoder(tiny, encoder), seed),
                 evaluated(encoder, value),
                 120.0,
@@ -50,7 +50,7 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., Result]:
     return make
 
 
-def test_numbers_beside_the_papers(compared: Callable[..., Result]) -> None:
+def test_numbers_beside_the_papers(compared: Callable[..., PageContent]) -> None:
     result = compared("listops", [("chordmixer", 0, 0.55), ("pointwise", 0, 0.2)])
     assert result.body[:5] == [
         "| model | accuracy here, % | the paper, % | here less the paper | runs | steps a run | time a run |",
@@ -76,7 +76,7 @@ def test_numbers_beside_the_papers(compared: Callable[..., Result]) -> None:
     assert result.warnings == ["mind!"] and result.pictures[""].startswith(b"\x89PNG")
 
 
-def test_plain_baselines_beside(compared: Callable[..., Result]) -> None:
+def test_plain_baselines_beside(compared: Callable[..., PageContent]) -> None:
     """All in the first table, the best by length, and a sentence that says whom it beats."""
     models = [("chordmixer", 0, 0.55), ("lstm", 0, 0.2), ("s4d", 0, 0.38), ("cnn", 0, 0.36)]
     beside = {
@@ -119,7 +119,7 @@ def test_models_that_cannot_be_compared(evaluated: Evaluated) -> None:
     )
 
 
-def test_rivals_have_their_own_sizes(compared: Callable[..., Result]) -> None:
+def test_rivals_have_their_own_sizes(compared: Callable[..., PageContent]) -> None:
     text = "\n".join(compared("listops", [("lstm", 0, 0.3), ("chordmixer", 0, 0.5)]).body)
     assert (
         "| setting | here, chordmixer | the paper | its released code |" in text
@@ -130,7 +130,7 @@ def test_rivals_have_their_own_sizes(compared: Callable[..., Result]) -> None:
     assert "| setting | here, lstm | the paper | its released code |" in alone and "hidden H" not in alone
 
 
-def test_without_a_number_in_the_paper(compared: Callable[..., Result]) -> None:
+def test_without_a_number_in_the_paper(compared: Callable[..., PageContent]) -> None:
     result = compared("adding-200", [("chordmixer", 0, 0.99)])
     assert result.body[0] == "| model | accuracy here, % | runs | steps a run | time a run |"
     assert result.body[3] == "| one answer for all | 12.50 |  |  |  |"
@@ -138,7 +138,7 @@ def test_without_a_number_in_the_paper(compared: Callable[..., Result]) -> None:
     assert not any("Below the paper" in line for line in result.body)
 
 
-def test_several_seeds(compared: Callable[..., Result]) -> None:
+def test_several_seeds(compared: Callable[..., PageContent]) -> None:
     result = compared("adding-200", [("chordmixer", seed, 0.9 + 0.02 * seed) for seed in range(3)])
     assert "| chordmixer | 92.00 (90.00-94.00) | 3 | 1,501 | 2 min |" in result.body
     assert result.numbers["interval"] == "lowest to highest of 3 runs"
@@ -147,7 +147,7 @@ def test_several_seeds(compared: Callable[..., Result]) -> None:
     assert single.differences[-1] == "The paper's is a mean of 3 runs with other seeds; this is 1 a model."
 
 
-def test_numbers_for_programs(compared: Callable[..., Result]) -> None:
+def test_numbers_for_programs(compared: Callable[..., PageContent]) -> None:
     numbers = compared("listops", [("chordmixer", 7, 0.55)]).numbers
     assert numbers["models"][0]["scores"]["accuracy"]["value"] == 0.55
     (run,) = numbers["runs"]
@@ -155,7 +155,7 @@ def test_numbers_for_programs(compared: Callable[..., Result]) -> None:
     assert run["settings"]["training"]["seed"] == 7 and numbers["data"]["classes"] == ["no", "yes"]
 
 
-def test_data_by_rule_are_a_difference(compared: Callable[..., Result]) -> None:
+def test_data_by_rule_are_a_difference(compared: Callable[..., PageContent]) -> None:
     made, given = (compared("listops", [("chordmixer", 0, 0.5)], given=g).differences for g in (False, True))
     assert made == [
         *given,
@@ -163,12 +163,12 @@ def test_data_by_rule_are_a_difference(compared: Callable[..., Result]) -> None:
     ]
 
 
-def test_time_that_is_not_all_known(compared: Callable[..., Result]) -> None:
+def test_time_that_is_not_all_known(compared: Callable[..., PageContent]) -> None:
     assert "| over 2 min |" in compared("adding-200", [("chordmixer", 0, 0.5)], killed=True).body[2]
 
 
 def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -> None:
-    trained = Trained(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False, 9)
+    trained = TrainedRun(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False, 9)
     assert evaluations(ENTRIES["listops"], [trained])[0].headline == "accuracy"  # type: ignore[arg-type]
     scored = [Scored(name, "", replace(evaluated(name, v), headline="mse")) for name, v in (("a", 0.4), ("b", 0.6))]
     _, best = evaluations(ENTRIES["listops"], [replace(trained, baselines=scored)])  # type: ignore[arg-type]

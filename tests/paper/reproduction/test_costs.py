@@ -8,11 +8,15 @@ import pytest
 
 from chordmixer.paper.reproduction import costs as module
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.costs import Part, all_costs, cost, made_parts, planned, sampled
+from chordmixer.paper.reproduction.costs import PartLengths, all_costs, cost, made_parts, planned, sampled
 from chordmixer.paper.reproduction.entry_experiments import build, each, with_encoder
 from chordmixer.training import Experiment, pace
 
-PARTS = {"training": Part([40, 60], 200), "validation": Part([40, 60], 20), "test": Part([40, 60], 40)}
+PARTS = {
+    "training": PartLengths([40, 60], 200),
+    "validation": PartLengths([40, 60], 20),
+    "test": PartLengths([40, 60], 40),
+}
 BY_RULE = ("adding-200", "listops", "pathfinder")
 
 
@@ -61,7 +65,7 @@ def test_every_model_seed_and_part_is_planned(tiny: Experiment, monkeypatch: pyt
 def test_one_measurement_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    def pretend(experiment: Experiment, parts: dict[str, Part], timed: bool) -> module.Cost:
+    def pretend(experiment: Experiment, parts: dict[str, PartLengths], timed: bool) -> module.Cost:
         own = real(experiment, parts, timed=False)
         measured.append(timed)
         return replace(own, seconds=100.0 if timed else None)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import Data, find
+from chordmixer.paper.reproduction.entries import DataNeeded, find
 
-FILES = Data(needs="two files", get="a friend has them", setting="files", least=2, several=True)
+FILES = DataNeeded(needs="two files", get="a friend has them", setting="files", least=2, several=True)
 
 
 def test_enough_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "a.fa"
     path.touch()
     FILES.check("pair", [str(path), str(path)])
-    Data().check("made", [])
-    Data(setting="folder").check("made", [str(tmp_path)])
+    DataNeeded().check("made", [])
+    DataNeeded(setting="folder").check("made", [str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def test_enough_that_is_there(tmp_path: Path) -> None:
         ),
         (FILES, ["."], "pair was given 1 of 2 paths and needs two files: a friend has them; then add --data PATH"),
         (FILES, [".", "gone.fa"], "--data gone.fa does not exist: pair needs two files; a friend has them"),
-        (Data(), ["."], "pair makes its own data and was given .: leave --data out"),
-        (Data(setting="folder"), [".", "."], "pair takes one --data and was given 2: give one folder"),
-        (Data(setting="folder"), ["gone"], "--data gone does not exist: give a path that is there"),
-        (Data("one file", "", "source"), [".", "."], "pair takes one --data and was given 2: give one file"),
+        (DataNeeded(), ["."], "pair makes its own data and was given .: leave --data out"),
+        (DataNeeded(setting="folder"), [".", "."], "pair takes one --data and was given 2: give one folder"),
+        (DataNeeded(setting="folder"), ["gone"], "--data gone does not exist: give a path that is there"),
+        (DataNeeded("one file", "", "source"), [".", "."], "pair takes one --data and was given 2: give one file"),
     ],
 )
-def test_what_is_refused(data: Data, paths: list[str], message: str) -> None:
+def test_what_is_refused(data: DataNeeded, paths: list[str], message: str) -> None:
     with pytest.raises(ValueError) as refused:
         data.check("pair", paths)
     assert str(refused.value).startswith(message)

@@ -8,13 +8,13 @@ import pytest
 
 from chordmixer.paper.reproduction import entry_experiments
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.training import Experiment
 
 
-def entry(name: str = "adding-200") -> Entry:
+def entry(name: str = "adding-200") -> RunEntry:
     found = ENTRIES[name]
-    assert isinstance(found, Entry)
+    assert isinstance(found, RunEntry)
     return found
 
 

@@ -12,21 +12,21 @@ import pytest
 from chordmixer.paper.reproduction import learning_rates, reproduce
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.comparison import compare
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.entry_experiments import each, model_of, with_encoder
-from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 
-Run = Callable[[str, float, int, float, float], Trained]
+Run = Callable[[str, float, int, float, float], TrainedRun]
 
 
 @pytest.fixture
 def run(tiny: Experiment, evaluated: Callable[[str, float], Evaluation]) -> Run:
     """Of a model, with a rate, a seed, a validation loss and a test score."""
 
-    def make(model: str, rate: float, seed: int, loss: float, score: float) -> Trained:
+    def make(model: str, rate: float, seed: int, loss: float, score: float) -> TrainedRun:
         own = replace(tiny, training=replace(tiny.training, rate=rate, seed=seed))
-        return Trained(own, evaluated(model, score), 1.0, False, 9, validation=loss)
+        return TrainedRun(own, evaluated(model, score), 1.0, False, 9, validation=loss)
 
     return make
 
@@ -69,7 +69,7 @@ def test_no_choice_without_losses(run: Run) -> None:
 def test_what_the_page_says(run: Run) -> None:
     """Beside each model its rate, the losses that chose it, and that others had another."""
     entry, seen = ENTRIES["adding-200"], Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, RunEntry)
     runs = [run("chordmixer", 1e-3, 0, 0.1, 0.9), run("cnn", 3e-4, 0, 0.25, 0.5)]
     runs[1] = replace(runs[1], experiment=with_encoder(runs[1].experiment, "cnn"))
     losses = {"chordmixer": {1e-3: 0.1, 3e-4: 0.2}, "cnn": {1e-3: 0.3, 3e-4: 0.25}}

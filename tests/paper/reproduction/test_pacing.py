@@ -14,7 +14,7 @@ from chordmixer import files
 from chordmixer.paper import reproduction
 from chordmixer.paper.reproduction import pacing
 from chordmixer.paper.reproduction.entry_experiments import each
-from chordmixer.paper.reproduction.pacing import Pace, paced
+from chordmixer.paper.reproduction.pacing import StepPace, paced
 from chordmixer.training import Experiment, loop
 
 
@@ -23,9 +23,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The encoders that were measured: ChordMixer takes 10 ms a step, others 40."""
     found: list[str] = []
 
-    def pace(experiment: Experiment) -> Pace:
+    def pace(experiment: Experiment) -> StepPace:
         found.append(experiment.model.encoder)
-        return Pace(10.0 if found[-1] == "chordmixer" else 40.0, an_epoch=3)
+        return StepPace(10.0 if found[-1] == "chordmixer" else 40.0, an_epoch=3)
 
     monkeypatch.setattr(pacing, "pace", pace)
     return found
@@ -77,10 +77,10 @@ def test_a_damaged_file_is_one_line(tiny: Experiment, tmp_path: Path, measured: 
 def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And those before it need not be measured again."""
 
-    def pace(experiment: Experiment) -> Pace:
+    def pace(experiment: Experiment) -> StepPace:
         if experiment.model.encoder == "pointwise":
             raise ValueError("out of memory at record r1: use a smaller batch")
-        return Pace(10.0, 3)
+        return StepPace(10.0, 3)
 
     monkeypatch.setattr(pacing, "pace", pace)
     with pytest.raises(ValueError, match=r"^pointwise cannot be measured: out of memory at record r1: use a smaller"):

@@ -12,15 +12,15 @@ import torch
 import chordmixer
 from chordmixer.paper.reproduction import page
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.page import Place, Result, publish
+from chordmixer.paper.reproduction.page import Origin, PageContent, publish
 from chordmixer.version import __version__
 
-PLACE = Place("2026-11-16", "abc1234", "NVIDIA H200", "2.11.0")
+PLACE = Origin("2026-11-16", "abc1234", "NVIDIA H200", "2.11.0")
 
 
 @pytest.fixture
-def result() -> Result:
-    return Result(
+def result() -> PageContent:
+    return PageContent(
         name="listops",
         entry=ENTRIES["listops"],
         body=["| a |", "|---|", "| 1 |"],
@@ -31,7 +31,7 @@ def result() -> Result:
     )
 
 
-def test_a_page(result: Result, tmp_path: Path) -> None:
+def test_a_page(result: PageContent, tmp_path: Path) -> None:
     path = publish(result, PLACE, "chordmixer reproduce listops", tmp_path / "results")
     stem = "2026-11-16-listops-h200"
     assert path == tmp_path / "results" / f"{stem}.md"
@@ -54,10 +54,10 @@ def test_a_page(result: Result, tmp_path: Path) -> None:
     assert known["runs"] == [{"loss": None, "steps": [1, 2]}] and known["warnings"] == ["This is short."]
 
 
-def test_what_the_paper_says_in_words(result: Result) -> None:
-    words = page.markdown(Result("reach", ENTRIES["reach"], [], {}), PLACE, "x", {})
+def test_what_the_paper_says_in_words(result: PageContent) -> None:
+    words = page.markdown(PageContent("reach", ENTRIES["reach"], [], {}), PLACE, "x", {})
     assert "The paper: Around the uniform 2e-4" in words and "## Where" not in words
-    assert "Not in the paper." in page.markdown(Result("introns", ENTRIES["introns"], [], {}), PLACE, "x", {})
+    assert "Not in the paper." in page.markdown(PageContent("introns", ENTRIES["introns"], [], {}), PLACE, "x", {})
 
 
 def test_the_commit_of_this_checkout() -> None:
@@ -82,6 +82,6 @@ def test_without_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_where_it_runs() -> None:
-    place = Place.of(torch.device("cpu"))
+    place = Origin.of(torch.device("cpu"))
     assert place.device.startswith("CPU (") and place.torch_version == torch.__version__
     assert page.slug(place.device) == "cpu"

@@ -10,10 +10,10 @@ import torch
 from chordmixer.models.model import Model
 from chordmixer.paper.reproduction import published_settings
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.entry_experiments import build
 
-RUNS = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, Entry)}
+RUNS = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, RunEntry)}
 ALONE = ["adding-200", "adding-1000", "adding-16k", "adding-128k", "listops", "image", "text", "pathfinder", "pathx"]
 """Those whose recipe looks into no file."""
 

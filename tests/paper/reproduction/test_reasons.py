@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.reasons import why_below
-from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 
 Evaluated = Callable[[str, float], Evaluation]
@@ -17,8 +17,8 @@ SEEN = Seen({"training": 64}, 30, 9_000, ["no", "yes"])
 
 def said(name: str, experiment: Experiment, own: Evaluation, given: bool = False, **changes: object) -> str:
     entry = ENTRIES[name]
-    assert isinstance(entry, Entry)
-    run = Trained(experiment, own, 1.0, False, 9)
+    assert isinstance(entry, RunEntry)
+    run = TrainedRun(experiment, own, 1.0, False, 9)
     return why_below(replace(entry, **changes), [run], [own], SEEN, given)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.paper.reproduction import subprocesses
 from chordmixer.paper.reproduction.entry_experiments import each
-from chordmixer.paper.reproduction.running import Journal, run_all
+from chordmixer.paper.reproduction.running import RunsJournal, run_all
 from chordmixer.training import Experiment, checkpoints
 
 WAIT = 60.0
@@ -33,9 +33,9 @@ def until(condition: Callable[[], object]) -> None:
 
 def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path) -> None:
     runs = each(tiny, ["chordmixer", "pointwise"], 1)
-    alone = run_all(runs, Journal.open(tmp_path / "a", "x", False), False, lambda _: None)
+    alone = run_all(runs, RunsJournal.open(tmp_path / "a", "x", False), False, lambda _: None)
     said: list[str] = []
-    both = run_all(runs, Journal.open(tmp_path / "b", "x", False), False, said.append, at_once=2)
+    both = run_all(runs, RunsJournal.open(tmp_path / "b", "x", False), False, said.append, at_once=2)
     assert [run.evaluation.loss for run in both] == [run.evaluation.loss for run in alone]
     for name in runs:
         own, other = (tmp_path / folder / name / "model.safetensors" for folder in "ab")
@@ -47,7 +47,7 @@ def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path) -> No
     assert "validation at step 2" in (tmp_path / "b" / "logs" / "chordmixer-seed0.log").read_text()
 
     said.clear()
-    again = run_all(runs, Journal.open(tmp_path / "b", "x", True), True, said.append, at_once=2)
+    again = run_all(runs, RunsJournal.open(tmp_path / "b", "x", True), True, said.append, at_once=2)
     assert said == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2: finished before"]
     assert [run.evaluation for run in again] == [run.evaluation for run in both]
 
@@ -63,7 +63,7 @@ path = pathlib.Path({str(tmp_path)!r}) / f"{{name}}.times"
 start = time.time(); time.sleep(0.3); path.write_text(f"{{start}} {{time.time()}}")
 sys.exit(name == "b")"""
     monkeypatch.setattr(subprocesses, "PROCESS", [sys.executable, "-c", code])
-    journal = Journal.open(tmp_path / "r", "x", False)
+    journal = RunsJournal.open(tmp_path / "r", "x", False)
     message = (
         r"^1 of 3 runs came to no end, b \(not enough of it; see .*r/logs/b.log\): the others are kept; mend that"
     )
@@ -79,19 +79,19 @@ def test_what_is_told_meanwhile(tiny: Experiment, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(subprocesses, "PROCESS", [sys.executable, "-c", code])
     monkeypatch.setattr(subprocesses, "TELL", 0.5)
     said: list[str] = []
-    subprocesses.train_together({"a": tiny, "b": tiny}, Journal.open(tmp_path, "x", True), 1, said.append)
+    subprocesses.train_together({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path, "x", True), 1, said.append)
     told = [line for line in said if line.startswith("training a 50 %; 1 to come; about ")]
     assert told and int(told[0].split()[-3]) >= 1, "half of one of two in half a second: three times as long is left"
 
 
 PARENT = """import sys
 from pathlib import Path
-from chordmixer.paper.reproduction.running import Journal
+from chordmixer.paper.reproduction.running import RunsJournal
 from chordmixer.paper.reproduction.subprocesses import train_together
 from chordmixer.training import Experiment
 out = Path(sys.argv[1])
 runs = {name: Experiment.load(out / name) for name in ("a", "b")}
-train_together(runs, Journal.open(out, "x", True), 2, lambda text: print(text, flush=True))
+train_together(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
 """
 
 

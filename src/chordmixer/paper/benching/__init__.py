@@ -17,7 +17,7 @@ from chordmixer.paper.benching import subprocesses
 from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, adding, fixed, settings
 from chordmixer.paper.benching.report import Report, load, words, write
 from chordmixer.paper.benching.results import Phase, Reach, Result
-from chordmixer.paper.reproduction.page import Place
+from chordmixer.paper.reproduction.page import Origin
 from chordmixer.terminal import tell
 from chordmixer.training.forecast import size
 from chordmixer.views.plan import duration
@@ -60,7 +60,7 @@ def bench(
     for model in models:
         encoder_class(model)
     path, known = Path(out), (config or BenchConfig()).here()
-    report = Report(Place.of(torch.device(known.device)), command, known, torch.get_num_threads(), tuple(at))
+    report = Report(Origin.of(torch.device(known.device)), command, known, torch.get_num_threads(), tuple(at))
     report = _opened(path, report, resume)
     work: list[tuple[str, Setting | Literal["inference", "training"]]] = [
         *((model, setting) for setting in at for model in models),

@@ -13,7 +13,7 @@ from chordmixer.paper.benching.cases import BenchConfig, Setting
 from chordmixer.paper.benching.measuring import ROUNDS, SECONDS
 from chordmixer.paper.benching.published import PAPER, SOURCE, compares
 from chordmixer.paper.benching.results import Reach, Result, ours, ratio
-from chordmixer.paper.reproduction.page import Place, table
+from chordmixer.paper.reproduction.page import Origin, table
 
 FORMAT = 1
 DOUBTFUL = 0.25
@@ -24,7 +24,7 @@ DOUBTFUL = 0.25
 class Report:
     """All that was measured, and where."""
 
-    place: Place
+    place: Origin
     command: str
     """A line for each that went on with it."""
     config: BenchConfig
@@ -78,7 +78,7 @@ def load(path: Path) -> Report:
     known = files.read_json(path)
     if known.get("format") != FORMAT or not all(f.name in known for f in fields(Report) if f.name != "place"):
         raise ValueError(f"{path} is not a benchmark of this version of chordmixer: give another --out")
-    place = {field.name: known[field.name] for field in fields(Place) if field.name in known}
+    place = {field.name: known[field.name] for field in fields(Origin) if field.name in known}
     own = {field.name: known[field.name] for field in fields(Report) if field.name != "place"}
     return from_dict(Report, {"place": place, **own}, str(path))
 

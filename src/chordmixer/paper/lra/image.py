@@ -22,7 +22,7 @@ from chordmixer.config import check_numbers
 from chordmixer.data.entries import Account
 from chordmixer.data.texts import class_files
 from chordmixer.paper.lra import Part, in_chunks
-from chordmixer.paper.lra.official import ChosenRecords, Layout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
 from chordmixer.tasks.targets import Classification
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -100,13 +100,13 @@ def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:
     return luma.astype(np.uint8)
 
 
-def layout(source: str | None) -> Layout:
+def layout(source: str | None) -> ReleaseLayout:
     """How the pictures lie there, told by what is found."""
     if source is None:
         raise ValueError(f"no pictures are named: Image is grey CIFAR-10; {CURE}")
     path = Path(source).expanduser()
     if path.is_file():
-        return Layout(path, [path], partial(read_parquet, path))
+        return ReleaseLayout(path, [path], partial(read_parquet, path))
     for folder in (path, path / "cifar-10-batches-bin"):
         if any((folder / name).is_file() for names in BATCHES.values() for name in names):
             return _binary(folder)
@@ -121,12 +121,12 @@ def layout(source: str | None) -> Layout:
 # --- The official binary files ---
 
 
-def _binary(folder: Path) -> Layout:
+def _binary(folder: Path) -> ReleaseLayout:
     files = {part: [folder / name for name in names] for part, names in BATCHES.items()}
     for path in (path for paths in files.values() for path in paths):
         if not path.is_file():
             raise ValueError(f"{path} is missing: five files are for training and one for the test; {CURE}")
-    return Layout(folder, [*files["training"], *files["test"]], lambda part: map(read_binary, files[part]))
+    return ReleaseLayout(folder, [*files["training"], *files["test"]], lambda part: map(read_binary, files[part]))
 
 
 def read_binary(path: Path) -> Part:
@@ -148,7 +148,7 @@ def read_binary(path: Path) -> Part:
 # --- Pictures as JPEG or PNG ---
 
 
-def _folders(folder: Path) -> Layout:
+def _folders(folder: Path) -> ReleaseLayout:
     files: list[Path] = []
     rows: dict[str, list[Row]] = {}
     for part, own in {"training": folder / "train", "test": folder / "test"}.items():
@@ -157,7 +157,7 @@ def _folders(folder: Path) -> Layout:
         found = [path for path, _ in class_files(own, Account())]
         files += found
         rows[part] = [(path, class_of(path.parent.name, CLASSES, str(path)), str(path)) for path in found]
-    return Layout(folder, files, lambda part: _decoded(rows[part]))
+    return ReleaseLayout(folder, files, lambda part: _decoded(rows[part]))
 
 
 def read_parquet(path: Path, part: str) -> Iterator[Part]:

@@ -23,7 +23,7 @@ FORMAT = 1
 """Of the data as they are kept: another way to read them is another number."""
 
 
-class Layout(NamedTuple):
+class ReleaseLayout(NamedTuple):
     """How a user keeps a data set."""
 
     place: Path
@@ -58,7 +58,9 @@ class ChosenRecords(BytesRecords):
         return view
 
 
-def read_once(layout: Layout, cache: str | None, name: str, labels: Sequence[str], cure: str) -> dict[str, Path]:
+def read_once(
+    layout: ReleaseLayout, cache: str | None, name: str, labels: Sequence[str], cure: str
+) -> dict[str, Path]:
     """The folder of each official part: found in the cache, or read from the files; `cure` ends an error."""
     found = [(str(path.absolute()), path.stat()) for path in layout.files]
     states = [(path, state.st_size, state.st_mtime_ns) for path, state in found]
@@ -133,7 +135,7 @@ def load(path: Path) -> bytes:
         raise ValueError(f"{path} cannot be read ({error.strerror}): mend that, or use another copy") from None
 
 
-def _whole(layout: Layout, part: str, labels: Sequence[str], cure: str) -> Iterator[Part]:
+def _whole(layout: ReleaseLayout, part: str, labels: Sequence[str], cure: str) -> Iterator[Part]:
     """The records of a part, once it is sure that none are missing: official classes are equally large."""
     counts = np.zeros(len(labels), dtype=np.int64)
     for values, lengths, targets in layout.read(part):

@@ -22,7 +22,7 @@ from chordmixer.data.entries import Account
 from chordmixer.data.tables import table_rows
 from chordmixer.data.texts import class_files
 from chordmixer.paper.lra import Part
-from chordmixer.paper.lra.official import ChosenRecords, Layout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
 from chordmixer.tasks.targets import Classification
 
 LABELS = ("neg", "pos")
@@ -88,19 +88,19 @@ class Text:
         return {}
 
 
-def layout(source: str | None) -> Layout:
+def layout(source: str | None) -> ReleaseLayout:
     """How the reviews lie there, told by what is found."""
     if source is None:
         raise ValueError(f"no reviews are named: Text is the IMDb review set; {CURE}")
     path = Path(source).expanduser()
     if path.is_file():
-        return Layout(path, [path], lambda part: _joined(read_table(path, part)))
+        return ReleaseLayout(path, [path], lambda part: _joined(read_table(path, part)))
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: Text is the IMDb review set; {CURE}")
     return _folders(path / "aclImdb" if (path / "aclImdb").is_dir() else path)
 
 
-def _folders(folder: Path) -> Layout:
+def _folders(folder: Path) -> ReleaseLayout:
     """The official layout; `unsup`, which has no classes, and the lists of words beside are left alone."""
     files: dict[str, list[tuple[Path, int]]] = {}
     for part, name in FOLDERS.items():
@@ -110,7 +110,7 @@ def _folders(folder: Path) -> Layout:
             if not own.is_dir():
                 raise ValueError(f"{own} is missing: reviews lie in train and test, in pos and neg of each; {CURE}")
             files[part] += [(path, LABELS.index(label)) for path, _ in class_files(own, Account())]
-    return Layout(folder, [path for own in files.values() for path, _ in own], partial(_read, files))
+    return ReleaseLayout(folder, [path for own in files.values() for path, _ in own], partial(_read, files))
 
 
 def _read(files: dict[str, list[tuple[Path, int]]], part: str) -> Iterator[Part]:

@@ -11,15 +11,15 @@ import torch
 from chordmixer.paper.reproduction import comparison, entry_experiments, figures, learning_rates, page, subprocesses
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.costs import Planned, all_costs, made_parts, planned, read_parts
-from chordmixer.paper.reproduction.entries import Entry, Figure, find
+from chordmixer.paper.reproduction.entries import Figure, RunEntry, find
 from chordmixer.paper.reproduction.listing import listing, plan_lines
 from chordmixer.paper.reproduction.pacing import paced
-from chordmixer.paper.reproduction.running import Journal, differences, first_rank, look, run_all
+from chordmixer.paper.reproduction.running import RunsJournal, differences, first_rank, look, run_all
 from chordmixer.terminal import tell
 from chordmixer.training import Evaluation
 from chordmixer.training.forecast import device_of
 
-__all__ = ["ENTRIES", "Entry", "Figure", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
+__all__ = ["ENTRIES", "Figure", "RunEntry", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
 
 
 def reproduce(
@@ -73,7 +73,7 @@ def reproduce(
         learning_rates.check(rates, changes or {})
         experiments = learning_rates.tried(entry_experiments.each(short, models, seeds, entry.versions), rates)
         subprocesses.check(experiments, at_once)
-        journal = Journal.open(folder, name, resume)
+        journal = RunsJournal.open(folder, name, resume)
         seen = look(short)
         warnings = entry_experiments.warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes)
         warnings += learning_rates.warnings(rates) + subprocesses.warnings(at_once)
@@ -87,7 +87,7 @@ def reproduce(
         result = comparison.compare(name, entry, trained, seen, warnings, bool(data), losses, beside)
         scores, device = comparison.evaluations(entry, trained), device_of(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
-    place = page.Place.of(device)
+    place = page.Origin.of(device)
     return [page.publish(result, place, command or _call(name), own) for own in folders], scores
 
 

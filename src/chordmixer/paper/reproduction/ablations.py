@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from chordmixer.paper.reproduction.entries import Entry, Figure
+from chordmixer.paper.reproduction.entries import Figure, RunEntry
 
 PADDED = {
     "longformer": (75.3, 75.7),
@@ -30,10 +30,10 @@ PADDING = (
 )
 
 
-def ablations(entries: Mapping[str, Entry | Figure]) -> dict[str, Entry | Figure]:
+def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | Figure]:
     """Of data of the catalogue that models are trained on in one version."""
     taxa, fragments, texts = (entries[name] for name in ("carassius-labeo", "mitogenomes", "documents"))
-    assert isinstance(taxa, Entry) and isinstance(fragments, Entry) and isinstance(texts, Entry)
+    assert isinstance(taxa, RunEntry) and isinstance(fragments, RunEntry) and isinstance(texts, RunEntry)
     numbers = {
         f"{model}-{strategy}": number
         for model, both in PADDED.items()

@@ -6,7 +6,7 @@ Numbers are those of Khalitov et al. (ICLR 2023). Where a result stands only in 
 from __future__ import annotations
 
 from chordmixer.paper.reproduction.ablations import ablations
-from chordmixer.paper.reproduction.entries import Data, Entry, Figure
+from chordmixer.paper.reproduction.entries import DataNeeded, Figure, RunEntry
 from chordmixer.paper.reproduction.published_settings import RELEASED, Hyper
 
 SMALL = Hyper(hidden=128, track_size=16, rate=1e-4, batch=2)
@@ -38,8 +38,8 @@ APART: dict[str, tuple[str, ...]] = {
 NO_NUMBER = "The number stands only in a picture of the paper."
 
 
-def _adding(base: int, claim: str, **training: int) -> Entry:
-    return Entry(
+def _adding(base: int, claim: str, **training: int) -> RunEntry:
+    return RunEntry(
         title=f"Adding problem, base length {base:,}",
         where="section 4.1, figure 3",
         recipe="chordmixer.paper.recipes.adding:adding",
@@ -62,13 +62,13 @@ def _adding(base: int, claim: str, **training: int) -> Entry:
     )
 
 
-def _pair(first: str, second: str, lengths: str, size: str, claim: str = NO_NUMBER) -> Entry:
-    return Entry(
+def _pair(first: str, second: str, lengths: str, size: str, claim: str = NO_NUMBER) -> RunEntry:
+    return RunEntry(
         title=f"DNA taxonomy, {first} against {second}",
         where="section 4.3, figure 5",
         recipe="chordmixer.paper.recipes.taxonomy:taxonomy",
         config="chordmixer.tasks.files:FilesConfig",
-        data=Data(
+        data=DataNeeded(
             needs=f"FASTA or GenBank files of {first} and of {second}, one a genus",
             get=f"get them by chordmixer fetch {first} {second} --lengths {lengths} --email YOURS --out FOLDER",
             setting="files",
@@ -90,21 +90,21 @@ def _pair(first: str, second: str, lengths: str, size: str, claim: str = NO_NUMB
     )
 
 
-def _own(title: str, needs: str, get: str, size: str, differences: tuple[str, ...] = ()) -> Entry:
-    return Entry(
+def _own(title: str, needs: str, get: str, size: str, differences: tuple[str, ...] = ()) -> RunEntry:
+    return RunEntry(
         title=title,
         where="",
         recipe="chordmixer.paper.recipes.taxonomy:taxonomy",
         config="chordmixer.tasks.files:FilesConfig",
-        data=Data(needs=needs, get=get, setting="files", least=2, several=True, size=size),
+        data=DataNeeded(needs=needs, get=get, setting="files", least=2, several=True, size=size),
         metric="roc_auc",
         differences=("Not in the paper: data that anyone can have, by the recipe of its DNA sets.", *differences),
     )
 
 
-def _arena(name: str, title: str, data: Data, hyper: Hyper, config: str, **settings: int) -> Entry:
+def _arena(name: str, title: str, data: DataNeeded, hyper: Hyper, config: str, **settings: int) -> RunEntry:
     recipe = name if name != "pathx" else "pathfinder"
-    return Entry(
+    return RunEntry(
         title=f"Long Range Arena, {title}",
         where="appendix, table 5",
         recipe=f"chordmixer.paper.recipes.lra:{recipe}",
@@ -119,17 +119,17 @@ def _arena(name: str, title: str, data: Data, hyper: Hyper, config: str, **setti
     )
 
 
-ENTRIES: dict[str, Entry | Figure] = {
+ENTRIES: dict[str, RunEntry | Figure] = {
     "adding-200": _adding(200, "All models that were tested worked perfectly."),
     "adding-1000": _adding(1_000, f"ChordMixer is not among the models that lost accuracy. {NO_NUMBER}"),
     "adding-16k": _adding(16_000, "ChordMixer alone reached nearly 100 %."),
     "adding-128k": _adding(128_000, "Almost 90 % for all sequences.", batch_tokens=1 << 21, accumulate=8),
-    "documents": Entry(
+    "documents": RunEntry(
         title="Long document classification",
         where="section 4.2, figure 4",
         recipe="chordmixer.paper.recipes.documents:documents",
         config="chordmixer.tasks.files:FilesConfig",
-        data=Data(
+        data=DataNeeded(
             needs="a folder with a folder of text files a class, or a Parquet file with id, text and label",
             get="the paper's are cs.AI, cs.NE, math.AC and math.GR of github.com/LiqunW/Long-document-dataset",
             setting="files",
@@ -154,13 +154,13 @@ ENTRIES: dict[str, Entry | Figure] = {
         "102,000 sequences of 63 to 447,010 bases, median 664",
         "Around 84 to 89 % at all length percentiles, 89 % for the longest (99.5).",
     ),
-    "mitogenomes": Entry(
+    "mitogenomes": RunEntry(
         title="Fragments of fish mitochondria, Cyprinidae against four families",
         where="",
         recipe="chordmixer.paper.recipes.taxonomy:fragments",
         config="chordmixer.paper.tasks.fragments:FragmentsConfig",
         settings={"against": "cyprinidae"},
-        data=Data(
+        data=DataNeeded(
             needs="FASTA files of whole mitochondrial genomes, one a family, of which one is cyprinidae.fa.gz",
             get="Cypriniformes of github.com/grandhawa/MLDSP",
             setting="files",
@@ -191,14 +191,14 @@ ENTRIES: dict[str, Entry | Figure] = {
     "listops": _arena(
         "listops",
         "ListOps",
-        Data(setting="folder", size="100,000 sequences of 500 to 2,000 tokens"),
+        DataNeeded(setting="folder", size="100,000 sequences of 500 to 2,000 tokens"),
         Hyper(hidden=88, track_size=8, rate=0.007, batch=150),
         "listops:ListOpsConfig",
     ),
     "image": _arena(
         "image",
         "Image",
-        Data(
+        DataNeeded(
             needs="CIFAR-10: its binary version, folders of pictures, or a Parquet file",
             get="cifar-10-binary.tar.gz of cs.toronto.edu/~kriz/cifar.html",
             setting="source",
@@ -210,7 +210,7 @@ ENTRIES: dict[str, Entry | Figure] = {
     "text": _arena(
         "text",
         "Text",
-        Data(
+        DataNeeded(
             needs="the IMDb reviews: the folder aclImdb, or a Parquet file with text, label and split",
             get="aclImdb_v1.tar.gz of ai.stanford.edu/~amaas/data/sentiment",
             setting="source",
@@ -222,7 +222,7 @@ ENTRIES: dict[str, Entry | Figure] = {
     "retrieval": _arena(
         "retrieval",
         "Retrieval",
-        Data(
+        DataNeeded(
             needs="the AAN pairs, new_aan_pairs.{train,eval,test}.tsv, or papers and citations as Parquet files",
             get=f"they are in {ARENA_FILES}",
             setting="source",
@@ -234,14 +234,14 @@ ENTRIES: dict[str, Entry | Figure] = {
     "pathfinder": _arena(
         "pathfinder",
         "Pathfinder",
-        Data(setting="folder", size="200,000 pictures of 1,024 pixels"),
+        DataNeeded(setting="folder", size="200,000 pictures of 1,024 pixels"),
         Hyper(hidden=320, track_size=24, rate=0.005, batch=150),
         "pathfinder:PathfinderConfig",
     ),
     "pathx": _arena(
         "pathx",
         "Path-X",
-        Data(setting="folder", size="200,000 pictures of 16,384 pixels"),
+        DataNeeded(setting="folder", size="200,000 pictures of 16,384 pixels"),
         Hyper(hidden=128, track_size=10, rate=0.001, batch=120),
         "pathfinder:PathfinderConfig",
         size=128,
@@ -256,7 +256,7 @@ ENTRIES: dict[str, Entry | Figure] = {
         title="Matrices after the first and the last block, Adding problem",
         where="appendix, figure 8",
         draw="chordmixer.paper.reproduction.figures:attention",
-        data=Data(
+        data=DataNeeded(
             needs="a trained run of the Adding problem",
             get="chordmixer reproduce adding-200 --out RUN leaves RUN/chordmixer-seed0",
             setting="run",
@@ -267,7 +267,7 @@ ENTRIES: dict[str, Entry | Figure] = {
         title="Lengths of data sets",
         where="appendix, figure 7 and table 6",
         draw="chordmixer.paper.reproduction.figures:lengths",
-        data=Data(
+        data=DataNeeded(
             needs="files or folders, each a data set",
             get="chordmixer reproduce alone says where each is to be had",
             setting="files",
@@ -279,7 +279,7 @@ ENTRIES: dict[str, Entry | Figure] = {
         title="Accuracy against speed and memory",
         where="appendix, figure 11",
         draw="chordmixer.paper.reproduction.figures:tradeoff",
-        data=Data(
+        data=DataNeeded(
             needs="trained runs, best of the same task",
             get="chordmixer reproduce listops --models a,b --out RUN leaves one a model in RUN",
             setting="run",

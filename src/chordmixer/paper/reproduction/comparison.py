@@ -12,11 +12,11 @@ from typing import Any
 from chordmixer.config import to_dict
 from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.reproduction import published_settings
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.learning_rates import Losses
-from chordmixer.paper.reproduction.page import Result, table
+from chordmixer.paper.reproduction.page import PageContent, table
 from chordmixer.paper.reproduction.reasons import why_below
-from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
 from chordmixer.training import Evaluation
 from chordmixer.training.intervals import Difference, Score
 from chordmixer.views import lengths, metrics, verdict
@@ -26,14 +26,14 @@ from chordmixer.views.runs import Scored
 
 def compare(
     name: str,
-    entry: Entry,
-    trained: Sequence[Trained],
+    entry: RunEntry,
+    trained: Sequence[TrainedRun],
     seen: Seen,
     warnings: list[str],
     given: bool,
     losses: Losses | None = None,
     differences: Mapping[str, Difference] | None = None,
-) -> Result:
+) -> PageContent:
     """The page's content; `given` says whether the user gave data, or a rule made them.
 
     `losses` are those that the rates of the runs were chosen by, where there was a choice; `differences` are those of
@@ -55,7 +55,7 @@ def compare(
         "",
         *_settings(entry, trained),
     ]
-    return Result(
+    return PageContent(
         name=name,
         entry=entry,
         body=body,
@@ -76,7 +76,7 @@ def compare(
     )
 
 
-def evaluations(entry: Entry, trained: Sequence[Trained]) -> list[Evaluation]:
+def evaluations(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[Evaluation]:
     """With the paper's metric first, and behind the runs the best plain baseline by it, where any was scored."""
     runs = [replace(run.evaluation, headline=entry.metric) for run in trained]
     if best := verdict.best_baseline(trained[0].baselines, entry.metric):
@@ -88,7 +88,7 @@ def evaluations(entry: Entry, trained: Sequence[Trained]) -> list[Evaluation]:
 
 
 def _scores(
-    entry: Entry, trained: Sequence[Trained], models: Sequence[Evaluation], plain: Sequence[Scored], rate: bool
+    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], plain: Sequence[Scored], rate: bool
 ) -> list[str]:
     known = any(model.encoder in entry.paper for model in models)
     header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
@@ -117,7 +117,7 @@ def _rank(score: float, metric: str) -> float:
     return score if metric in metrics.LESS_IS_BETTER else -score
 
 
-def _metric(entry: Entry) -> str:
+def _metric(entry: RunEntry) -> str:
     """What the numbers are."""
     meaning = metrics.MEANINGS[entry.metric].rstrip(".")
     right = f" {entry.right}" if entry.right else ""
@@ -186,7 +186,7 @@ def _value(score: Score) -> str:
     return "-" if score.value != score.value else f"{100 * score.value:.1f}"
 
 
-def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
+def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
     """Of ChordMixer, or else the first model, beside the paper's and its code's; then the sizes of the rivals."""
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
     rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
@@ -216,7 +216,7 @@ def _settings(entry: Entry, trained: Sequence[Trained]) -> list[str]:
     ]
 
 
-def _seeds(entry: Entry, trained: Sequence[Trained]) -> list[str]:
+def _seeds(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
     own = len({run.experiment.training.seed for run in trained})
     if not entry.seeds or own == entry.seeds:
         return []
@@ -236,7 +236,7 @@ def cell(score: Score, digits: int) -> str:
     return f"{100 * score.value:.{digits}f}{f' ({spread})' if spread else ''}"
 
 
-def _time(runs: Sequence[Trained]) -> str:
+def _time(runs: Sequence[TrainedRun]) -> str:
     taken = duration(mean(run.seconds for run in runs))
     return f"over {taken}" if any(run.killed for run in runs) else taken
 
@@ -248,7 +248,7 @@ def _numbers(evaluation: Evaluation) -> dict[str, Any]:
     return {name: asdict(score) for name, score in evaluation.scores.items()}
 
 
-def _runs(trained: Sequence[Trained]) -> list[dict[str, Any]]:
+def _runs(trained: Sequence[TrainedRun]) -> list[dict[str, Any]]:
     return [
         {
             "seed": run.experiment.training.seed,

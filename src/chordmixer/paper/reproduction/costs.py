@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from chordmixer.data.splits import PARTS
 from chordmixer.models.chordmixer import depth
-from chordmixer.paper.reproduction.entries import Entry, Figure
+from chordmixer.paper.reproduction.entries import Figure, RunEntry
 from chordmixer.paper.reproduction.entry_experiments import build, model_of, records_of
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of, forecast, scored_lengths, with_times
@@ -36,7 +36,7 @@ class Cost:
     """Of the whole run at most, about, with validation and test; None: not measured."""
 
 
-class Part(NamedTuple):
+class PartLengths(NamedTuple):
     """Records of a part of the data, by the lengths of some of them."""
 
     lengths: Sequence[int]
@@ -57,14 +57,14 @@ class Planned(NamedTuple):
     """Of each of them."""
 
 
-def planned(experiments: Mapping[str, Experiment], parts: Mapping[str, Part]) -> list[Planned]:
+def planned(experiments: Mapping[str, Experiment], parts: Mapping[str, PartLengths]) -> list[Planned]:
     """Of those of `each` or `tried` on the same data; a run of each model is measured."""
     names = [model_of(name) for name in experiments]
     one = {model_of(name): experiment for name, experiment in experiments.items()}
     return [Planned(model, names.count(model), cost(one[model], parts, timed=True)) for model in dict.fromkeys(names)]
 
 
-def cost(experiment: Experiment, parts: Mapping[str, Part], timed: bool) -> Cost:
+def cost(experiment: Experiment, parts: Mapping[str, PartLengths], timed: bool) -> Cost:
     """Of a run of an experiment on such data."""
     training, lengths = experiment.training, parts["training"].lengths
     if training.steps:  # as many epochs of fewer records
@@ -86,7 +86,7 @@ def cost(experiment: Experiment, parts: Mapping[str, Part], timed: bool) -> Cost
     return Cost(made.device, records, tokens, made.epochs, memory, made.free, seconds)
 
 
-def all_costs(entries: Mapping[str, Entry | Figure], timed: bool) -> dict[str, Cost]:
+def all_costs(entries: Mapping[str, RunEntry | Figure], timed: bool) -> dict[str, Cost]:
     """Of all entries whose data are made by rule. One step is measured, and others take as long as they have work:
     on two cores within 4 % of their own measurement for other Adding problems, 2.3 times too little for ListOps.
     """
@@ -106,18 +106,18 @@ def all_costs(entries: Mapping[str, Entry | Figure], timed: bool) -> dict[str, C
     return found
 
 
-def read_parts(experiment: Experiment) -> dict[str, Part]:
+def read_parts(experiment: Experiment) -> dict[str, PartLengths]:
     """Of data that are there."""
     task = experiment.build_task()
     lengths = {"training": list(task.records("training").lengths), **scored_lengths(task)}
-    return {part: Part(own, len(own)) for part, own in lengths.items()}
+    return {part: PartLengths(own, len(own)) for part, own in lengths.items()}
 
 
-def made_parts(experiment: Experiment) -> dict[str, Part]:
+def made_parts(experiment: Experiment) -> dict[str, PartLengths]:
     """Of data that a rule makes: some training records stand for all parts."""
     lengths, data = sampled(experiment), experiment.data
     orders = {"training": getattr(data, "orders", 1)}
-    return {part: Part(lengths, records_of(data, part) * orders.get(part, 1)) for part in PARTS}
+    return {part: PartLengths(lengths, records_of(data, part) * orders.get(part, 1)) for part in PARTS}
 
 
 def sampled(experiment: Experiment) -> list[int]:

@@ -12,7 +12,7 @@ from chordmixer.paper.reproduction.published_settings import Hyper, Released
 
 
 @dataclass(frozen=True)
-class Data:
+class DataNeeded:
     """What has to be given with --data, if anything."""
 
     needs: str = ""
@@ -51,7 +51,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunEntry:
     """A run: its recipe, its data, and what the paper has to say of it."""
 
     title: str
@@ -61,7 +61,7 @@ class Entry:
     """As module:function."""
     config: str
     """The task's config, as module:class."""
-    data: Data = field(default_factory=Data)
+    data: DataNeeded = field(default_factory=DataNeeded)
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the data, where this entry differs from the config's defaults."""
     versions: str = ""
@@ -97,12 +97,12 @@ class Figure:
     where: str
     draw: str
     """As module:function, of the paths that were given and a folder for pictures."""
-    data: Data = field(default_factory=Data)
+    data: DataNeeded = field(default_factory=DataNeeded)
     claim: str = ""
     differences: tuple[str, ...] = ()
 
 
-def find(name: str, entries: Mapping[str, Entry | Figure]) -> Entry | Figure:
+def find(name: str, entries: Mapping[str, RunEntry | Figure]) -> RunEntry | Figure:
     """The entry of this name, or one line with what is like it."""
     if name not in entries:
         close = difflib.get_close_matches(name, entries, n=1)

@@ -10,7 +10,7 @@ from typing import Any
 from chordmixer.config import override, to_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.reproduction import published_settings
-from chordmixer.paper.reproduction.entries import Entry
+from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.recipes import load
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment
@@ -18,7 +18,7 @@ from chordmixer.training.starting import start_from
 
 
 def build(
-    entry: Entry,
+    entry: RunEntry,
     paths: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = tell,
@@ -48,7 +48,7 @@ def build(
     return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)
 
 
-def _hyper(entry: Entry, like: str) -> published_settings.Hyper | None:
+def _hyper(entry: RunEntry, like: str) -> published_settings.Hyper | None:
     """The settings of the paper or of its released code; None: ours."""
     if like not in published_settings.WHOSE:
         raise ValueError(f"--like {like} is not known: choose from {', '.join(published_settings.WHOSE)}")
@@ -137,8 +137,8 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
 
 
 def warnings(
-    entry: Entry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any], classes: Sequence[str],
-    like: str = "ours", minutes: float | None = None,
+    entry: RunEntry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any],
+    classes: Sequence[str], like: str = "ours", minutes: float | None = None,
 ) -> list[str]:  # fmt: skip
     """What has to stand first on the page of a run that is not the paper's; `classes` are those of the data."""
     said = []

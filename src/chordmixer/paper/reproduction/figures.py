@@ -13,7 +13,7 @@ from chordmixer.data.inspection import inspect
 from chordmixer.data.labels import file_label
 from chordmixer.data.reading import Reading
 from chordmixer.paper.reproduction.entries import Figure
-from chordmixer.paper.reproduction.page import Result, table
+from chordmixer.paper.reproduction.page import PageContent, table
 from chordmixer.paper.views import attention as matrices
 from chordmixer.paper.views import reach as walks
 from chordmixer.paper.views import tradeoff as circles
@@ -30,10 +30,10 @@ Drawn = tuple[list[str], dict[str, Any], dict[str, bytes]]
 """Lines of Markdown, numbers, and pictures by name."""
 
 
-def figure(name: str, entry: Figure, paths: Sequence[str], say: Say, unverified: bool = False) -> Result:
+def figure(name: str, entry: Figure, paths: Sequence[str], say: Say, unverified: bool = False) -> PageContent:
     """Draw an entry."""
     body, numbers, pictures = load(entry.draw)(paths, say, unverified)
-    return Result(name, entry, body, numbers, differences=list(entry.differences), pictures=pictures)
+    return PageContent(name, entry, body, numbers, differences=list(entry.differences), pictures=pictures)
 
 
 def reach(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:

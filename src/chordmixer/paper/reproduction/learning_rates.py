@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chordmixer.training import Experiment
 
 if TYPE_CHECKING:
-    from chordmixer.paper.reproduction.running import Trained
+    from chordmixer.paper.reproduction.running import TrainedRun
 
 Losses = dict[str, dict[float, float]]
 """Of each model at each rate: the lowest validation loss, of several seeds the mean of theirs."""
@@ -52,7 +52,7 @@ def warnings(rates: Sequence[float]) -> list[str]:
     return [f"Each model was trained with rates of {named}, a run each, and the lowest validation loss chose."]
 
 
-def losses(trained: Sequence[Trained]) -> Losses:
+def losses(trained: Sequence[TrainedRun]) -> Losses:
     """How good each model was at each rate, by the validation records."""
     found: dict[str, dict[float, list[float]]] = {}
     for run in trained:
@@ -67,7 +67,7 @@ def losses(trained: Sequence[Trained]) -> Losses:
     return {model: {rate: mean(own) for rate, own in by_rate.items()} for model, by_rate in found.items()}
 
 
-def chosen(trained: Sequence[Trained], found: Losses) -> list[Trained]:
+def chosen(trained: Sequence[TrainedRun], found: Losses) -> list[TrainedRun]:
     """The runs of each model at its best rate."""
     best = {model: min(by_rate, key=lambda rate: by_rate[rate]) for model, by_rate in found.items()}
     return [run for run in trained if run.experiment.training.rate == best[run.evaluation.encoder]]

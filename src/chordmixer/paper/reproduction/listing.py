@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chordmixer.paper.reproduction.costs import Cost, Planned
-from chordmixer.paper.reproduction.entries import Entry, Figure
+from chordmixer.paper.reproduction.entries import Figure, RunEntry
 from chordmixer.training.forecast import size
 from chordmixer.views.axes import compact
 from chordmixer.views.plan import duration
@@ -20,7 +20,7 @@ WIDE = 120
 """Columns of a terminal from which on there is a table."""
 
 
-def listing(entries: Mapping[str, Entry | Figure], costs: Mapping[str, Cost], width: int) -> RenderableType:
+def listing(entries: Mapping[str, RunEntry | Figure], costs: Mapping[str, Cost], width: int) -> RenderableType:
     """Every entry: what it is, the paper's number, the data that it needs, what it costs here."""
     facts = {name: (_what(e), _paper(e), _data(e), _cost(e, costs.get(name))) for name, e in entries.items()}
     if width < WIDE:
@@ -40,24 +40,24 @@ def _lines(name: str, what: str, paper: str, data: str, cost: str) -> Group:
     return Group(Text.assemble((name, "bold"), f"  {what}"), *rows)
 
 
-def _what(entry: Entry | Figure) -> str:
+def _what(entry: RunEntry | Figure) -> str:
     return f"{entry.title} ({entry.where or 'ours'})"
 
 
-def _paper(entry: Entry | Figure) -> str:
-    if isinstance(entry, Entry) and "chordmixer" in entry.paper:
+def _paper(entry: RunEntry | Figure) -> str:
+    if isinstance(entry, RunEntry) and "chordmixer" in entry.paper:
         return f"{entry.metric} {entry.paper['chordmixer']:.2f} %"
     return entry.claim or "not in it"
 
 
-def _data(entry: Entry | Figure) -> str:
+def _data(entry: RunEntry | Figure) -> str:
     data = entry.data
     if data.by_rule:
         return "made by rule" + (", or --data FOLDER of the release" if data.setting else "")
     return f"--data {data.needs}; {data.get}"
 
 
-def _cost(entry: Entry | Figure, cost: Cost | None) -> str:
+def _cost(entry: RunEntry | Figure, cost: Cost | None) -> str:
     if cost is None:
         return f"depends on the data ({entry.data.size})" if entry.data.size else "seconds"
     return words(cost)

@@ -44,7 +44,7 @@ def paced(
     """
     for experiment in experiments.values():
         check(experiment, minutes)
-    paces = dict[str, Pace]()
+    paces = dict[str, StepPace]()
     for name, experiment in experiments.items():
         model = model_of(name)
         if model not in paces:
@@ -69,7 +69,7 @@ def check(experiment: Experiment, minutes: float) -> None:
         raise ValueError(f"--minutes {minutes:g} on {ranks} processes is not possible: use one")
 
 
-def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
+def _pace(model: str, experiment: Experiment, path: Path) -> StepPace:
     wanted = _print(experiment)
     if found := _known(path, model, wanted):
         return found
@@ -82,18 +82,18 @@ def _pace(model: str, experiment: Experiment, path: Path) -> Pace:
     return measured
 
 
-def _known(path: Path, model: str, wanted: str) -> Pace | None:
+def _known(path: Path, model: str, wanted: str) -> StepPace | None:
     """What was measured of the same settings."""
     if not path.exists():
         return None
     try:
         own = files.read_json(path)["models"].get(model, {"of": ""})
-        return Pace(float(own["milliseconds"]), int(own["an_epoch"])) if own["of"] == wanted else None
+        return StepPace(float(own["milliseconds"]), int(own["an_epoch"])) if own["of"] == wanted else None
     except (KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} holds no paces of models: remove it, and they are measured again") from None
 
 
-def _limited(experiment: Experiment, pace: Pace, minutes: float) -> Experiment:
+def _limited(experiment: Experiment, pace: StepPace, minutes: float) -> Experiment:
     training, steps = experiment.training, pace.steps(minutes)
     epochs = max(training.epochs, -(-steps // pace.an_epoch) + 1)  # one more, since some have a few steps less
     return replace(experiment, training=replace(training, steps=steps, epochs=epochs))
@@ -109,7 +109,7 @@ def _print(experiment: Experiment) -> str:
 # --- What is measured ---
 
 
-class Pace(NamedTuple):
+class StepPace(NamedTuple):
     """Of a run that has the device for itself."""
 
     milliseconds: float
@@ -120,13 +120,13 @@ class Pace(NamedTuple):
     def steps(self, minutes: float) -> int:
         """Within so many minutes, at least one.
 
-        >>> Pace(30.0, 781).steps(0.5), Pace(1e6, 781).steps(0.5)
+        >>> StepPace(30.0, 781).steps(0.5), StepPace(1e6, 781).steps(0.5)
         (1000, 1)
         """
         return max(1, round(60_000 * minutes / self.milliseconds))
 
 
-def pace(experiment: Experiment) -> Pace:
+def pace(experiment: Experiment) -> StepPace:
     """Measured on a device that should do nothing else; kernels are loaded or compiled before it begins."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
@@ -135,7 +135,7 @@ def pace(experiment: Experiment) -> Pace:
         with run.display:
             _take(run, steps, 0.0, 1)
             _take(run, steps, WARM, LEAST)
-            measured = Pace(1e3 * _take(run, steps, TIMED, LEAST), an_epoch)
+            measured = StepPace(1e3 * _take(run, steps, TIMED, LEAST), an_epoch)
         run.folder.close()
         del run, steps
         gc.collect()  # its memory is not the next one's

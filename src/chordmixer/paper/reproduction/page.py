@@ -13,13 +13,13 @@ import torch
 
 import chordmixer
 from chordmixer import files
-from chordmixer.paper.reproduction.entries import Entry, Figure
+from chordmixer.paper.reproduction.entries import Figure, RunEntry
 from chordmixer.training.provenance import device_name
 from chordmixer.version import __version__
 
 
 @dataclass(frozen=True)
-class Place:
+class Origin:
     """Where and when it was run, and with what."""
 
     date: str
@@ -29,16 +29,16 @@ class Place:
     torch_version: str
 
     @staticmethod
-    def of(device: torch.device) -> Place:
-        return Place(date.today().isoformat(), commit(), device_name(device), torch.__version__)
+    def of(device: torch.device) -> Origin:
+        return Origin(date.today().isoformat(), commit(), device_name(device), torch.__version__)
 
 
 @dataclass(frozen=True)
-class Result:
+class PageContent:
     """What a page shows of one entry."""
 
     name: str
-    entry: Entry | Figure
+    entry: RunEntry | Figure
     body: list[str]
     """Lines of Markdown: the numbers."""
     numbers: dict[str, Any]
@@ -50,7 +50,7 @@ class Result:
     """PNG files by what they show, which ends their name; empty: what the page is about."""
 
 
-def publish(result: Result, place: Place, command: str, folder: Path) -> Path:
+def publish(result: PageContent, place: Origin, command: str, folder: Path) -> Path:
     """Write <date>-<name>-<device>.md, .json and .png into a folder; the path of the first."""
     stem = f"{place.date}-{result.name}-{slug(place.device)}"
     pictures = {end: f"{stem}{f'-{end}' if end else ''}.png" for end in result.pictures}
@@ -62,10 +62,10 @@ def publish(result: Result, place: Place, command: str, folder: Path) -> Path:
     return path
 
 
-def document(result: Result, place: Place, command: str) -> dict[str, Any]:
+def document(result: PageContent, place: Origin, command: str) -> dict[str, Any]:
     entry = result.entry
     paper: dict[str, Any] = {"where": entry.where, "says": entry.claim}
-    if isinstance(entry, Entry):
+    if isinstance(entry, RunEntry):
         paper |= {"metric": entry.metric, "per_cent": dict(entry.paper)}
     return {
         "format": 1,
@@ -80,7 +80,7 @@ def document(result: Result, place: Place, command: str) -> dict[str, Any]:
     }
 
 
-def markdown(result: Result, place: Place, command: str, pictures: dict[str, str]) -> str:
+def markdown(result: PageContent, place: Origin, command: str, pictures: dict[str, str]) -> str:
     """The page, with pictures that lie beside it: their files, by what they show."""
     entry = result.entry
     origin = f"Of the paper: {entry.where}." if entry.where else "Not in the paper."

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chordmixer.models import ChordMixerConfig
-from chordmixer.paper.reproduction.entries import Entry
-from chordmixer.paper.reproduction.running import Seen, Trained
+from chordmixer.paper.reproduction.entries import RunEntry
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
 from chordmixer.training import Evaluation
 
 
-def why_below(entry: Entry, trained: Sequence[Trained], models: Sequence[Evaluation], seen: Seen, given: bool) -> str:
+def why_below(
+    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], seen: Seen, given: bool
+) -> str:
     """A sentence on the models that score below their numbers in the paper; empty where none does.
 
     `given` says whether the user gave data, or a rule made them.
@@ -28,7 +30,7 @@ def why_below(entry: Entry, trained: Sequence[Trained], models: Sequence[Evaluat
     return f"Below the paper is {points}: {why}. How much each of these costs was not measured."
 
 
-def _known(entry: Entry, trained: Sequence[Trained], seen: Seen, given: bool) -> Iterator[str]:
+def _known(entry: RunEntry, trained: Sequence[TrainedRun], seen: Seen, given: bool) -> Iterator[str]:
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
     training, network = experiment.training, experiment.model.network
     if entry.released and training.epochs < entry.released.epochs:

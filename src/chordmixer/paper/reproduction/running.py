@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRun:
     """A run that is finished."""
 
     experiment: Experiment
@@ -66,12 +66,12 @@ class Seen:
 
 def run_all(
     experiments: Mapping[str, Experiment],
-    journal: Journal,
+    journal: RunsJournal,
     resume: bool,
     say: Say,
     baselines: bool = True,
     at_once: int = 1,
-) -> list[Trained]:
+) -> list[TrainedRun]:
     """Train into <model>-seed<k> beside the journal, or go on with what is there; then score plain baselines.
 
     One after the other in this process, or several `at_once` in processes of their own.
@@ -95,7 +95,7 @@ def run_all(
         scored = replace(evaluation, encoder=name)
         made, loss = steps(out / folder), lowest_loss(out / folder)
         seconds, killed = journal.seconds(folder)
-        trained.append(Trained(experiment, scored, seconds, killed, made, validation=loss, folder=out / folder))
+        trained.append(TrainedRun(experiment, scored, seconds, killed, made, validation=loss, folder=out / folder))
     if not baselines or not first_rank():
         return trained
     caches = [getattr(experiment.data, "cache", None) for experiment in experiments.values()]
@@ -121,7 +121,7 @@ def plain(runs: Sequence[Path], say: Say, cache: str | None = None) -> list[Scor
     return Run.load(having[0]).baselines
 
 
-def differences(trained: Sequence[Trained], metric: str) -> dict[str, Difference]:
+def differences(trained: Sequence[TrainedRun], metric: str) -> dict[str, Difference]:
     """Of each model, all its seeds together, to the best baseline on the same records; none without baselines."""
     best = best_baseline(trained[0].baselines, metric)
     if best is None:
@@ -152,7 +152,7 @@ def finished(folder: Path, experiment: Experiment) -> Evaluation | None:
     return evaluation_from(files.read_json(folder / SCORES))
 
 
-class Journal:
+class RunsJournal:
     """The file that says what a folder of runs is, and how long each took.
 
     Several processes may train into one folder, each other models: what others wrote stays.
@@ -162,17 +162,17 @@ class Journal:
         self.path, self.name, self.runs = path, name, runs
 
     @staticmethod
-    def open(out: Path, name: str, resume: bool) -> Journal:
+    def open(out: Path, name: str, resume: bool) -> RunsJournal:
         """Of a new folder, or of one that holds runs of the same entry."""
         path = out / STATE
         if first_rank() and not resume and out.exists() and not _free(out):
             raise ValueError(f"{out} is there already: give a new --out, or add --resume to go on with it")
         if not path.exists():
-            return Journal(path, name, {})
+            return RunsJournal(path, name, {})
         known = files.read_json(path)
         if known.get("name") != name or not isinstance(known.get("runs"), dict):
             raise ValueError(f"{out} holds {known.get('name')!r}, not {name!r}: give another --out")
-        return Journal(path, name, known["runs"])
+        return RunsJournal(path, name, known["runs"])
 
     @contextmanager
     def timing(self, run: str) -> Iterator[None]:

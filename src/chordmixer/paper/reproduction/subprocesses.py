@@ -24,7 +24,7 @@ from chordmixer.training.opening import open_folder
 from chordmixer.views.plan import duration
 
 if TYPE_CHECKING:
-    from chordmixer.paper.reproduction.running import Journal
+    from chordmixer.paper.reproduction.running import RunsJournal
 
 Say = Callable[[str], None]
 
@@ -56,7 +56,7 @@ def warnings(at_once: int) -> list[str]:
     return [f"Up to {at_once} runs at once shared the device: each takes less time alone."]
 
 
-def train_together(experiments: Mapping[str, Experiment], journal: Journal, at_once: int, say: Say) -> None:
+def train_together(experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int, say: Say) -> None:
     """Train each into its folder beside the journal, so many at a time, or go on with what is there.
 
     A run that fails holds up no other; what went wrong is said when all have ended. A signal is handed on, and all of
@@ -97,7 +97,7 @@ class Started:
 class Together:
     """The runs that wait, those that are being trained, and what became of the others."""
 
-    def __init__(self, experiments: Mapping[str, Experiment], journal: Journal, at_once: int, say: Say) -> None:
+    def __init__(self, experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int, say: Say) -> None:
         self.experiments, self.journal, self.at_once, self.say = experiments, journal, at_once, say
         self.waiting, self.running, self.failed = [*experiments], list[Started](), list[str]()
         self.done = 0

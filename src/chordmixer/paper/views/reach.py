@@ -17,7 +17,7 @@ BINS = 60
 
 
 @dataclass(frozen=True)
-class Reach:
+class Walk:
     """A walk on a circle and where it ends."""
 
     hops: int
@@ -37,7 +37,7 @@ class Reach:
         return float(self.probabilities.std())
 
 
-def reach(length: int = LENGTH, hops: int | None = None) -> Reach:
+def reach(length: int = LENGTH, hops: int | None = None) -> Walk:
     """Walk 0, 1, 2, 4, ... positions on, each as likely, `hops` times; None: the paper's ceil(log2 N + 1).
 
     >>> walked = reach()
@@ -57,10 +57,10 @@ def reach(length: int = LENGTH, hops: int | None = None) -> Reach:
     probabilities[0] = 1
     for _ in range(hops):
         probabilities = np.mean([np.roll(probabilities, step) for step in steps], axis=0)
-    return Reach(hops, probabilities)
+    return Walk(hops, probabilities)
 
 
-def plot(walked: Reach, path: Path) -> Path:
+def plot(walked: Walk, path: Path) -> Path:
     """A histogram over all positions, beside the probability that would be the same for all."""
 
     figure, axes = drawing.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
