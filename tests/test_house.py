@@ -156,6 +156,15 @@ def test_names_say_what_a_module_is_for() -> None:
     assert not [label(path) for path in MODULES if forbidden & {*words[path]}]
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in TREES[path].body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(label(path))
+    assert not {name: own for name, own in homes.items() if len(own) > 1}
+
+
 def untyped(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """The arguments without a type, and `return`; a kernel's have none."""
     if any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list):

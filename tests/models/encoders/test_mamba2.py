@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer import Packed
-from chordmixer.models.encoders.mamba2 import Mamba2, Mamba2Config, StateSpace, scan
+from chordmixer.models.encoders.mamba2 import Mamba2, Mamba2Config, SelectiveStateSpace, scan
 
 SMALL = Mamba2Config(max_length=100, width=4, layers=1, heads=2, state=3, chunk=4)
 
@@ -67,7 +67,7 @@ def test_strong_decays_stay_finite() -> None:
 
 
 def test_mixer_is_its_formula() -> None:
-    space = StateSpace(SMALL).double()
+    space = SelectiveStateSpace(SMALL).double()
     tokens = torch.randn(30, 4, dtype=torch.float64)
     x = Packed.from_list([tokens])
     gate, ubc, dt = space.enter(tokens).split([8, 14, 2], dim=1)
@@ -78,7 +78,7 @@ def test_mixer_is_its_formula() -> None:
 
 
 def test_steps_start_between_a_thousandth_and_a_tenth() -> None:
-    space = StateSpace(Mamba2Config(max_length=10, width=64, heads=64))
+    space = SelectiveStateSpace(Mamba2Config(max_length=10, width=64, heads=64))
     dt = F.softplus(space.dt_bias)
     assert dt.min() > 0.99e-3 and dt.max() < 1.01e-1
     assert space.log_a.exp().min() >= 1 and space.log_a.exp().max() <= 16.01

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from chordmixer import Packed
-from chordmixer.models.encoders.s4d import S4d, S4dConfig, StateSpace
+from chordmixer.models.encoders.s4d import DiagonalStateSpace, S4d, S4dConfig
 
 LENGTHS = [1, 2, 5, 40]
 
 
-def space() -> StateSpace:
-    return StateSpace(width=3, modes=4).double()
+def space() -> DiagonalStateSpace:
+    return DiagonalStateSpace(width=3, modes=4).double()
 
 
-def a_and_dt(s: StateSpace) -> tuple[Tensor, Tensor]:
+def a_and_dt(s: DiagonalStateSpace) -> tuple[Tensor, Tensor]:
     return torch.complex(-s.log_re.exp(), s.im), s.log_dt.exp()[:, None]
 
 
@@ -47,7 +47,7 @@ def test_convolution_is_the_recurrence() -> None:
 
 
 def test_starts_as_s4d_lin() -> None:
-    s = StateSpace(width=200, modes=32)
+    s = DiagonalStateSpace(width=200, modes=32)
     a, dt = a_and_dt(s)
     torch.testing.assert_close(a, (-0.5 + 1j * pi * torch.arange(32)).expand(200, 32))
     assert dt.min() >= 1e-3 and dt.max() <= 1e-1 and abs(dt.log().mean() - log(1e-2)) < 0.3
@@ -55,12 +55,12 @@ def test_starts_as_s4d_lin() -> None:
 
 def test_kernel_never_holds_all_modes(peak_bytes: Callable[[Callable[[], Any]], int]) -> None:
     """All waves at once would be 4 * 32 * 100,000 complex numbers, 102 MB."""
-    s = StateSpace(width=4, modes=32)
+    s = DiagonalStateSpace(width=4, modes=32)
     assert peak_bytes(lambda: s.kernel(100_000)) < 10e6
 
 
 def test_kernel_in_float32_is_close() -> None:
-    s = StateSpace(width=8, modes=32)
+    s = DiagonalStateSpace(width=8, modes=32)
     quick = s.kernel(20_000)
     torch.testing.assert_close(
         quick.double(), s.double().kernel(20_000), rtol=0, atol=1e-3 * quick.abs().max().item()

@@ -130,13 +130,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Time by this clock passes only in steps: two seconds for each of the first three, then a quarter."""
     now, taken = [0.0], [0]
 
-    def advance(run: loop.Run, batches: Iterator[object]) -> None:
+    def advance(run: loop.TrainingRun, batches: Iterator[object]) -> None:
         whole(run, batches)
         taken[0] += 1
         now[0] += 2.0 if taken[0] <= 3 else 0.25
 
-    whole = loop.Run.advance
-    monkeypatch.setattr(loop.Run, "advance", advance)
+    whole = loop.TrainingRun.advance
+    monkeypatch.setattr(loop.TrainingRun, "advance", advance)
     monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
 

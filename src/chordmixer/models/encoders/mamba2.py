@@ -117,7 +117,7 @@ def _lower(to: Float[Tensor, "K h t"], since: Float[Tensor, "K h s"], diagonal: 
 # --- The network ----------------------------------------------------------------------------------------
 
 
-class StateSpace(nn.Module):
+class SelectiveStateSpace(nn.Module):
     """From tokens to tokens, in one direction."""
 
     def __init__(self, config: Mamba2Config) -> None:
@@ -155,8 +155,8 @@ class Mamba2Block(nn.Module):
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width)
-        self.ahead = StateSpace(config)
-        self.back = StateSpace(config) if config.direction == "both" else None
+        self.ahead = SelectiveStateSpace(config)
+        self.back = SelectiveStateSpace(config) if config.direction == "both" else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, values: Float[Tensor, "T C"], x: Packed) -> Float[Tensor, "T C"]:

@@ -46,7 +46,7 @@ class S4dConfig:
         check_settings(self)
 
 
-class StateSpace(nn.Module):
+class DiagonalStateSpace(nn.Module):
     """The convolution, GELU, and a GLU over channels."""
 
     def __init__(self, width: int, modes: int) -> None:
@@ -64,7 +64,7 @@ class StateSpace(nn.Module):
         The wave at position piece * size + rest is the product of one at piece * size and one at rest, so the sum
         over modes is a matrix product, and no tensor of N times modes is ever made.
 
-        >>> StateSpace(width=8, modes=4).kernel(1000).shape
+        >>> DiagonalStateSpace(width=8, modes=4).kernel(1000).shape
         torch.Size([1000, 8])
         """
         size = ceil(sqrt(length))
@@ -98,7 +98,9 @@ class S4d(PackedStack):
         super().__init__(
             config,
             (
-                Residual(config.width, StateSpace(config.width, config.modes), config.expansion, config.dropout)
+                Residual(
+                    config.width, DiagonalStateSpace(config.width, config.modes), config.expansion, config.dropout
+                )
                 for _ in range(config.layers)
             ),
         )

@@ -25,7 +25,7 @@ from chordmixer.config import to_dict
 from chordmixer.paper.reproduction.entry_experiments import model_of
 from chordmixer.training import Experiment
 from chordmixer.training.forecast import device_of
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 from chordmixer.training.provenance import device_name
 from chordmixer.version import __version__
 
@@ -129,7 +129,7 @@ class StepPace(NamedTuple):
 def pace(experiment: Experiment) -> StepPace:
     """Measured on a device that should do nothing else; kernels are loaded or compiled before it begins."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
+        run = TrainingRun(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
         an_epoch = -(-len(run.loader.sampler.steps) // experiment.training.accumulate)
         steps = _steps(run)
         with run.display:
@@ -144,7 +144,7 @@ def pace(experiment: Experiment) -> StepPace:
         return measured
 
 
-def _steps(run: Run) -> Iterator[None]:
+def _steps(run: TrainingRun) -> Iterator[None]:
     """One after the other, over the epochs."""
     run.wrapped.train()
     while True:
@@ -155,7 +155,7 @@ def _steps(run: Run) -> Iterator[None]:
         run.state.epoch, run.state.batch = run.state.epoch + 1, 0
 
 
-def _take(run: Run, steps: Iterator[None], seconds: float, least: int) -> float:
+def _take(run: TrainingRun, steps: Iterator[None], seconds: float, least: int) -> float:
     """Steps for so many seconds; the seconds of each."""
     start, first = time.perf_counter(), run.state.step
     while run.state.step < first + least or time.perf_counter() < start + seconds:
