@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from chordmixer.cli import app
 from chordmixer.cli.settings import build
-from chordmixer.recipes import adding
-from chordmixer.tasks.adding import AddingConfig
+from chordmixer.paper.recipes import adding
+from chordmixer.paper.tasks.adding import AddingConfig
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
