@@ -43,7 +43,7 @@ MASKED = (
     "data.longest=32",
     "data.segments=96",
     "training.epochs=15",
-    "training.average=0.1",
+    "training.ema=0.1",
     *TINY,
 )
 """The same of segments whose letters are masked, with averaged weights."""

@@ -129,7 +129,7 @@ def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, t
     assert experiment.training.batch_sequences == 6  # --set, not TOML's 8
     assert experiment.data.base_length == 40  # the option, not TOML's 32
     assert experiment.training.epochs == 1  # TOML, not the recipe's 10
-    assert experiment.training.rate == adding(experiment.data).training.rate
+    assert experiment.training.learning_rate == adding(experiment.data).training.learning_rate
     assert experiment.model.network.prenorm == "layer"
     assert experiment.model.network.max_length == 64  # follows from the data
 
@@ -144,7 +144,7 @@ def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, t
         (["--set", "training.epochs=1.5"], "training.epochs=1.5 is not of type int: give one that is"),
         (["--set", "training.epochs=0"], "epochs=0 is too small: give 1 or more"),
         (["--set", "training.epochs=2e12"], "training.epochs=2000000000000.0 is not of type int: give one that is"),
-        (["--set", "training.rate=nan"], "training.rate=nan is not finite: give a finite number"),
+        (["--set", "training.learning_rate=nan"], "training.learning_rate=nan is not finite: give a finite number"),
         (["--set", "training.checkpoint_minutes=-1"], "checkpoint_minutes=-1.0 is too small: give 0 or more"),
         (["--set", "training.patience=-1"], "patience=-1 is too small: give 0 or more"),
         (["--set", "training.workers=100000"], "workers=100,000 is too large: give 256 or less"),

@@ -84,7 +84,7 @@ def test_classes_by_file(tmp_path: Path) -> None:
 def test_what_targets_mean(targets: Any, expected: list[Any], target_type: str) -> None:
     data = Dataset.from_lists(["AC", "GT"], targets)
     assert [entry.label if entry.target is None else entry.target for entry in data.entries()] == expected
-    assert data.config.asked == target_type
+    assert data.config.target_type == target_type
 
 
 def test_series_are_arrays_of_any_library() -> None:

@@ -187,7 +187,7 @@ def _config(options: DataOptions, files: Sequence[str], reading: Reading | None 
         split["fractions"] = list(options["fractions"])
     given = {
         "files": list(files),
-        "asked": options.get("target_type", "auto"),
+        "target_type": options.get("target_type", "auto"),
         "split": split,
         "both_strands": options.get("both_strands", False),
         "tokenizer": {"name": options.get("tokenizer", "auto"), "on_bad": options.get("on_bad", "error")},

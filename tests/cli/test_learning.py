@@ -126,7 +126,7 @@ def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[s
     code, said, errors = chordmixer("train", *given, "--on-unmatched", "reject", *TINY, *SHORT, "--no-baselines")
     assert (code, errors) == (0, "") and "100 records read: 99 used, 1 rejected" in said
     data = Experiment.load(tmp_path / "run").data
-    assert data.reading.columns.label == "kind" and data.asked == "auto" and data.split.method == "auto"
+    assert data.reading.columns.label == "kind" and data.target_type == "auto" and data.split.method == "auto"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,10 @@ def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[s
         (["{0}", "{1}"], "no folder for the run: add --out RUN"),
         (["{0}", "--out", "{run}"], "no record has a label or a number to learn: give one file for each class"),
         (["{0}", "none.fa", "--out", "{run}"], "none.fa is neither a file nor a task"),
-        (["{0}", "{1}", "--out", "{run}", "--ask", "sums"], "--ask sums is not a choice: give one of auto"),
+        (
+            ["{0}", "{1}", "--out", "{run}", "--target-type", "sums"],
+            "--target-type sums is not a choice: give one of auto",
+        ),
         (["{0}", "{1}", "--out", "{run}", "--split", "even"], "--split even is not a choice"),
         (["{0}", "{1}", "--out", "{run}", "--split", "grouped"], "split method 'grouped' needs groups"),
         (["{0}", "{1}", "--out", "{run}", "--base-length", "3"], "--base-length is of the Adding problem"),

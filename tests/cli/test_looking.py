@@ -114,10 +114,10 @@ def numbers(tmp_path: Path) -> Path:
 
 
 def test_numbers_from_inspect_to_report(chordmixer: Command, numbers: Path, tmp_path: Path) -> None:
-    code, said, errors = chordmixer("inspect", numbers, "--ask", "number")
+    code, said, errors = chordmixer("inspect", numbers, "--target-type", "number")
     assert (code, errors) == (0, "") and "86 records, 4 without a target" in said and "standard deviation" in said
-    code, _, errors = chordmixer("inspect", numbers, "--ask", "sums")
-    assert code == 2 and "--ask sums is not a choice: give one of auto, classes, labels, number" in errors
+    code, _, errors = chordmixer("inspect", numbers, "--target-type", "sums")
+    assert code == 2 and "--target-type sums is not a choice: give one of auto, classes, labels, number" in errors
 
     run = tmp_path / "run"
     code, _, errors = chordmixer("train", numbers, "--out", run, *TINY, *SHORT)

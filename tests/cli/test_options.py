@@ -15,7 +15,7 @@ from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.labels import Policy
 from chordmixer.data.reading import Kind, Reading
 from chordmixer.data.splits import SplitConfig
-from chordmixer.tasks.questions import Asked
+from chordmixer.tasks.questions import TargetType
 from chordmixer.training import TrainingConfig
 from chordmixer.training.inference import OnBad, OverLength
 
@@ -59,7 +59,7 @@ def test_choices_are_those_of_the_library() -> None:
         (options.TOKENIZERS, tokenizer),
         (options.SPLITS, method),
         (options.DEVICES, device),
-        (options.ASKED_FOR, Asked),
+        (options.TARGET_TYPES, TargetType),
         (options.FORMATS, Kind),
         (options.POLICIES, Policy),
     ):

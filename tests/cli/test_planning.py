@@ -134,7 +134,7 @@ def test_it_is_the_forecast_that_the_run_makes_first(
     assert planned == run and planned.weights == planned.learning
 
 
-@pytest.mark.parametrize("option", ["--labels=files", "--rank=genus", "--ask=number", "--rc", "--from=x", "--freeze"])
+@pytest.mark.parametrize("option", ["--labels=files", "--rank=genus", "--target-type=number", "--rc", "--from=x", "--freeze"])
 def test_pretraining_knows_no_labels(chordmixer: Command, motifs: list[str], option: str) -> None:
     code, _, errors = chordmixer("plan", *motifs, "--pretrain", option)
     name = option.partition("=")[0]
@@ -155,7 +155,7 @@ def test_weights_that_do_not_fit(chordmixer: Command, motifs: list[str], trained
         (["{0}", "{1}", "--set", "training.batch_tokens=40"], "above training.batch_tokens=40"),
         (["{0}", "{1}", "--set", "model.encoder=pointwise"], "encoder 'pointwise' has no count of its memory"),
         (["{0}", "{1}", "--model", "s4d"], "encoder 's4d' has no count of its memory"),
-        (["{0}", "{1}", "--ask", "sums"], "--ask sums is not a choice"),
+        (["{0}", "{1}", "--target-type", "sums"], "--target-type sums is not a choice"),
         (["{0}", "{1}", "--freeze"], "--freeze keeps the encoder of a trained run as it is: add --from RUN"),
         (["{0}", "{1}", "--from", "none"], "none has no model.safetensors to start from"),
     ],

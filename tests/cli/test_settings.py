@@ -19,7 +19,7 @@ def test_set_goes_over_toml(tmp_path: Path) -> None:
         "model": {"network": {"prenorm": "layer"}},
     }
     experiment = build(adding, AddingConfig(), tmp_path / "run.toml", ["training.epochs=5"])
-    assert (experiment.training.epochs, experiment.training.rate, experiment.data.seed) == (5, 0.1, 4)
+    assert (experiment.training.epochs, experiment.training.learning_rate, experiment.data.seed) == (5, 0.1, 4)
 
 
 def test_the_recipe_sees_the_data_as_they_were_set() -> None:
@@ -58,8 +58,8 @@ def test_shorthands() -> None:
         "training.seed=0",
         "training.device=cpu",
     ]
-    experiment = build(adding, AddingConfig(), None, ["training.average=0.1", *shorthands(None, None, 2.5, 7, None)])
-    assert (experiment.training.minutes, experiment.training.average, experiment.training.seed) == (2.5, 0, 7)
+    experiment = build(adding, AddingConfig(), None, ["training.ema=0.1", *shorthands(None, None, 2.5, 7, None)])
+    assert (experiment.training.minutes, experiment.training.ema, experiment.training.seed) == (2.5, 0, 7)
 
 
 def test_members() -> None:

@@ -27,7 +27,7 @@ from chordmixer.views.report import write_report
 
 TINY = {
     "model": {"network": {"track_size": 2, "hidden": 4}},
-    "training": {"steps": 6, "batch_sequences": 8, "checkpoint_every": 2, "device": "cpu", "average": 0.0},
+    "training": {"steps": 6, "batch_sequences": 8, "checkpoint_every": 2, "device": "cpu", "ema": 0.0},
 }
 NEW = ">new1\nACGTTATAAGCACGTACGT\n>new2\nACGGGTTTACGATCA\n"
 evaluation.RESAMPLES = 5

@@ -93,9 +93,9 @@ def test_the_config_is_json(motifs: list[str]) -> None:
     again = from_dict(FilesConfig, json.loads(json.dumps(to_dict(given))), "data")
     assert again == given and again.files == given.files
     with pytest.raises(
-        ValueError, match=r"data\.asked='sums' is not a choice: give one of auto, classes, labels, numb"
+        ValueError, match=r"data\.target_type='sums' is not a choice: give one of auto, classes, labels, numb"
     ):
-        override(FilesConfig(), {"asked": "sums"}, "data")
+        override(FilesConfig(), {"target_type": "sums"}, "data")
 
 
 def test_content_counts_and_places_do_not(motifs: list[str], tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_texts_numbers_and_several_labels(table: Callable[..., str]) -> None:
     assert (task.inputs, task.kind, task.target.outputs) == (256, "text", 1)
     assert isinstance(task.target, Regression) and task.records("test")[0].target.dtype == torch.float64
     rows = [f"{word},{('a', 'b', 'a;b', '')[i % 4]}" for i, word in enumerate(words)]
-    several = Files(FilesConfig((table("several.csv", "text,label", rows),), asked="labels"))
+    several = Files(FilesConfig((table("several.csv", "text,label", rows),), target_type="labels"))
     assert several.target.outputs == 2 and several.records("training")[0].target.shape == (2,)
 
 
@@ -182,7 +182,7 @@ def test_what_a_run_says_of_its_data(table: Callable[..., str], tmp_path: Path) 
     said = json.loads(json.dumps(task.documents()))
     about = said["data.json"]
     assert set(said) == {"tokenizer.json", "data.json"} and said["tokenizer.json"]["tokenizer"] == "dna"
-    assert (about["format"], about["sources"], about["asked"]) == (1, [path], "classes")
+    assert (about["format"], about["sources"], about["target_type"]) == (1, [path], "classes")
     assert about["split"]["method"] == "random" and sum(about["split"]["sizes"].values()) == 59
     assert about["account"]["rejected"] == {"without a label": 1}
     assert about["inspection"]["classes"] == {"b": 30, "a": 29} and about["inspection"]["account"]["used"] == 60
@@ -241,7 +241,7 @@ def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) 
             {"tokenizer": TokenizerConfig("bytes"), "both_strands": True},
             "--rc asks for both strands, and bytes tokens",
         ),
-        ({"asked": "number"}, "label 'with' of record 'with0' is not a finite number"),
+        ({"target_type": "number"}, "label 'with' of record 'with0' is not a finite number"),
         ({"cut": 0}, "cut=0 leaves nothing of a record: give 1 token or more, or leave it out"),
     ],
     ids=str,

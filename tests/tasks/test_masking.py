@@ -143,7 +143,10 @@ def test_the_config_is_json_and_knows_its_store(genomes: str) -> None:
     assert moved.records("test").name(3) == task.records("test").name(3) and moved.target.span == 4
     said = json.loads(json.dumps(task.documents()))
     assert said["tokenizer.json"]["tokenizer"] == "dna" and said["data.json"]["account"]["used"] == 10
-    assert said["data.json"]["asked"] == "masked tokens" and sum(said["data.json"]["split"]["sizes"].values()) == 10
+    assert (
+        said["data.json"]["target_type"] == "masked tokens"
+        and sum(said["data.json"]["split"]["sizes"].values()) == 10
+    )
     assert said["data.json"]["segments"]["test"] == len(task.records("test"))
 
 

@@ -87,8 +87,8 @@ def test_a_given_split_may_have_few_of_a_class(make: Make) -> None:
         ),
         ({"weight": [2.0] * 3}, "auto", "--labels TABLE with ids and labels, or --labels header:NAME"),
         ({"label": ["a"] * 3, "target": [1.0] * 3}, "auto", "labels and numbers to learn: one is learnt at a time"),
-        ({"target": [1.0] * 3}, "classes", "--ask classes needs labels, and the records have numbers"),
-        ({"target": [1.0] * 3}, "labels", "--ask labels needs labels, and the records have numbers"),
+        ({"target": [1.0] * 3}, "classes", "--target-type classes needs labels, and the records have numbers"),
+        ({"target": [1.0] * 3}, "labels", "--target-type labels needs labels, and the records have numbers"),
         ({"label": ["a"] * 3}, "auto", "all 3 records are of one class, 'a': a model needs two or more"),
         ({"label": ["a"] * 3 + ["b"]}, "auto", r"1 of 2 classes have fewer than 3 records, 'b' \(1\): training"),
         ({"label": ["a"] * 3 + ["b"]}, "auto", "add records, merge classes or leave them out, or ask for a number"),
@@ -101,7 +101,11 @@ def test_a_given_split_may_have_few_of_a_class(make: Make) -> None:
         ({"label": ["a", "b"] * 3 + [None]}, "auto", "leave such records out with --on-unmatched reject"),
         ({"target": [1.0, None, 2.0]}, "auto", "1 of 3 records have no target, r1: fill them in"),
         ({"target": [2.5] * 3}, "auto", "all 3 numbers are 2.5: nothing to learn"),
-        ({"label": ["1", "2", "x"]}, "number", "label 'x' of record 'r2' is not a finite number: --ask number needs"),
+        (
+            {"label": ["1", "2", "x"]},
+            "number",
+            "label 'x' of record 'r2' is not a finite number: --target-type number needs",
+        ),
         ({"label": ["1", "2", "inf"]}, "number", "label 'inf' of record 'r2' is not a finite number"),
     ],
 )
@@ -135,5 +139,5 @@ def test_what_is_inspected_follows_what_is_asked(make: Make) -> None:
     both = inspect_asked(make(label=["a", "b"], target=[1.0, 2.0]))
     assert both.classes == {"a": 1, "b": 1} and both.targets is not None
     assert inspect_asked(make(group=["x", "y"])).targets is None
-    with pytest.raises(ValueError, match="--ask classes needs labels, and the records have numbers"):
+    with pytest.raises(ValueError, match="--target-type classes needs labels, and the records have numbers"):
         inspect_asked(make(target=[1.0, 2.0]), "classes")

@@ -139,7 +139,7 @@ def test_going_on_gives_the_same_bytes(
 
 def test_it_learns_more_than_letters(genome: str, tmp_path: Path) -> None:
     """A repeated word in seconds, beyond what the frequencies tell and the neighbours on one side."""
-    faster = {"epochs": 8, "rate": 0.02, "evaluate_epochs": 4, "checkpoint_every": 0}
+    faster = {"epochs": 8, "learning_rate": 0.02, "evaluate_epochs": 4, "checkpoint_every": 0}
     model = {"network": {"track_size": 4, "hidden": 16}}
     data = MaskingConfig((genome,), shortest=16, longest=96, segments=96)
     experiment = override(masking(data), {"model": model, "training": SMALL["training"] | faster})

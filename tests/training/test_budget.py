@@ -66,7 +66,7 @@ def test_the_run_ends_and_the_rate_falls_with_the_budget(tmp_path: Path, tick: C
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert max(line["step"] for line in lines) in range(24, 28)
     assert [line["step"] for line in lines if line["split"] == "validation"][:2] == [10, 20]
-    rates = [line["rate"] for line in lines if line["split"] == "training"]
+    rates = [line["learning_rate"] for line in lines if line["split"] == "training"]
     assert rates[-1] < 0.3 * rates[0]
     assert (tmp_path / "run" / "evaluation-test.json").exists()
 
@@ -77,10 +77,10 @@ def test_steps_end_a_run_with_a_whole_schedule_on_any_number_of_ranks(tmp_path: 
     limit = Budget(TrainingConfig(steps=20), state, ranks=3)
     assert limit.spent == 0.25
     assert [*limit.said()] == ["it trains for 20 steps at most, 5 of them taken"]
-    train(small(steps=25, average=0.2), tmp_path / "run")
+    train(small(steps=25, ema=0.2), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "validation"] == [10, 20, 25]
-    rates = [line["rate"] for line in lines if line["split"] == "training"]
+    rates = [line["learning_rate"] for line in lines if line["split"] == "training"]
     assert rates[-1] == pytest.approx(1e-3 * schedule(19 / 25, 0.05)), "after 19 of 25 steps"
 
 
@@ -97,7 +97,7 @@ def test_refusals() -> None:
         TrainingConfig(steps=3_000, minutes=2)
     with pytest.raises(ValueError, match=r"minutes=-1 is too small: give 0 or more"):
         TrainingConfig(minutes=-1)
-    with pytest.raises(ValueError, match=r"average=0.1 is a share of the steps, whose number minutes=2 leaves open"):
-        TrainingConfig(minutes=2, average=0.1)
+    with pytest.raises(ValueError, match=r"ema=0.1 is a share of the steps, whose number minutes=2 leaves open"):
+        TrainingConfig(minutes=2, ema=0.1)
     with pytest.raises(ValueError, match=r"minutes=2 on 3 processes is not possible, since their clocks differ"):
         Budget(TrainingConfig(minutes=2), State(), ranks=3)

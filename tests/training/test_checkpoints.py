@@ -53,7 +53,7 @@ def run(halfway: Path, tmp_path: Path) -> Path:
         ({}, [2, 4, 12, 13, 23]),
         ({"accumulate": 2, "evaluate_every": 4}, [1, 5, 6, 8, 11]),
         ({"evaluate_every": 5, "checkpoint_every": 4}, [10, 12, 20]),
-        ({"average": 0.3, "evaluate_every": 5}, [4, 10, 14]),
+        ({"ema": 0.3, "evaluate_every": 5}, [4, 10, 14]),
         ({"checkpoint_every": 0, "checkpoint_minutes": 0.0, "patience": 1, "evaluate_every": 3}, [5, 6, 7]),
     ],
     ids=["mid-epoch and epoch ends", "accumulation", "evaluations between", "averaged", "every step, patience"],
@@ -86,7 +86,7 @@ def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
 
 
 def test_averaged_weights_are_kept_and_missed(tiny: Experiment, crash: Crash, tmp_path: Path) -> None:
-    experiment = override(tiny, {"training": {"average": 0.3}})
+    experiment = override(tiny, {"training": {"ema": 0.3}})
     crash(experiment, tmp_path / "run", 17)
     newest, before = checkpoints.found(tmp_path / "run")
     (newest / "average.safetensors").unlink()
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_what_differs(
 
 def test_an_edited_config_is_refused_with_what_differs(run: Path) -> None:
     path = run / "config.json"
-    path.write_text(path.read_text().replace('"rate": 0.001', '"rate": 0.5'))
+    path.write_text(path.read_text().replace('"learning_rate": 0.001', '"learning_rate": 0.5'))
     with pytest.raises(ValueError, match=r"config\.json was changed or damaged.*rate is 0\.5 here and 0\.001 in the"):
         Experiment.load(run)
     (run / "manifest.json").unlink()

@@ -21,7 +21,11 @@ from chordmixer.version import __version__
 
 
 def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"data": {"seed": 3}, "model": {"final_norm": "layer"}, "training": {"rate": 1.5e-4}}
+    changes: dict[str, Any] = {
+        "data": {"seed": 3},
+        "model": {"final_norm": "layer"},
+        "training": {"learning_rate": 1.5e-4},
+    }
     for experiment in (tiny, override(tiny, changes)):
         experiment.save(tmp_path)
         assert Experiment.load(tmp_path) == experiment
@@ -37,11 +41,11 @@ def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
         ({"training": {"epochs": 0}}, r"epochs=0 is too small: give 1 or more"),
         ({"training": {"precision": "fp8"}}, r"training\.precision='fp8' is not a choice: give one of fp32, bf16"),
         ({"training": {"warmup": 1.0}}, r"warmup=1\.0 is not a share of the run"),
-        ({"training": {"average": 1.0}}, r"average=1\.0 is not a share of the run"),
-        ({"training": {"rate": 0.0}}, r"rate=0\.0 is not above zero"),
+        ({"training": {"ema": 1.0}}, r"ema=1\.0 is not a share of the run"),
+        ({"training": {"learning_rate": 0.0}}, r"learning_rate=0\.0 is not above zero"),
         ({"model": {"network": {"hiden": 3}}}, r"model\.network\.hiden is not a setting: did you mean hidden\?$"),
         ({"task": "sorting"}, r"task 'sorting' is not known: choose one of adding"),
-        ({"format": 2}, r"config\.json has format 2: this version of chordmixer reads format 1"),
+        ({"format": 1}, r"config\.json has format 1: this version of chordmixer reads format 2"),
         ({"data": None}, r"config\.json.*data"),
         ({"data": [1]}, r"config\.json.*data"),
         ({"model": {}}, r"config\.json.*model.*inputs"),

@@ -112,7 +112,7 @@ def test_the_rate_rises_in_a_line_and_falls_along_a_cosine(tiny: Experiment, who
     assert schedule(0.0, 0.0) == 1
     done = {10: 9.5 / 24, 20: 19.5 / 24}  # the middle of a step
     for line in events(whole, "training"):
-        assert line["rate"] == pytest.approx(tiny.training.rate * schedule(done[line["step"]], 0.05))
+        assert line["rate"] == pytest.approx(tiny.training.learning_rate * schedule(done[line["step"]], 0.05))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_loss_that_is_no_number_stops_before_the_step(
     spoiler = Spoiler(1 + 5, spoil)  # the first loss is that of the rehearsal
     monkeypatch.setattr(Regression, "losses", lambda self, outputs, targets: spoiler.losses(outputs, targets))
     with pytest.raises(
-        ValueError, match=r"not finite at step 5, records .* as after step 4; .* lower the rate"
+        ValueError, match=r"not finite at step 5, records .* as after step 4; .* lower the learning rate"
     ) as error:
         train(tiny, tmp_path / "run")
 
@@ -308,7 +308,7 @@ def test_a_validation_loss_that_is_no_number_stops(tiny: Experiment, tmp_path: P
     absurd = override(tiny, {"training": {"rate": 1e30, "batch_sequences": 96, "epochs": 1}})
     with pytest.raises(
         ValueError,
-        match=r"^validation loss nan at step 1 is not finite, records validation-\d+.* lower the rate of 1e\+30$",
+        match=r"^validation loss nan at step 1 is not finite, records validation-\d+.* lower the learning rate of 1e\+30$",
     ):
         train(absurd, tmp_path / "run")
 

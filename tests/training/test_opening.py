@@ -116,5 +116,5 @@ def test_an_error_while_it_is_opened_leaves_it_free(tiny: Experiment, whole: Pat
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     for _ in range(2):
         with pytest.raises(ValueError, match="was started with other settings"):
-            train(override(tiny, {"training": {"rate": 0.5}}), run, resume=True)
+            train(override(tiny, {"training": {"learning_rate": 0.5}}), run, resume=True)
     train(tiny, run, resume=True)

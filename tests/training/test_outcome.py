@@ -226,7 +226,7 @@ CSV = {
 def test_other_questions_from_end_to_end(tmp_path: Path, name: str, asked: Any, headline: str, outputs: int) -> None:
     header, rows = CSV[name]
     (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
-    scored = train(experiment(FilesConfig((str(tmp_path / "table.csv"),), asked=asked)), tmp_path / "run")
+    scored = train(experiment(FilesConfig((str(tmp_path / "table.csv"),), target_type=asked)), tmp_path / "run")
     assert scored.headline == headline and np.isfinite(scored.loss)
     table = pyarrow.parquet.read_table(tmp_path / "run" / "predictions.parquet")
     assert [c for c in table.column_names if c.startswith("output_")] == [f"output_{k}" for k in range(outputs)]

@@ -405,7 +405,7 @@ def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Pat
         task = Files(FilesConfig((str(tmp_path / f"{name}.csv"),)))
         network = ChordMixerConfig(max_length=20, track_size=2, hidden=8)
         model = ModelConfig(task.inputs, 1, network=network)
-        training = TrainingConfig(epochs=3, batch_sequences=8, rate=0.02, device="cpu")
+        training = TrainingConfig(epochs=3, batch_sequences=8, learning_rate=0.02, device="cpu")
         scores = train(Experiment("files", task.config, model, training), tmp_path / name).scores
         predict(tmp_path / name, [tmp_path / f"{name}.csv"], tmp_path / f"{name}.tsv")
         found[name] = {metric: score.value for metric, score in scores.items()}

@@ -14,7 +14,7 @@ def test_files_without_paths(tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "saved"
     run.mkdir()
     config = {
-        "format": 1,
+        "format": 2,
         "task": "files",
         "data": {"files": ["/home/me/genes.fa"], "reading": {"labels": "/home/me/labels.csv"}},
         "model": {},

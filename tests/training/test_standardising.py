@@ -63,7 +63,7 @@ def test_other_heads_are_left_alone(tiny: Experiment) -> None:
 
 
 def test_going_on_gives_the_same_weights(standard: Experiment, crash: Any, tmp_path: Path) -> None:
-    experiment = override(standard, {"training": {"average": 0.2, "evaluate_every": 5}})
+    experiment = override(standard, {"training": {"ema": 0.2, "evaluate_every": 5}})
     train(experiment, tmp_path / "whole")
     crash(experiment, tmp_path / "run", 13)
     train(experiment, tmp_path / "run", resume=True)

@@ -13,8 +13,8 @@ from chordmixer.training.taken import Taken
     [
         (0, "fp32", "or at their targets"),
         (0, "bf16", "or try training.precision=fp32"),
-        (6, "fp32", "or lower the rate of 0.001"),
-        (6, "bf16", "or lower the rate of 0.001"),
+        (6, "fp32", "or lower the learning rate of 0.001"),
+        (6, "bf16", "or lower the learning rate of 0.001"),
     ],
 )
 def test_the_cure_depends_on_the_step(step: int, precision: str, cure: str) -> None:

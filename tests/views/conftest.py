@@ -60,7 +60,7 @@ def write_run(folder: Path, kind: str, records: int, skill: float, rival: float)
     model = ModelConfig(inputs=16, outputs=target.outputs)
     task = "adding" if kind == "adding" else "files"
     data = AddingConfig() if kind == "adding" else {"paths": ["genes.fa.gz"], "labels": "family"}
-    config = {"format": 1, "version": "1.2.3", "task": task, "data": to_dict(data) if kind == "adding" else data}
+    config = {"format": 2, "version": "1.2.3", "task": task, "data": to_dict(data) if kind == "adding" else data}
     config |= {"model": to_dict(model), "training": to_dict(TrainingConfig())}
     files.write_json(folder / "config.json", config)
     experiment = Experiment(task, data, model)

@@ -44,7 +44,7 @@ def train(
     ] = False,
     folds: options.Folds = None,
     replicates: options.Replicates = None,
-    ask: options.Ask = "auto",
+    target_type: options.TargetType = "auto",
     split: options.Split = "auto",
     rc: options.BothStrands = False,
     start: options.Start = None,
@@ -81,7 +81,7 @@ def train(
     from chordmixer import fitting
     from chordmixer.training import Experiment
 
-    data, of_task = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache), _is_task(inputs)
+    data, of_task = settings.of_files(inputs, target_type, split, rc, tokenizer, on_bad, cache), _is_task(inputs)
     changes = [*settings.shorthands(model, epochs, minutes if of_task else None, seed, device), *(set or [])]
     changes += settings.members(folds, replicates, of_task)
     if resume and out is None:

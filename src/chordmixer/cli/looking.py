@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def inspect(
     inputs: options.Inputs,
     reading: Any,
-    ask: options.Ask = "auto",
+    target_type: options.TargetType = "auto",
     tokenizer: options.Tokenizer = "auto",
     on_bad: options.OnBad = None,
     cache: options.Cache = None,
@@ -31,19 +31,19 @@ def inspect(
 
     chordmixer inspect worm.fa.gz fly.fa.gz
 
-    chordmixer inspect proteins.csv --column target=solubility --ask number
+    chordmixer inspect proteins.csv --column target=solubility --target-type number
     """
     from chordmixer.config import override
     from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
-    from chordmixer.tasks.questions import Asked, inspect_asked
+    from chordmixer.tasks.questions import TargetType, inspect_asked
     from chordmixer.training.inference import check_choice
     from chordmixer.views import inspection as view
 
-    check_choice("--ask", ask, get_args(Asked))
+    check_choice("target_type", target_type, get_args(TargetType))
 
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
     store, _ = gather(inputs, labelled(inputs, reading, say), config, cache or default_cache(), say)
-    found = inspect_asked(store, ask)  # type: ignore[arg-type]
+    found = inspect_asked(store, target_type)  # type: ignore[arg-type]
     terminal.console().print(view.report(found))
     if plot:
         tell(f"plot: {view.plot(found, plot)}")

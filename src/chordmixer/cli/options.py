@@ -22,7 +22,7 @@ ON_BAD = ("error", "unknown", "reject")
 TOKENIZERS = ("auto", "dna", "protein", "bytes", "characters", "kmers", "numbers")
 OVER_LENGTH = ("error", "windows", "reject")
 DEVICES = ("auto", "cpu", "cuda")
-ASKED_FOR = ("auto", "classes", "labels", "number")
+TARGET_TYPES = ("auto", "classes", "labels", "number")
 SPLITS = ("auto", "given", "grouped", "similarity", "random")
 FORMATS = ("auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy")
 POLICIES = ("error", "reject")
@@ -85,11 +85,11 @@ Device = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an output that was interrupted.", rich_help_panel=USING)
 ]
-Ask = Annotated[
+TargetType = Annotated[
     str,
     typer.Option(
         help="classes, labels (several a record), number; auto: by the data.",
-        callback=one_of(ASKED_FOR),
+        callback=one_of(TARGET_TYPES),
         rich_help_panel=ASKED,
     ),
 ]

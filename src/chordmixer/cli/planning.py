@@ -24,7 +24,7 @@ def plan(
     reading: Any,
     pretrain: Annotated[bool, typer.Option("--pretrain", help="What `pretrain` would do, not `train`.")] = False,
     time: Annotated[bool, typer.Option(help="Measure a few steps, to tell how long a run takes.")] = True,
-    ask: options.Ask = "auto",
+    target_type: options.TargetType = "auto",
     split: options.Split = "auto",
     folds: options.Folds = None,
     replicates: options.Replicates = None,
@@ -60,11 +60,16 @@ def plan(
     from chordmixer.training.forecast import cures, device_of, forecast, scored_lengths
     from chordmixer.views import plan as view
 
-    data = settings.of_files(inputs, ask, split, rc, tokenizer, on_bad, cache)
+    data = settings.of_files(inputs, target_type, split, rc, tokenizer, on_bad, cache)
     changes = [*settings.shorthands(model, epochs, minutes if pretrain else None, seed, device), *(set or [])]
     changes += settings.members(folds, replicates)
     if pretrain:
-        labels = {"--labels": reading.labels, "--rank": reading.rank, "--ask": ask != "auto", "--rc": rc}
+        labels = {
+            "--labels": reading.labels,
+            "--rank": reading.rank,
+            "--target-type": target_type != "auto",
+            "--rc": rc,
+        }
         labels |= {"--folds": folds, "--replicates": replicates}
         _refuse(labels | {"--on-unmatched": reading.on_unmatched != "error", "--from": start, "--freeze": freeze})
         experiment = _pretraining(data, reading, config, changes)

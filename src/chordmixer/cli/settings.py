@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def of_files(
-    inputs: list[str], ask: str, split: str, rc: bool, tokenizer: str, on_bad: str | None, cache: Path | None
+    inputs: list[str], target_type: str, split: str, rc: bool, tokenizer: str, on_bad: str | None, cache: Path | None
 ) -> dict[str, Any]:
     """The options of `train` and `plan` as fields of a `FilesConfig`."""
     return {
         "files": inputs,
-        "asked": ask,
+        "target_type": target_type,
         "split": {"method": split},
         "both_strands": rc,
         "tokenizer": {"name": tokenizer, "on_bad": on_bad or "error"},
@@ -43,7 +43,7 @@ def shorthands(
     """What the options for common settings are as arguments of --set."""
     given = {"model.encoder": model, "training.epochs": epochs, "training.minutes": minutes}
     if minutes:
-        given["training.average"] = 0  # a share of the steps, whose number is not known then
+        given["training.ema"] = 0  # a share of the steps, whose number is not known then
     given |= {"training.seed": seed, "training.device": device}
     return [f"{name}={value}" for name, value in given.items() if value is not None]
 

@@ -52,7 +52,7 @@ OnUnmatched = Annotated[
         rich_help_panel=options.READING,
     ),
 ]
-Ask = Annotated[
+TargetType = Annotated[
     str,
     typer.Option(
         help="classes, or number; auto: by the data.",
@@ -87,7 +87,7 @@ def variants(
     on_unmatched: OnUnmatched = "error",
     start: options.Start = None,
     freeze: options.Freeze = False,
-    ask: Ask = "auto",
+    target_type: TargetType = "auto",
     baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same variants.")] = True,
     safe_cells: options.SafeCells = False,
     batch_tokens: options.BatchTokens = None,
@@ -123,7 +123,7 @@ def variants(
         "names": names,
         "on_mismatch": on_mismatch,
         "on_unmatched": on_unmatched,
-        "asked": ask,
+        "target_type": target_type,
         **({} if window is None else {"window": window}),
     }
     _train(columns, given, Path(out), start, freeze, resume, unverified, baselines, config, set or [])

@@ -25,7 +25,7 @@ from chordmixer.models.stem import Stem, StemConfig
 from chordmixer.models.words import Words, WordsConfig
 from chordmixer.packed import Packed, check_packed
 
-FORMAT = 1
+FORMAT = 2
 """Of config.json and the weights' names; a reader refuses any other."""
 
 

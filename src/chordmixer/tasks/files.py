@@ -25,7 +25,7 @@ from chordmixer.data.seen import hashes
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import PARTS, Split, SplitConfig, split
 from chordmixer.data.store import Store
-from chordmixer.tasks.questions import Asked, Question, inspect_asked, question
+from chordmixer.tasks.questions import Question, TargetType, inspect_asked, question
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
 """Of each tokenizer, what its tokens are to those that compare or count k-mers; real numbers are `real`."""
@@ -43,8 +43,9 @@ class FilesConfig:
     """How they are read, and where labels and groups are."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How a record becomes tokens."""
-    asked: Asked = "auto"
-    """One of several classes, several labels a record, or a number; `auto`: told by the data."""
+    target_type: TargetType = "auto"
+    """What is learnt: one of several classes (`classes`), several labels for a record (`labels`), or a number.
+    Default `auto`: told by the data."""
     separator: str = ";"
     """What stands between the labels of a record that has several."""
     split: SplitConfig = field(default_factory=SplitConfig)
@@ -177,7 +178,7 @@ class Files:
             "format": 1,
             "sources": self.store.sources,
             "account": vars(self.account),
-            "asked": self.question.kind,
+            "target_type": self.question.kind,
             "inspection": asdict(replace(self.inspection, account=Account())) | {"account": vars(self.store.account)},
             "split": {
                 "method": self.split.method,
@@ -228,7 +229,7 @@ class _Opened:
         reading, self.separator = config.reading, config.separator
         store, _ = gather(config.files, reading, config.tokenizer, _cache(config), _silent, config.key)
         self.store = store if config.cut is None else CutStore(store, config.cut)
-        self.question = question(self.store, config.asked, config.separator, reading.on_unmatched)
+        self.question = question(self.store, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "

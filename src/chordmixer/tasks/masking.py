@@ -175,7 +175,7 @@ class Masking:
             "format": 1,
             "sources": self.store.sources,
             "account": vars(self.account),
-            "asked": "masked tokens",
+            "target_type": "masked tokens",
             "split": {
                 "method": self.method,
                 "seed": self.config.split.seed,

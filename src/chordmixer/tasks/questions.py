@@ -18,7 +18,7 @@ from chordmixer.data.numbers import real_number
 from chordmixer.data.store import Store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
-Asked = Literal["auto", "classes", "labels", "number"]
+TargetType = Literal["auto", "classes", "labels", "number"]
 
 LEAST = 3
 """Records of a class: one for training, one for validation, one for the test."""
@@ -47,7 +47,7 @@ class Question:
         return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
 
 
-def question(store: Store, asked: Asked, separator: str = ";", on_missing: Policy = "error") -> Question:
+def question(store: Store, asked: TargetType, separator: str = ";", on_missing: Policy = "error") -> Question:
     """What the records ask; `asked` overrules the guess, and `separator` stands between several labels.
 
     Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
@@ -77,7 +77,7 @@ def question(store: Store, asked: Asked, separator: str = ";", on_missing: Polic
     return Question("classes", records, targets.astype(np.int64), names, unanswered)
 
 
-def inspect_asked(store: Store, asked: Asked = "auto", separator: str = ";") -> Inspection:
+def inspect_asked(store: Store, asked: TargetType = "auto", separator: str = ";") -> Inspection:
     """What stands in a store, its answers taken as `asked` says; `auto`: labels and numbers where it has both."""
     have = {"label", "target"} & {*store.columns}
     if asked == "auto" and len(have) != 1:
@@ -88,7 +88,7 @@ def inspect_asked(store: Store, asked: Asked = "auto", separator: str = ";") -> 
     return inspect(store, separator=separator if kind == "labels" else None)
 
 
-def _kind(store: Store, asked: Asked) -> Literal["classes", "labels", "number"]:
+def _kind(store: Store, asked: TargetType) -> Literal["classes", "labels", "number"]:
     have = {name: name in store.columns for name in ("label", "target")}
     if not any(have.values()):
         raise ValueError(
@@ -97,10 +97,13 @@ def _kind(store: Store, asked: Asked) -> Literal["classes", "labels", "number"]:
         )
     if asked == "auto" and all(have.values()):
         raise ValueError(
-            "the records have labels and numbers to learn: one is learnt at a time; add --ask classes or --ask number"
+            "the records have labels and numbers to learn: one is learnt at a time; add --target-type classes or "
+            "--target-type number"
         )
     if asked in ("classes", "labels") and not have["label"]:
-        raise ValueError(f"--ask {asked} needs labels, and the records have numbers: leave it out, or give --labels")
+        raise ValueError(
+            f"--target-type {asked} needs labels, and the records have numbers: leave it out, or give --labels"
+        )
     if asked != "auto":
         return asked
     return "number" if have["target"] or _measured(store.column("label").tolist()) else "classes"
@@ -123,8 +126,8 @@ def _numbers(store: Store) -> ndarray:
         numbers[i] = math.nan if missing else real_number(text)
         if not missing and not math.isfinite(numbers[i]):
             raise ValueError(
-                f"label {text!r} of record {store.id(i)!r} is not a finite number: --ask number needs one each; "
-                "correct it, or ask for classes"
+                f"label {text!r} of record {store.id(i)!r} is not a finite number: --target-type number "
+                "needs one each; correct it, or ask for classes"
             )
     return numbers
 
@@ -160,7 +163,7 @@ def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int)
     if few:
         shown = ", ".join(f"{name!r} ({count})" for name, count in few.most_common()[: -SHOWN - 1 : -1])
         many = "es" if noun == "class" else "s"
-        wanted = "" if noun == "label" else ", or ask for a number with --ask number if they are numbers"
+        wanted = "" if noun == "label" else ", or ask for a number with --target-type number if they are numbers"
         raise ValueError(
             f"{len(few):,} of {len(names):,} {noun}{many} have fewer than {least} records, {shown}: training, "
             f"validation and test need one each; add records, merge {noun}{many} or leave them out{wanted}"

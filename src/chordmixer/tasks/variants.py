@@ -54,7 +54,7 @@ class VariantsConfig:
     variants out and count them."""
     on_unmatched: Literal["error", "reject"] = "error"
     """The same for variants without a label."""
-    asked: Literal["auto", "classes", "number"] = "auto"
+    target_type: Literal["auto", "classes", "number"] = "auto"
     """One of several classes, or a number; `auto`: told by the data."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """Which variants are trained on: `given` by a column, or `grouped`, whole loci at a time."""
@@ -112,7 +112,7 @@ class Variants:
             "format": 1,
             "sources": list(self.config.files),
             "account": vars(self.account),
-            "asked": data.question.kind,
+            "target_type": data.question.kind,
             "contexts": data.contexts,
             "loci": len(np.unique(data.groups)),
             "split": {
@@ -235,7 +235,7 @@ def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
             "no variant has a label or a number to learn: name a table's column or a key of a VCF's INFO with "
             "--column label=NAME or --column target=NAME, or have labels read from the files' names with --names"
         )
-    return question(answers, config.asked, on_missing=config.on_unmatched)  # type: ignore[arg-type]
+    return question(answers, config.target_type, on_missing=config.on_unmatched)  # type: ignore[arg-type]
 
 
 def _without(account: Account, left_out: list[str]) -> Account:

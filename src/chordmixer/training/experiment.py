@@ -42,22 +42,23 @@ class TrainingConfig:
     epochs: int = 10
     """Passes over the training set."""
     steps: int = 0
-    """Or fewer passes: the run ends after so many steps, and its rate falls to zero by then. 0: no limit."""
+    """Or fewer passes: the run ends after so many steps, and its learning rate falls to zero by then. 0: no limit."""
     minutes: float = 0.0
-    """Or fewer passes: the run ends after so many minutes of training, validation not counted, and its rate falls to
-    zero by then. No two such runs are the same. 0: no limit."""
+    """Or fewer passes: the run ends after so many minutes of training, validation not counted, and its learning
+    rate falls to zero by then. No two such runs are the same. 0: no limit."""
     batch_sequences: int = 64
     """Most sequences in a batch of one rank."""
     batch_tokens: int = 0
     """Most tokens in a batch of one rank; 0: twice `batch_sequences` average ones, or the longest."""
     accumulate: int = 1
     """Batches whose gradients are added up before a step."""
-    rate: float = 1e-3
-    """Highest learning rate."""
+    learning_rate: float = 1e-3
+    """The highest of the run. Default 1e-3."""
     layer_decay: float = 1.0
-    """Share of the rate that a block has of the one behind it, from the head back to the embedding; 1: all alike."""
+    """Learning rate of a block as a share of that of the block behind it, from the head back to the embedding.
+    Default 1: all alike."""
     warmup: float = 0.05
-    """Share of the run in which the rate rises; it then falls along a cosine to zero."""
+    """Share of the run in which the learning rate rises; it then falls along a cosine to zero."""
     weight_decay: float = 0.01
     """AdamW's."""
     words_decay: float = 1.0
@@ -66,8 +67,9 @@ class TrainingConfig:
     """AdamW's memory of squared gradients: 1 / (1 - beta2) steps. Default 0.999; 0.98 for short runs."""
     clip: float = 1.0
     """Gradients of a larger norm are scaled down to it."""
-    average: float = 0.0
-    """Weights are judged and kept as their mean over about this share of the run, such as 0.05; 0: as they are."""
+    ema: float = 0.0
+    """Weights are evaluated and kept as their exponential moving average over about this share of the run, such as
+    0.05. Default 0: as they are."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the matrix products; weights and optimiser are always float32."""
     patience: int = 0
@@ -103,7 +105,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, **LIMITS)
-        for name in ("rate", "clip"):
+        for name in ("learning_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
         if self.replicates == 1:
@@ -116,13 +118,13 @@ class TrainingConfig:
             raise ValueError(
                 f"steps={self.steps:,} and minutes={self.minutes:g} are both the end of a run: set one of them to 0"
             )
-        if self.minutes and self.average:
+        if self.minutes and self.ema:
             raise ValueError(
-                f"average={self.average} is a share of the steps, whose number minutes={self.minutes:g} leaves open: "
-                "set training.average=0 or training.minutes=0"
+                f"ema={self.ema} is a share of the steps, whose number minutes={self.minutes:g} leaves open: "
+                "set training.ema=0 or training.minutes=0"
             )
-        if not 0 <= self.average < 1:
-            raise ValueError(f"average={self.average} is not a share of the run: give 0 or more, and less than 1")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema={self.ema} is not a share of the run: give 0 or more, and less than 1")
         if not 0 <= self.trial < 1:
             raise ValueError(f"trial={self.trial} is not a share of the run: give 0 or more, and less than 1")
         if not 0 <= self.warmup < 1:

@@ -122,8 +122,8 @@ class TrainingRun:
         self.state.threads = self.threads.threads
         self.budget = Budget(self.config, self.state, self.accelerator.num_processes)
         steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
-        horizon = self.config.average * min(steps, self.config.steps or steps)
-        self.average = Average(self.model, horizon, self.state.average) if self.config.average else None
+        horizon = self.config.ema * min(steps, self.config.steps or steps)
+        self.average = Average(self.model, horizon, self.state.average) if self.config.ema else None
 
     def train(self) -> Evaluation:
         self.learn()
@@ -242,7 +242,7 @@ class TrainingRun:
             state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(taken.records)
             self.display.update(taken.done, state.epoch, taken.step + 1, mean, taken.tokens)
             if self.journal and (taken.step + 1) % 10 == 0:
-                self.journal.write(taken.step + 1, "training", loss=mean, rate=taken.rate, norm=norm)
+                self.journal.write(taken.step + 1, "training", loss=mean, learning_rate=taken.rate, norm=norm)
 
     def _refuse_step(self, taken: Taken, loss: float) -> None:
         """Stop with the weights of the step before on disk: the optimiser has left this step and later ones out."""
@@ -267,7 +267,7 @@ class TrainingRun:
             wrong = ", ".join(predictions.not_finite()[:8])
             raise ValueError(
                 f"validation loss {plain} at step {state.step} is not finite, records {wrong}: "
-                f"look at these records or lower the rate of {self.config.rate:.2g}"
+                f"look at these records or lower the learning rate of {self.config.learning_rate:.2g}"
             )
         constant = predictions.constant(target).loss(target)
         learnt = state.best_loss < LEARNT * constant or training_loss < BY_HEART * constant

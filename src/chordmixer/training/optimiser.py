@@ -21,13 +21,13 @@ class Optimiser:
         self.config = config
         learning = starting.groups(model, config, longest)
         self.parameters = [parameter for group in learning for parameter in group["params"]]
-        self.adam = torch.optim.AdamW(learning, lr=config.rate, betas=(0.9, config.beta2), fused=True)
+        self.adam = torch.optim.AdamW(learning, lr=config.learning_rate, betas=(0.9, config.beta2), fused=True)
         self.bad = torch.zeros((), device=self.parameters[0].device)
         """One from the first step on whose loss or gradient was not finite."""
 
     def rate(self, done: float) -> float:
         """Of the head, after this share of the run."""
-        return self.config.rate * schedule(done, self.config.warmup)
+        return self.config.learning_rate * schedule(done, self.config.warmup)
 
     def step(self, loss: Float[Tensor, ""], rate: float) -> Float[Tensor, "2"]:
         """Move the weights by their gradients; gives the loss and the norm of the gradient, still on the device.

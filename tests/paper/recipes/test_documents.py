@@ -59,7 +59,11 @@ def test_the_papers_choices_and_ours(folder: str) -> None:
     assert (experiment.model.drop_tokens, network.dropout) == (0.3, 0.1)
     assert (experiment.training.batch_sequences, experiment.training.epochs) == (16, 16)
     assert (data.cut, data.split.fractions, data.tokenizer.name) == (131_072, (0.7, 0.2, 0.1), "characters")
-    assert (experiment.task, experiment.training.rate, experiment.training.weight_decay) == ("files", 1e-3, 0.1)
+    assert (experiment.task, experiment.training.learning_rate, experiment.training.weight_decay) == (
+        "files",
+        1e-3,
+        0.1,
+    )
     task = experiment.build_task()
     assert isinstance(task, Files) and task.target.labels == ["cs.AI", "cs.NE", "math.GR"]
     targets = task.question.targets

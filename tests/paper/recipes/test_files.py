@@ -24,9 +24,9 @@ def test_letters_have_norms_and_an_identity_start(motifs: list[str]) -> None:
     assert (network.order, network.prenorm, network.norm, network.init) == ("paper", "layer", None, "identity")
     assert (experiment.model.final_norm, experiment.model.embedding) == ("layer", "tokens")
     assert (experiment.model.head, experiment.model.drop_tokens) == ("standard", 0.1)
-    assert experiment.training.average == 0.05
+    assert experiment.training.ema == 0.05
     assert (experiment.model.inputs, experiment.model.outputs) == (5, 2)
-    assert (experiment.training.rate, experiment.training.weight_decay) == (1e-3, 0.1)
+    assert (experiment.training.learning_rate, experiment.training.weight_decay) == (1e-3, 0.1)
     assert experiment.data.key is not None and experiment.data.reading.labels == "files"
 
 

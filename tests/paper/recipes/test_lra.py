@@ -36,7 +36,12 @@ def test_the_papers_sizes_and_what_trains() -> None:
         "Text": text(TextConfig()),
     }
     numbers = {
-        name: (e.model.network.hidden, e.model.network.track_size, e.training.rate, e.training.batch_sequences)
+        name: (
+            e.model.network.hidden,
+            e.model.network.track_size,
+            e.training.learning_rate,
+            e.training.batch_sequences,
+        )
         for name, e in made.items()
     }
     assert numbers == {
@@ -125,7 +130,7 @@ def test_without_data_one_line_says_where_to_get_them(
 def test_the_papers_numbers_of_retrieval() -> None:
     experiment = retrieval(RetrievalConfig())
     network, training = experiment.model.network, experiment.training
-    numbers = (network.hidden, network.track_size, training.rate, training.batch_sequences)
+    numbers = (network.hidden, network.track_size, training.learning_rate, training.batch_sequences)
     assert numbers == (128, 12, 0.007, 90) and (network.max_length, experiment.model.head) == (4000, "pair")
 
 

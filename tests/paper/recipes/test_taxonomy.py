@@ -178,7 +178,7 @@ def test_the_papers_sizes_and_our_training(folder: Path) -> None:
         network = experiment.model.network
         assert (network.track_size, network.hidden, network.prenorm, network.init) == (16, 128, "layer", "identity")
         assert experiment.model.final_norm == "layer"
-        assert (experiment.training.rate, experiment.training.weight_decay) == (1e-3, 0.1)
+        assert (experiment.training.learning_rate, experiment.training.weight_decay) == (1e-3, 0.1)
     assert (other.training.epochs, other.training.batch_sequences) == (60, 128)
     assert load(RECIPES["fragments"]) is fragments and other.data.key is not None and other.task == "fragments"
     assert fragments(other.data, silent) == other

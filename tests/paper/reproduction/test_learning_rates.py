@@ -25,7 +25,7 @@ def run(tiny: Experiment, evaluated: Callable[[str, float], Evaluation]) -> Run:
     """Of a model, with a rate, a seed, a validation loss and a test score."""
 
     def make(model: str, rate: float, seed: int, loss: float, score: float) -> TrainedRun:
-        own = replace(tiny, training=replace(tiny.training, rate=rate, seed=seed))
+        own = replace(tiny, training=replace(tiny.training, learning_rate=rate, seed=seed))
         return TrainedRun(own, evaluated(model, score), 1.0, False, 9, validation=loss)
 
     return make
@@ -34,7 +34,9 @@ def run(tiny: Experiment, evaluated: Callable[[str, float], Evaluation]) -> Run:
 def test_each_with_each_rate(tiny: Experiment) -> None:
     runs = each(tiny, ["chordmixer", "cnn"], seeds=2)
     found = learning_rates.tried(runs, [1e-3, 3e-4])
-    assert {name: (own.training.rate, own.training.seed) for name, own in found.items() if "cnn" in name} == {
+    assert {
+        name: (own.training.learning_rate, own.training.seed) for name, own in found.items() if "cnn" in name
+    } == {
         "cnn-seed0": (1e-3, 0),
         "cnn-rate0.0003-seed0": (3e-4, 0),
         "cnn-seed1": (1e-3, 1),
@@ -99,7 +101,7 @@ def test_refusals(rates: list[float]) -> None:
 def test_one_rate_or_the_other(tiny: Experiment) -> None:
     learning_rates.check([], {"training": {"rate": 1e-3}})
     with pytest.raises(
-        ValueError, match=r"--rates 0.001 and --set training.rate are both the rate of a run: leave one"
+        ValueError, match=r"--rates 0.001 and --set training.learning_rate are both the rate of a run: leave one"
     ):
         learning_rates.check([1e-3], {"training": {"rate": 1e-3}})
 

@@ -34,7 +34,7 @@ def test_like_the_released_code(name: str) -> None:
     assert (network.order, network.init, network.prenorm, network.norm) == (
         "released", "xavier", code.prenorm, code.norm,
     )  # fmt: skip
-    assert (training.rate, training.batch_sequences, training.accumulate) == (code.rate, code.batch, 1)
+    assert (training.learning_rate, training.batch_sequences, training.accumulate) == (code.rate, code.batch, 1)
     assert (training.epochs, training.weight_decay, training.warmup) == (code.epochs, code.weight_decay, code.warmup)
     assert (made.model.head, made.model.final_norm, made.model.drop_tokens) == ("average", None, 0)
     with torch.device("meta"):
@@ -45,7 +45,7 @@ def test_like_the_released_code(name: str) -> None:
 def test_like_the_paper(name: str) -> None:
     hyper, ours, made = RUNS[name].hyper, build(RUNS[name]), build(RUNS[name], like="paper")
     assert hyper is not None
-    assert (made.training.rate, made.training.batch_sequences) == (hyper.rate, hyper.batch)
+    assert (made.training.learning_rate, made.training.batch_sequences) == (hyper.rate, hyper.batch)
     assert (made.model.network.prenorm, made.model.network.norm, made.model.network.dropout) == (None, None, 0)
     assert (made.training.epochs, made.training.warmup) == (ours.training.epochs, ours.training.warmup)
 
@@ -58,7 +58,7 @@ def test_a_pair_keeps_its_head() -> None:
 
 def test_changes_come_after_it() -> None:
     made = build(RUNS["listops"], changes={"training": {"epochs": 3}}, like="released")
-    assert made.training.epochs == 3 and made.training.rate == 0.01
+    assert made.training.epochs == 3 and made.training.learning_rate == 0.01
 
 
 def test_whose_settings_are_not_known() -> None:

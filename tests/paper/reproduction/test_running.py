@@ -73,7 +73,7 @@ def test_other_ranks_score_no_baselines(tiny: Experiment, tmp_path: Path, monkey
 
 def test_other_settings_are_refused(tiny: Experiment, tmp_path: Path) -> None:
     run_all({"run": tiny}, RunsJournal.open(tmp_path / "r", "a", False), False, quiet)
-    other = replace(tiny, training=replace(tiny.training, rate=0.5))
+    other = replace(tiny, training=replace(tiny.training, learning_rate=0.5))
     assert finished(tmp_path / "r" / "run", tiny) is not None and finished(tmp_path / "r" / "run", other) is None
     with pytest.raises(ValueError, match="was started with other settings"):
         run_all({"run": other}, RunsJournal.open(tmp_path / "r", "a", True), True, quiet)

@@ -25,7 +25,8 @@ def adding(data: AddingConfig) -> Experiment:
     known = max((base for base in SETTINGS if base <= data.base_length), default=min(SETTINGS))
     batch, rate, epochs, average = SETTINGS[known]
     precision = "bf16" if torch.cuda.is_available() else "fp32"
-    training = TrainingConfig(epochs=epochs, batch_sequences=batch, rate=rate, average=average, precision=precision)  # type: ignore[arg-type]
+    rates = {"learning_rate": rate, "ema": average}
+    training = TrainingConfig(epochs=epochs, batch_sequences=batch, precision=precision, **rates)  # type: ignore[arg-type]
     return Experiment("adding", data, model, training)
 
 
@@ -34,5 +35,5 @@ def demo(encoder: str = "chordmixer") -> Experiment:
     data = AddingConfig(base_length=32, max_length=256, training=20_000, validation=1_000, test=2_000)
     network = ChordMixerConfig(max_length=data.longest, track_size=8, hidden=32)
     model = ModelConfig(inputs=Adding.inputs, outputs=1, embedding="real", encoder=encoder, network=network)
-    training = TrainingConfig(epochs=6, batch_sequences=64, rate=4e-3, device="cpu")
+    training = TrainingConfig(epochs=6, batch_sequences=64, learning_rate=4e-3, device="cpu")
     return Experiment("adding", data, model, training)

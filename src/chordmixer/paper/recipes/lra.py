@@ -97,7 +97,7 @@ def retrieval(data: RetrievalConfig) -> Experiment:
     network = ChordMixerConfig(max_length=data.max_length, track_size=12, hidden=128)
     model = ModelConfig(inputs=Retrieval.inputs, outputs=Retrieval.target.outputs, head="pair", network=network)
     precision = "bf16" if torch.cuda.is_available() else "fp32"
-    training = TrainingConfig(epochs=20, batch_sequences=90, rate=7e-3, precision=precision)  # type: ignore[arg-type]
+    training = TrainingConfig(epochs=20, batch_sequences=90, learning_rate=7e-3, precision=precision)  # type: ignore[arg-type]
     return Experiment("retrieval", data, model, training)
 
 
@@ -107,11 +107,11 @@ def _experiment(
     task = task_class(name)
     model = ModelConfig(task.inputs, task.target.outputs, task.embedding, network=network)
     precision = "bf16" if torch.cuda.is_available() else "fp32"
-    training = TrainingConfig(epochs=epochs, batch_sequences=batch, rate=rate, precision=precision)  # type: ignore[arg-type]
+    training = TrainingConfig(epochs=epochs, batch_sequences=batch, learning_rate=rate, precision=precision)  # type: ignore[arg-type]
     return Experiment(name, data, model, training)
 
 
 def _averaged(experiment: Experiment) -> Experiment:
     """Averaged weights, and pooled channels brought to one scale: as for a user's letters."""
-    training = replace(experiment.training, average=0.05, weight_decay=0.1)
+    training = replace(experiment.training, ema=0.05, weight_decay=0.1)
     return replace(experiment, model=replace(experiment.model, head="standard"), training=training)

@@ -98,7 +98,7 @@ def _scores(
         own = [run for run in trained if run.evaluation.encoder == model.encoder]
         score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
         beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
-        numbers = [f"{own[0].experiment.training.rate:g}"] if rate else []
+        numbers = [f"{own[0].experiment.training.learning_rate:g}"] if rate else []
         numbers += [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
         rows.append((score.value, [model.encoder, cell(score, 2), *(beside if known else []), *numbers]))
     blank = [""] * (len(header) - 2)
@@ -191,7 +191,7 @@ def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
     rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
     way = "in the same way" + (
-        ", each at its rate" if len({run.experiment.training.rate for run in trained}) > 1 else ""
+        ", each at its rate" if len({run.experiment.training.learning_rate for run in trained}) > 1 else ""
     )
     sizes = [
         f"{name}: " + ", ".join(f"{key} {value}" for key, value in to_dict(own).items() if key != "max_length")

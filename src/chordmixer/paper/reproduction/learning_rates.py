@@ -26,8 +26,10 @@ def check(rates: Sequence[float], changes: Mapping[str, Any]) -> None:
     said = ",".join(names)
     if not all(0 < rate < math.inf for rate in rates) or len(set(names)) < len(names):
         raise ValueError(f"--rates {said} are not different numbers above 0: give some such as 3e-4,1e-3")
-    if rates and "rate" in changes.get("training", {}):
-        raise ValueError(f"--rates {said} and --set training.rate are both the rate of a run: leave one of them out")
+    if rates and "learning_rate" in changes.get("training", {}):
+        raise ValueError(
+            f"--rates {said} and --set training.learning_rate are both the rate of a run: leave one of them out"
+        )
 
 
 def tried(experiments: Mapping[str, Experiment], rates: Sequence[float]) -> dict[str, Experiment]:
@@ -38,9 +40,9 @@ def tried(experiments: Mapping[str, Experiment], rates: Sequence[float]) -> dict
     found = {}
     for name, own in experiments.items():
         model, _, seed = name.rpartition("-seed")
-        for rate in rates or [own.training.rate]:
-            folder = name if rate == own.training.rate else f"{model}-rate{rate:g}-seed{seed}"
-            found[folder] = replace(own, training=replace(own.training, rate=rate))
+        for rate in rates or [own.training.learning_rate]:
+            folder = name if rate == own.training.learning_rate else f"{model}-rate{rate:g}-seed{seed}"
+            found[folder] = replace(own, training=replace(own.training, learning_rate=rate))
     return found
 
 
@@ -61,7 +63,7 @@ def losses(trained: Sequence[TrainedRun]) -> Losses:
                 f"a run of {run.evaluation.encoder} has no validation loss in its metrics.jsonl, so no rate can be "
                 "chosen for it: restore that file, or train it again"
             )
-        found.setdefault(run.evaluation.encoder, {}).setdefault(run.experiment.training.rate, []).append(
+        found.setdefault(run.evaluation.encoder, {}).setdefault(run.experiment.training.learning_rate, []).append(
             run.validation
         )
     return {model: {rate: mean(own) for rate, own in by_rate.items()} for model, by_rate in found.items()}
@@ -70,4 +72,4 @@ def losses(trained: Sequence[TrainedRun]) -> Losses:
 def chosen(trained: Sequence[TrainedRun], found: Losses) -> list[TrainedRun]:
     """The runs of each model at its best rate."""
     best = {model: min(by_rate, key=lambda rate: by_rate[rate]) for model, by_rate in found.items()}
-    return [run for run in trained if run.experiment.training.rate == best[run.evaluation.encoder]]
+    return [run for run in trained if run.experiment.training.learning_rate == best[run.evaluation.encoder]]

@@ -101,7 +101,7 @@ def _limited(experiment: Experiment, pace: StepPace, minutes: float) -> Experime
 
 def _print(experiment: Experiment) -> str:
     """Of all but seed and rate, which do not change a pace."""
-    settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, rate=1.0)))
+    settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, learning_rate=1.0)))
     place = [device_name(device_of(experiment.training)), torch.__version__, __version__]
     return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
 

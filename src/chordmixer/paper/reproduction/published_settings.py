@@ -79,7 +79,12 @@ def like(experiment: Experiment, hyper: Hyper) -> Experiment:
     head = "average" if experiment.model.head == "standard" else experiment.model.head
     model = replace(experiment.model, head=head, final_norm=None, drop_tokens=0.0, network=network)
     training = replace(
-        experiment.training, rate=hyper.rate, batch_sequences=hyper.batch, accumulate=1, average=0.0, weight_decay=0.0
+        experiment.training,
+        learning_rate=hyper.rate,
+        batch_sequences=hyper.batch,
+        accumulate=1,
+        ema=0.0,
+        weight_decay=0.0,
     )
     if released:
         training = replace(
@@ -113,13 +118,13 @@ def _run(experiment: Experiment) -> dict[str, str]:
         }
     return own | {
         "tokens hidden in training": f"{experiment.model.drop_tokens:.0%}",
-        "learning rate": f"{training.rate:g}",
+        "learning rate": f"{training.learning_rate:g}",
         "sequences a batch": f"{training.batch_sequences} at most{several}",
         "epochs": f"{training.epochs} at most{limit}",
         "warm-up": f"{training.warmup:.1%} of the run",
         "optimiser": "AdamW, cosine, gradients clipped",
         "weight decay": f"{training.weight_decay:g}",
-        "averaged weights": f"over {training.average:.0%} of the run" if training.average else "no",
+        "averaged weights": f"over {training.ema:.0%} of the run" if training.ema else "no",
         "precision": training.precision,
     }
 

@@ -39,7 +39,7 @@ def _known(entry: RunEntry, trained: Sequence[TrainedRun], seen: Seen, given: bo
         yield f"an early end ({f'{training.steps:,} steps' if training.steps else f'{training.minutes:g} min'})"
     if entry.hyper and isinstance(network, ChordMixerConfig):
         theirs = (entry.hyper.hidden, entry.hyper.track_size, entry.hyper.rate)
-        if (network.hidden, network.track_size, training.rate) != theirs:
+        if (network.hidden, network.track_size, training.learning_rate) != theirs:
             yield "other settings (table below)"
     if {name.lower() for name in entry.classes} - {name.lower() for name in seen.classes}:
         yield "other classes than the paper's"

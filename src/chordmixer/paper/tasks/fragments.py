@@ -127,7 +127,7 @@ class Fragments:
             "format": 1,
             "sources": self.genomes.store.sources,
             "account": vars(self.genomes.account),
-            "asked": "classes",
+            "target_type": "classes",
             "split": {
                 "method": self.genomes.split.method,
                 "seed": self.config.split.seed,
