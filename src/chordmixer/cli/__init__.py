@@ -18,7 +18,7 @@ from chordmixer.cli.planning import plan
 from chordmixer.cli.pretraining import pretrain
 from chordmixer.cli.reproducing import reproduce
 from chordmixer.cli.sample import sample
-from chordmixer.cli.using import embed, predict
+from chordmixer.cli.using import embed, explain, predict
 from chordmixer.cli.variants import variants
 from chordmixer.terminal import tell
 from chordmixer.version import __version__
@@ -35,6 +35,7 @@ for command in (
     pretrain,
     predict,
     embed,
+    explain,
     variants,
     evaluate,
     report,

@@ -115,7 +115,7 @@ def train(
     if several:
         how: dict[str, Any] = {"resume": resume, "unverified": unverified, "baselines": baselines}
         evaluation = train_members(experiment, out, console=terminal.console(), say=say, **how)
-        _conclude(evaluation, out, baselines, own_files, None, several=True)
+        _conclude(evaluation, out, baselines, own_files, getattr(experiment.data, "cache", None), several=True)
         return
     evaluation = run(experiment, out, resume=resume, unverified=unverified)
     if not first_rank():
@@ -274,6 +274,8 @@ def _conclude(
     elif baselines:
         beside = task_baselines.compare(out, say, cache)
     show_beside(evaluation, beside, out)
+    if own_files:
+        _explain(out, cache)
     tell(f"report: {write_report(out)}")
     if not own_files:
         return
@@ -281,7 +283,18 @@ def _conclude(
     tell(f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv")
     if not several:
         tell(f"       chordmixer embed {run} FILES -o embeddings.parquet")
+    tell(f"       chordmixer explain {run} FILES -o why.html")
     tell(f"       chordmixer evaluate {run} OTHER_FILES")
     data = Run.load(out).data
     if not several and data and data.split["sizes"].get("training", SMALL) < SMALL:
         tell("small data: --folds 5 gives cross-validated scores and an ensemble")
+
+
+def _explain(out: Path, cache: str | None) -> None:
+    """Some test records for the report, which does without them where they cannot be had."""
+    from chordmixer.views.explained_tests import explain_tests
+
+    try:
+        explain_tests(out, cache)
+    except ValueError as error:
+        tell(f"the report does not say where answers come from: {error}")
