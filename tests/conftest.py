@@ -62,6 +62,39 @@ def motifs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / "with.fa"), str(folder / "without.fa")]
 
 
+MOTIFS = {"gattaca": "GATTACA", "cattaga": "CATTAGA"}
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two FASTA files beside it, of 120 records of 30 to 60 letters with one motif each; it answers with
+    its network, its baseline or both: only to be read."""
+    from chordmixer.config import override
+    from chordmixer.recipes import files as recipe
+    from chordmixer.tasks.files import FilesConfig
+    from chordmixer.training import train
+    from chordmixer.training.outcome import compare
+
+    folder, chance = tmp_path_factory.mktemp("planted"), random.Random(0)
+    for name, motif in MOTIFS.items():
+        with (folder / f"{name}.fa").open("w") as file:
+            for number in range(120):
+                letters = chance.choices("ACGT", k=chance.randint(30, 60))
+                place = chance.randrange(len(letters) - 7)
+                letters[place : place + 7] = motif
+                file.write(f">{name}-{number}\n{''.join(letters)}\n")
+    small = {
+        "model": {"network": {"track_size": 4, "hidden": 8}, "words": {"lengths": []}, "stem": {"layers": 1}},
+        "training": {"steps": 12, "trial": 0.0, "device": "cpu"},
+    }
+    config = FilesConfig(tuple(str(folder / f"{name}.fa") for name in MOTIFS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        train(override(recipe(config, lambda line: None), small), folder / "run")
+        compare(folder / "run", lambda line: None, deliver=True)
+    return folder / "run"
+
+
 @pytest.fixture
 def chordmixer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

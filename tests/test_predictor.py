@@ -135,6 +135,18 @@ def test_scores(predictors: dict[str, Predictor]) -> None:
         predictors["classes"].evaluate(Dataset.from_lists(sequences[:1], ["bird"]))
 
 
+def test_explanations(predictors: dict[str, Predictor]) -> None:
+    for kind in ("classes", "labels", "numbers", "series"):
+        sequences = KINDS[kind][0][:2]
+        found = predictors[kind].explain(sequences, blocks=5)
+        assert [len(own.values) for own in found] == [len(own) for own in sequences]
+        assert all(len(np.unique(own.values)) <= 5 for own in found)
+    asked = predictors["classes"].explain(KINDS["classes"][0][:1], target="worm", blocks=3)
+    assert asked[0].explained == "worm"
+    with pytest.raises(ValueError, match="bird"):
+        predictors["classes"].explain(KINDS["classes"][0][:1], target="bird")
+
+
 def test_pickled_as_scikit_learn_does(predictors: dict[str, Predictor]) -> None:
     again = pickle.loads(pickle.dumps(predictors["classes"]))
     np.testing.assert_array_equal(answered("classes", again), answered("classes", predictors["classes"]))

@@ -25,6 +25,7 @@ from chordmixer.training.members import train_members
 from chordmixer.training.outcome import compare
 from chordmixer.training.starting import start_from
 from chordmixer.views import inspection
+from chordmixer.views.explained_tests import explain_tests
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 
@@ -127,8 +128,7 @@ def run_files(
     how: dict[str, Any] = {"resume": resume, "unverified": unverified, "console": console}
     if several:
         evaluation = train_members(experiment, out, say=say, baselines=baselines, **how)
-        beside = [own.evaluation for own in Run.load(out).baselines]
-        return Fitted(evaluation, beside, write_report(out))
+        return Fitted(evaluation, [own.evaluation for own in Run.load(out).baselines], _report(out, cache, say))
     evaluation = train(experiment, out, **how)
     if not first:
         return None
@@ -138,7 +138,16 @@ def run_files(
             train_local(out, console, cache)
         beside = compare(out, say, cache, deliver=True)
         evaluation = Run.load(out).test or evaluation
-    return Fitted(evaluation, beside, write_report(out))
+    return Fitted(evaluation, beside, _report(out, cache, say))
+
+
+def _report(out: Path, cache: str | None, say: Say) -> Path:
+    """The page of a finished run, with explanations of some test records where these can be had."""
+    try:
+        explain_tests(out, cache)
+    except ValueError as error:
+        say(f"the report does not explain any prediction: {error}")
+    return write_report(out)
 
 
 def _check_ladder(ladder: bool, several: bool) -> None:

@@ -20,6 +20,7 @@ from chordmixer.training import embedding, saving
 from chordmixer.training.combination import Using
 from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.evaluation import Evaluation
+from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain
 from chordmixer.training.file_evaluation import score_entries, with_targets
 from chordmixer.training.inference import Item, Piece, Trained, check_choice
 from chordmixer.views.model_card import model_card
@@ -152,6 +153,25 @@ class Predictor:
         reject = data.config.reading.on_unmatched == "reject"
         entries = with_targets(data.entries(account), self.engine.answers.target, reject, account)
         return score_entries(self.engine, entries, account, over_length, on_bad).overall
+
+    def explain(
+        self,
+        sequences: Dataset | Iterable[Any],
+        *,
+        method: Method = "occlusion",
+        target: str | None = None,
+        blocks: int = BLOCKS,
+        on_bad: OnBad = "error",
+    ) -> list[Explanation]:
+        """Where in each sequence the prediction came from: `values` has a number for each token.
+
+        Occlusion hides one of up to `blocks` parts after the other, and counts by how much the prediction falls, be
+        it the network's, the baseline's or both; `gradients` are faster, less reliable, and of the network alone.
+        `target` is a class or label to explain; by default the one that is predicted.
+        """
+        self._check("error", on_bad)
+        how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "on_bad": on_bad}
+        return list(explain(self.engine, as_entries(sequences), say=lambda _: None, **how))
 
     # --- Elsewhere ---
 

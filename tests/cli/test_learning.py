@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chordmixer import files
+from chordmixer.cli.learning import _explain
 from chordmixer.training import Experiment
 
 Command = Callable[..., tuple[int, str, str]]
@@ -42,12 +43,13 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
         "-mers, reaches",
         f"report: {run / 'report.html'}",
         f"chordmixer predict {run} NEW_FILES -o answers.tsv",
+        f"chordmixer explain {run} FILES -o why.html",
         "small data: --folds 5 gives cross-validated scores and an ensemble",
     ):
         assert line in said, line
     rows = files.read_json(run / "baselines.json")
     assert len(rows["baselines"]) >= 5 and len(rows["ladder"]) >= 3
-    assert (run / "report.html").stat().st_size > 10_000
+    assert "Where answers come from" in (run / "report.html").read_text()
     weights = (run / "model.safetensors").read_bytes()
 
     code, again, errors = chordmixer("train", "--resume", run, "--no-baselines")
@@ -225,3 +227,8 @@ def test_a_ladder_is_of_one_process(
     code, _, errors = chordmixer("train", *motifs, "--out", tmp_path / "run", "--ladder")
     assert code == 2 and "--ladder trains a second network in one process" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_a_report_does_without_explanations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _explain(tmp_path / "none", None)
+    assert "the report does not say where answers come from: " in capsys.readouterr().out

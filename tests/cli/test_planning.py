@@ -134,7 +134,9 @@ def test_it_is_the_forecast_that_the_run_makes_first(
     assert planned == run and planned.weights == planned.learning
 
 
-@pytest.mark.parametrize("option", ["--labels=files", "--rank=genus", "--target-type=number", "--rc", "--from=x", "--freeze"])
+@pytest.mark.parametrize(
+    "option", ["--labels=files", "--rank=genus", "--target-type=number", "--rc", "--from=x", "--freeze"]
+)
 def test_pretraining_knows_no_labels(chordmixer: Command, motifs: list[str], option: str) -> None:
     code, _, errors = chordmixer("plan", *motifs, "--pretrain", option)
     name = option.partition("=")[0]

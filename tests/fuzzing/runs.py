@@ -23,6 +23,7 @@ from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, evaluate, evaluation, train
 from chordmixer.training.embedding import embed
 from chordmixer.training.prediction import predict
+from chordmixer.views.explained_tests import explain_tests
 from chordmixer.views.report import write_report
 
 TINY = {
@@ -47,6 +48,7 @@ def make_run(folder: Path) -> Path:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         train(override(experiment, TINY), folder / "run")
         compare(folder / "run", lambda line: None)
+        explain_tests(folder / "run")
         write_report(folder / "run")
     return folder / "run"
 

@@ -308,7 +308,7 @@ def test_a_validation_loss_that_is_no_number_stops(tiny: Experiment, tmp_path: P
     absurd = override(tiny, {"training": {"rate": 1e30, "batch_sequences": 96, "epochs": 1}})
     with pytest.raises(
         ValueError,
-        match=r"^validation loss nan at step 1 is not finite, records validation-\d+.* lower the learning rate of 1e\+30$",
+        match=r"^validation loss nan at step 1 is not finite, records validation-\d+.* learning rate of 1e\+30$",
     ):
         train(absurd, tmp_path / "run")
 

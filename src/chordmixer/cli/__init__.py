@@ -18,7 +18,7 @@ from chordmixer.cli.looking import evaluate, inspect, report
 from chordmixer.cli.planning import plan
 from chordmixer.cli.pretraining import pretrain
 from chordmixer.cli.sample import sample
-from chordmixer.cli.using import embed, predict
+from chordmixer.cli.using import embed, explain, predict
 from chordmixer.cli.variants import variants
 from chordmixer.terminal import tell
 from chordmixer.version import __version__
@@ -74,6 +74,7 @@ for command in (
     pretrain,
     predict,
     embed,
+    explain,
     variants,
     evaluate,
     report,

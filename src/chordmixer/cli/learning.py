@@ -213,6 +213,7 @@ def _conclude(fitted: Fitted, out: Path) -> None:
     tell(f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv")
     if not known.ensemble:
         tell(f"       chordmixer embed {run} FILES -o embeddings.parquet")
+    tell(f"       chordmixer explain {run} FILES -o why.html")
     tell(f"       chordmixer evaluate {run} OTHER_FILES")
     if not known.ensemble and known.data and known.data.split["sizes"].get("training", SMALL) < SMALL:
         tell("small data: --folds 5 gives cross-validated scores and an ensemble")

@@ -1,8 +1,9 @@
-"""`predict` and `embed`: a trained run at work on files."""
+"""`predict`, `embed` and `explain`: a trained run at work on files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -94,6 +95,62 @@ def embed(
         batch_tokens=batch_tokens,
         device=device,
         resume=resume,
+        force=force,
+        unverified=unverified,
+    )
+    _tell(account.lines())
+
+
+@options.reading_files
+def explain(
+    run: options.Run,
+    inputs: options.Inputs,
+    reading: Any,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="The file to write: .html (a page), .bedgraph, .tsv.", show_default=False),
+    ],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="occlusion: hide one part after the other. gradients: quicker, of the network alone.",
+            callback=options.one_of(("occlusion", "gradients")),
+        ),
+    ] = "occlusion",
+    target: Annotated[
+        str | None,
+        typer.Option("--class", help="The class or label to explain; else the predicted one.", show_default=False),
+    ] = None,
+    blocks: Annotated[int, typer.Option(help="Parts of a record that are hidden, at most.")] = 128,
+    on_bad: options.OnBad = None,
+    over_length: options.OverLength = "error",
+    using: options.Using = None,
+    batch_tokens: options.BatchTokens = None,
+    device: options.Device = None,
+    force: options.Force = False,
+    unverified: options.Unverified = False,
+) -> None:
+    """Show where in each record the answer came from: which parts it falls without.
+
+    chordmixer explain RUN new.fa.gz -o why.html
+
+    chordmixer explain RUN new.fa.gz --class worm -o why.bedgraph
+    """
+    from chordmixer.views.explained_files import explain_files
+
+    account = explain_files(
+        run,
+        inputs,
+        out,
+        method=method,  # type: ignore[arg-type]
+        target=target,
+        blocks=blocks,
+        over_length=over_length,  # type: ignore[arg-type]
+        on_bad=on_bad,  # type: ignore[arg-type]
+        reading=reading,
+        batch_tokens=batch_tokens,
+        device=device,
+        using=using,  # type: ignore[arg-type]
         force=force,
         unverified=unverified,
     )

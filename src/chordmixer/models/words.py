@@ -55,7 +55,9 @@ class Words(nn.Module):
         super().__init__()
         self.config = config
         rows = len(config.lengths) << config.bits
-        self.table = nn.Parameter(0.1 * torch.randn(rows, config.width))
+        self.table = nn.Parameter(torch.randn(rows, config.width)).mul_(
+            0.1
+        )  # a product loads the compiler of torch, which takes seconds
         self.linear = nn.Linear(config.width, width, bias=False)
 
     def forward(self, x: Packed) -> tuple[Float[Tensor, "T W"], Float[Tensor, "T C"]]:

@@ -26,7 +26,15 @@ MODEL = (
     "ensemble.json",
 )
 """What a run is used by."""
-RESULTS = ("evaluation-*.json", "predictions*.parquet", "baselines.json", "baselines.parquet", "trials.json")
+EXPLANATIONS = "explanations.json"
+RESULTS = (
+    "evaluation-*.json",
+    "predictions*.parquet",
+    "baselines.json",
+    "baselines.parquet",
+    "trials.json",
+    EXPLANATIONS,
+)
 """Patterns of what a report reads beside it."""
 LOCK = ".lock"
 WAIT = 5.0

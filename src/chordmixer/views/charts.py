@@ -45,15 +45,16 @@ class Plot:
     def y(self, value: float) -> float:
         return self.bottom - self.y_axis.share(value) * (self.bottom - self.top)
 
-    def line(self, points: Iterable[Point], series: int = 0, *, faint: bool = False) -> None:
-        """Through the points; one that stands alone between gaps is a dot."""
+    def line(self, points: Iterable[Point], series: int = 0, *, faint: bool = False, solid: bool = False) -> None:
+        """Through the points, with the series' dashes unless `solid`; one that stands alone between gaps is a dot."""
         kind = f"line c{series % SERIES}" + (" faint" if faint else "")
+        dash = None if faint or solid else _dash(series)
         for run in self._runs(points):
             if len(run) == 1:
                 self.marks.append(_marker(*run[0], series, 2))
                 continue
             path = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in run)
-            self.marks.append(tag("path", d=path, class_=kind, stroke_dasharray=None if faint else _dash(series)))
+            self.marks.append(tag("path", d=path, class_=kind, stroke_dasharray=dash))
 
     def dots(self, points: Iterable[Point], series: int = 0, size: float = 3.5) -> None:
         self.marks += [_marker(x, y, series, size) for run in self._runs(points) for x, y in run]

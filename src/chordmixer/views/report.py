@@ -14,6 +14,7 @@ from chordmixer.views.chapters import (
     classes,
     confidence,
     data,
+    explanations,
     learning,
     members,
     mistakes,
@@ -37,6 +38,7 @@ TITLES = {
     "numbers": "Predicted and true",
     "answers": "Answers",
     "mistakes": "Worst mistakes",
+    "explanations": "Where answers come from",
     "settings": "Settings and use",
 }
 
@@ -59,7 +61,8 @@ def page(run: Run) -> Html:
     warned = tag("aside", tag("h2", "Warnings"), items(said), class_="mind") if said else ""
     chapters = {"scores": scores.chapter(run)} | ({"members": members.chapter(run)} if run.ensemble else {})
     chapters |= {"data": data.chapter(run)} | ({} if run.ensemble else {"training": learning.chapter(run)})
-    chapters |= dict(_answers(run)) | {"settings": settings.chapter(run)}
+    chapters |= dict(_answers(run)) | ({"explanations": explanations.chapter(run)} if run.explained else {})
+    chapters |= {"settings": settings.chapter(run)}
     links = [tag("a", TITLES[key], href=f"#{key}") for key in chapters]
     contents = tag("nav", items(links), aria_label="Contents")
     foot = tag("footer", tag("p", f"Written by chordmixer {__version__}.", class_="quiet"))

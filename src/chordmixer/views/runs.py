@@ -26,6 +26,7 @@ from chordmixer.training.intervals import Difference
 from chordmixer.training.ladder import Step
 from chordmixer.training.trials import Trials
 from chordmixer.views import metrics
+from chordmixer.views.explanations import Explained
 
 T = TypeVar("T")
 
@@ -98,6 +99,8 @@ class Run:
     held_out: Evaluation | None = None
     """Of an ensemble: the records of training and validation, each answered by the member of the fold that held it
     out, or the validation records that replicates share."""
+    explained: Explained | None = None
+    """Where the answers to some test records come from."""
 
     @staticmethod
     def load(folder: Path, unverified: bool = False) -> Run:
@@ -122,6 +125,7 @@ class Run:
             trials=trials.read(folder),
             ensemble=members,
             held_out=_read(folder / f"evaluation-{members.held_out}.json", evaluation_from) if members else None,
+            explained=_read(folder / run_folder.EXPLANATIONS, lambda own: from_dict(Explained, own, "explanations")),
         )
 
     @property

@@ -1,0 +1,269 @@
+"""Explanations on a page: of each record a chart by position, its strongest places, and its letters in colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.config import check_numbers
+from chordmixer.training.attribution import runs
+from chordmixer.training.explanation import Explanation
+from chordmixer.views import axes, charts, metrics, page
+from chordmixer.views.drawing import full_colour, strongest
+from chordmixer.views.page import Html, tag
+
+COLUMNS = 300
+"""Most places side by side in a chart; of a longer record each shows the strongest of several."""
+LETTERS = 2_000
+"""Of a longer record as many are shown, around its strongest place."""
+PLACES = 5
+"""Strongest places with a row of their own."""
+NEAR, GAP = 0.3, 2
+"""Share of the strongest value from which on a position belongs to a place, and positions that a place may miss."""
+DIGITS = 5
+SHADES = 8
+FOR, AGAINST = "184,74,0", "0,87,168"
+"""Orange and blue, which all eyes tell apart; see-through, so that they fit a light and a dark page."""
+MEANING = (
+    "Where it is orange, the log-odds of the answer, or the number, fall when that part is hidden; where it is blue, "
+    "they rise. This is what the model uses, which need not be what causes the answer."
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a page shows of one explanation, in plain values."""
+
+    id: str
+    said: tuple[str, ...]
+    """Sentences on the answer."""
+    unit: str
+    """What the values are."""
+    edges: tuple[int, ...]
+    """Where stretches of one value start and end, from 0, in letters or samples."""
+    heights: tuple[float, ...]
+    """The value of each stretch."""
+    letters: str | None = None
+    """One a position; None: a series."""
+    samples: tuple[float, ...] | None = None
+    """Of a series, those of its first channel."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        shown = len(self.letters or "") if self.samples is None else len(self.samples)
+        if not self.heights or len(self.edges) != len(self.heights) + 1 or min(np.diff(self.edges)) < 1:
+            raise ValueError(f"{len(self.edges)} edges do not rise around {len(self.heights)} heights")
+        if (self.edges[0], self.edges[-1]) != (0, shown):
+            raise ValueError(f"edges from {self.edges[0]} to {self.edges[-1]} do not fit {shown} letters or samples")
+
+    @property
+    def values(self) -> ndarray:
+        """One a position."""
+        return np.repeat(np.array(self.heights), np.diff(self.edges))
+
+    @staticmethod
+    def of(found: Explanation, *said: str) -> Picture:
+        """`said` are further sentences on the answer."""
+        answer, *others = sentences(found)
+        values = _rounded(found.by_letter)
+        cuts = runs(values)
+        samples = None
+        if isinstance(found.sequence, ndarray):
+            samples = tuple(_rounded(found.sequence.reshape(len(values), -1)[:, 0]).tolist())
+        return Picture(
+            id=found.entry.id,
+            said=(answer, *said, *others),
+            unit="fall of the number" if found.explained is None else "fall of the log-odds",
+            edges=tuple(cuts.tolist()),
+            heights=tuple(values[cuts[:-1]].tolist()),
+            letters=found.letters,
+            samples=samples,
+        )
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The explanations.json of a run: some records of its test part."""
+
+    records: tuple[Picture, ...]
+    said: tuple[str, ...]
+    """How they were explained, and what was left out."""
+    format: int = 1
+
+    def __post_init__(self) -> None:
+        check_numbers(self, format=(1, 1))
+
+
+def sentences(found: Explanation) -> Iterator[str]:
+    """What the run answers, what is explained, and how much of it rests on the strongest part."""
+    what = "the number" if found.explained is None else "the log-odds"
+    if found.explained is None:
+        yield f"Answer: {metrics.number(found.score)}."
+    else:
+        other = "" if found.explained == found.answer else f" Explained: {page.short(found.explained, 60)}."
+        answer = page.short(found.answer, 60)
+        yield f"Answer: {answer}.{other} Probability {found.probability:.3f}, log-odds {found.score:+.2f}."
+    peak = float(found.values[np.abs(found.values).argmax() if found.explained is None else found.values.argmax()])
+    if peak > 0 or (peak and found.explained is None):
+        how = "lowers" if peak > 0 else "raises"
+        yield f"Hiding the strongest part {how} {what} by {abs(peak):.3g}."
+    else:
+        yield f"No part lowers {what} when it alone is hidden: the answer rests on many parts at once, or on none."
+
+
+def _rounded(values: ndarray) -> ndarray:
+    return np.array([float(f"{value:.{DIGITS}g}") for value in values.tolist()])
+
+
+# --- On the page ----------------------------------------------------------------------------------------
+
+
+def document(title: str, lead: Sequence[str], pictures: Sequence[Picture], more: int = 0) -> Html:
+    """A page of its own; `more` records have no place on it."""
+    names = [page.short(picture.id, 80) for picture in pictures]
+    links = [tag("a", name, href=f"#record-{i}") for i, name in enumerate(names, 1)]
+    contents = tag("nav", page.items(links), aria_label="Records") if len(links) > 1 else ""
+    rest = f"{more:,} more records are not shown: a .tsv or .bedgraph file has all." if more else ""
+    numbered = enumerate(zip(names, pictures, strict=True), 1)
+    sections = [page.section(f"record-{i}", name, drawn(picture)) for i, (name, picture) in numbered]
+    lines = [tag("p", line) for line in (*lead, MEANING, rest) if line]
+    return page.document(title, tag("main", tag("h1", title), *lines, contents, *sections))
+
+
+def drawn(picture: Picture, letters: int = LETTERS) -> Html:
+    """All that is shown of a record below its name, with at most so many letters."""
+    values = picture.values
+    full = full_colour(values)
+    chart = _bars(values, picture.unit) if picture.samples is None else _recording(picture, full)
+    text = [] if picture.letters is None else _text(picture.letters, values, full, letters)
+    said = tag("p", " ".join(page.short(line) for line in picture.said))
+    return page.join([said, page.figures(tag("figure", chart), _table(picture)), *text])
+
+
+class Place(NamedTuple):
+    """A stretch of strong values, from 0."""
+
+    start: int
+    stop: int
+    value: float
+    """The one that is farthest from zero."""
+
+
+def places(values: ndarray) -> list[Place]:
+    """The strongest stretches, the strongest first.
+
+    >>> places(np.array([0.0, 3, 0, 4, 0.5, -2, 0]))
+    [Place(start=1, stop=4, value=4.0), Place(start=5, stop=6, value=-2.0)]
+    """
+    sizes = np.abs(values)
+    signs = np.where(sizes >= NEAR * max(float(sizes.max()), 1e-12), np.sign(values), 0)
+    found: list[tuple[int, int]] = []
+    for start, stop in pairwise(runs(signs).tolist()):
+        if signs[start] and found and start - found[-1][1] <= GAP and signs[start] == signs[found[-1][0]]:
+            found[-1] = (found[-1][0], stop)
+        elif signs[start]:
+            found.append((start, stop))
+    strong = [Place(a, b, float(values[a:b][sizes[a:b].argmax()])) for a, b in found]
+    return sorted(strong, key=lambda place: -abs(place.value))[:PLACES]
+
+
+def _table(picture: Picture) -> Html:
+    found = places(picture.values)
+    if not found:
+        return page.join([])
+    rows = []
+    for start, stop, value in found:
+        where = f"{start + 1:,}" if stop - start == 1 else f"{start + 1:,} to {stop:,}"
+        text = [] if picture.letters is None else [tag("code", page.short(picture.letters[start:stop], 24))]
+        rows.append((where, *text, f"{value:+.3g}"))
+    head = ("position", *([] if picture.letters is None else ["letters"]), picture.unit)
+    title = tag("h3", "Strongest places")
+    return tag(
+        "div", title, page.table(head, rows, words=(0, 1) if picture.letters else (0,), name="strongest places")
+    )
+
+
+def _text(text: str, values: ndarray, full: float, most: int) -> Iterator[Html]:
+    """The letters in colour; of a long record those around the strongest value."""
+    first = max(0, min(int(np.abs(values).argmax()) - most // 2, len(text) - most))
+    last = min(first + most, len(text))
+    if last - first < len(text):
+        where = f"Letters {first + 1:,} to {last:,} of {len(text):,}, around the strongest place:"
+        yield tag("p", where, class_="quiet")
+    yield tag("pre", *_spans(text[first:last], values[first:last], full, first))
+
+
+def _spans(text: str, values: ndarray, full: float, first: int) -> Iterator[Html | str]:
+    """Neighbours of one shade are one piece."""
+    shown = text.replace("\r\n", " \n").replace("\r", "\n")  # as long as before
+    shades = np.clip(np.rint(values / full * SHADES), -SHADES, SHADES).astype(int)
+    for a, b in pairwise(runs(shades).tolist()):
+        if not shades[a]:
+            yield shown[a:b]
+            continue
+        colour = f"background:rgba({FOR if shades[a] > 0 else AGAINST},{0.6 * abs(shades[a]) / SHADES:.2f})"
+        peak = values[a:b][np.abs(values[a:b]).argmax()]
+        yield tag("span", shown[a:b], style=colour, title=f"{first + a + 1:,} to {first + b:,}: {peak:+.3g}")
+
+
+# --- Charts ---------------------------------------------------------------------------------------------
+
+
+def _positions(length: int) -> axes.Axis:
+    """From the first to the last, half a position of room at both ends."""
+    ticks = axes.linear([1, max(length, 2)], "").ticks
+    inside = tuple((place, name) for place, name in ticks if 1 <= place <= length and place == int(place))
+    return axes.Axis(0.5, length + 0.5, "position", inside)
+
+
+def _columns(values: ndarray) -> Iterator[tuple[int, int, float]]:
+    """Start, stop and value of stretches, of which there are at most `COLUMNS`."""
+    heights = strongest(values, COLUMNS)
+    share = -(-len(values) // COLUMNS)
+    for a, b in pairwise(runs(heights).tolist()):
+        yield a * share, min(b * share, len(values)), float(heights[a])
+
+
+def _bars(values: ndarray, unit: str) -> Html:
+    plot = charts.Plot(_positions(len(values)), axes.linear([0.0, *values[runs(values)[:-1]].tolist()], unit), 180)
+    zero = plot.y(0.0)
+    drawn: dict[bool, list[str]] = {True: [], False: []}
+    for start, stop, height in _columns(values):
+        if height:
+            left, right = plot.x(start + 0.5), plot.x(stop + 0.5)
+            drawn[height > 0].append(f"M{left:.1f} {zero:.1f}V{plot.y(height):.1f}H{right:.1f}V{zero:.1f}z")
+    for positive, paths in drawn.items():
+        if paths:
+            plot.marks.append(tag("path", d="".join(paths), class_="f1" if positive else "f0"))
+    plot.across(0.0)
+    return plot.svg("Values by position", f"The {unit} when a part of the record is hidden")
+
+
+def _recording(picture: Picture, full: float) -> Html:
+    """The series itself, before bands in the colour of the values."""
+    samples, values = np.array(picture.samples), picture.values
+    plot = charts.Plot(_positions(len(values)), axes.linear(samples.tolist(), "recording"), 200)
+    tall = {"y": f"{plot.top:.1f}", "height": f"{plot.bottom - plot.top:.1f}"}
+    for start, stop, height in _columns(values):
+        shade = 0.6 * min(abs(height) / full, 1.0)
+        if shade >= 0.02:
+            left, right = plot.x(start + 0.5), plot.x(stop + 0.5)
+            place = {"x": f"{left:.1f}", "width": f"{right - left:.1f}", "fill_opacity": f"{shade:.2f}"}
+            plot.marks.append(tag("rect", **place, **tall, class_="f1" if height > 0 else "f0"))
+    plot.line(_outline(samples), 5, solid=True)
+    told = f"The first channel; colours are the {picture.unit} when that part is hidden"
+    return plot.svg("The recording, coloured by what the answer rests on", told)
+
+
+def _outline(samples: ndarray) -> Iterator[tuple[float, float]]:
+    """Every sample, or of a long series the least and the largest of neighbours."""
+    share = -(-len(samples) // (2 * COLUMNS))
+    for start in range(0, len(samples), share):
+        own = samples[start : start + share]
+        ends = [own.min()] if share == 1 else [own.min(), own.max()]
+        yield from ((start + (len(own) + 1) / 2, float(end)) for end in ends)
