@@ -1,6 +1,6 @@
 """Which attention suits whom: torch's kernels and the rivals' way, at their shapes, forward and backward, in bf16.
 
-The limits in `models/baselines/layers.py` rest on it. The first call of a shape is told apart: cuDNN plans in it.
+The limits in `models/encoders/layers.py` rest on it. The first call of a shape is told apart: cuDNN plans in it.
 
 PYTHONPATH=src python benchmarks/attention.py --longest 1048576
 """
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from chordmixer.models.baselines.layers import softmax_attention
+from chordmixer.models.encoders.layers import softmax_attention
 
 KERNELS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,

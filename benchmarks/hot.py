@@ -14,10 +14,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from chordmixer.benching.cases import BenchConfig, Case, adding
-from chordmixer.benching.measuring import Subject
-from chordmixer.benching.meters import seconds
 from chordmixer.models.encoders import ENCODERS
+from chordmixer.paper.benching.cases import BenchConfig, Case, adding
+from chordmixer.paper.benching.measuring import Subject, seconds
 
 Row = tuple[float, int, str]
 """Milliseconds of a step, calls, and a name."""

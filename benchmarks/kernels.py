@@ -57,13 +57,13 @@ class Case:
 
     def network(self, x: Tensor, prenorm: bool) -> Tensor:
         """Four blocks, each of which writes the row statistics that the next one's norm needs."""
-        norms = [ops.Norm("layer", *self.norm) if prenorm else None] * 4
+        norms = [ops.NormState("layer", *self.norm) if prenorm else None] * 4
         exits = [(self.tokens, self.sequences)] * 4
         mlps = [ops.Mlp(*self.weights)] * 4
         return ops.blocks(x, self.offsets, exits, self.track_size, mlps, prenorms=norms, backend="triton")
 
     def batch_norm(self, x: Tensor) -> Tensor:
-        norm = ops.Norm("batch", *self.norm, training=True)
+        norm = ops.NormState("batch", *self.norm, training=True)
         return ops.block(x, self.offsets, self.track_size, ops.Mlp(*self.weights), prenorm=norm, backend="triton")
 
     def authors(self, x: Tensor) -> Tensor:

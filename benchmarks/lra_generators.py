@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from chordmixer.tasks.lra import BytesRecords, listops, pathfinder
-from chordmixer.tasks.lra.listops import ListOps, ListOpsConfig
-from chordmixer.tasks.lra.pathfinder import Pathfinder, PathfinderConfig
-from chordmixer.tasks.lra.processes import cores
+from chordmixer.paper.lra import BytesRecords, listops, pathfinder
+from chordmixer.paper.lra.listops import ListOps, ListOpsConfig
+from chordmixer.paper.lra.pathfinder import Pathfinder, PathfinderConfig
+from chordmixer.paper.lra.processes import cores
 
 
 def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:

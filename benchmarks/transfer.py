@@ -38,8 +38,8 @@ import torch
 from numpy import ndarray
 
 from chordmixer.data.entries import Entry
+from chordmixer.paper.reproduction.page import commit
 from chordmixer.recipes.variants import MPRA_WINDOW
-from chordmixer.reproduction.page import commit
 from chordmixer.tasks.scores import areas, log_odds, mean_of_known
 from chordmixer.training import Experiment
 from chordmixer.training.baselines.variant_baselines import baselines

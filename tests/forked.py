@@ -18,7 +18,14 @@ SERVER.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed", "chordmixer.cli.learning", "chordmixer.training.loop", "accelerate"]
     + [
         f"chordmixer.{name}"
-        for name in ("cli", "training", "recipes", "reproduction.together", "reproduction.running")
+        for name in (
+            "cli",
+            "training",
+            "recipes",
+            "paper.recipes",
+            "paper.reproduction.subprocesses",
+            "paper.reproduction.running",
+        )
     ]
 )
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from chordmixer import cli, files, recipes
-from chordmixer.config import override
+from chordmixer import cli, files
+from chordmixer.paper.recipes import adding
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import Experiment
 from chordmixer.version import __version__
@@ -129,41 +129,9 @@ def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, t
     assert experiment.training.batch_sequences == 6  # --set, not TOML's 8
     assert experiment.data.base_length == 40  # the option, not TOML's 32
     assert experiment.training.epochs == 1  # TOML, not the recipe's 10
-    assert experiment.training.rate == recipes.adding(experiment.data).training.rate
+    assert experiment.training.rate == adding(experiment.data).training.rate
     assert experiment.model.network.prenorm == "layer"
     assert experiment.model.network.max_length == 64  # follows from the data
-
-
-@pytest.fixture
-def tiny_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = recipes.demo
-    data = {"training": 32, "validation": 16, "test": 16, "max_length": 64}
-    less = {"data": data, "training": {"epochs": 1}, "model": {"network": {"hidden": 4, "track_size": 2}}}
-    monkeypatch.setattr(recipes, "demo", lambda encoder: override(whole(encoder), less))
-
-
-@pytest.mark.usefixtures("tiny_demo")
-def test_demo_compares_two_models_and_can_be_repeated(chordmixer: Command, tmp_path: Path) -> None:
-    for _ in range(2):
-        code, said, errors = chordmixer("demo", "--out", tmp_path / "demo")
-        assert (code, errors) == (0, "")
-        header = next(line for line in said.splitlines() if "percentile" in line)
-        assert "chordmixer" in header and "pointwise" in header
-        assert f"chordmixer evaluate {tmp_path / 'demo' / 'chordmixer'}" in said
-    assert (tmp_path / "demo" / "lengths-test.png").stat().st_size > 0
-    encoders = [Experiment.load(tmp_path / "demo" / name).model.encoder for name in ("chordmixer", "pointwise")]
-    assert encoders == ["chordmixer", "pointwise"]
-
-
-@pytest.mark.usefixtures("tiny_demo")
-def test_demo_deletes_nothing_that_is_not_its_own(chordmixer: Command, tmp_path: Path) -> None:
-    """Not even in a folder that is called like one of its runs, as in a checkout of this package."""
-    for folder in (tmp_path / "work", tmp_path / "src" / "chordmixer"):
-        folder.mkdir(parents=True)
-        (folder / "thesis.tex").write_text("three years")
-        code, _, errors = chordmixer("demo", "--out", tmp_path / folder.relative_to(tmp_path).parts[0])
-        assert (folder / "thesis.tex").exists()
-        assert code == 2 and "give a new folder" in errors
 
 
 @pytest.mark.parametrize(

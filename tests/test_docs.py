@@ -193,6 +193,6 @@ LINES = [line for page in PAGES for block in fenced(page, "sh") for line in bloc
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("chordmixer ")])
 def test_commands_and_options_exist(line: str) -> None:
     words = shlex.split(line.split("|")[0].split("<")[0], comments=True)[1:]
-    command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]  # it is a group
+    _, command, _ = typer.main.get_command(app).resolve_command(None, words)  # type: ignore[attr-defined]  # a group
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word.split("=")[0] for word in words[1:] if re.match(r"-[-a-z]", word)} <= known

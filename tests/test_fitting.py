@@ -12,7 +12,7 @@ import pytest
 from chordmixer import Dataset, Predictor, fit
 from chordmixer.fitting import ensemble_settings, nested
 from chordmixer.training import Experiment, evaluation
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
 QUICK = {"training.steps": 3, "training.trial": 0.0, "training.checkpoint_every": 1, "training.device": "cpu"}
 
@@ -56,15 +56,15 @@ def test_a_temporary_run_goes_with_its_predictor(records: Any) -> None:
 def test_a_run_that_was_stopped_goes_on(records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
     whole = fit(data, tmp_path / "whole", settings=QUICK, verbose=False)
-    take = Run._step
+    take = TrainingRun._step
 
-    def step(self: Run, *arguments: Any) -> None:
+    def step(self: TrainingRun, *arguments: Any) -> None:
         if self.state.step == 2:
             raise KeyboardInterrupt
         take(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Run, "_step", step)
+        patch.setattr(TrainingRun, "_step", step)
         fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
     assert Experiment.load(tmp_path / "run").training.steps == 3
     resumed = fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import chordmixer
+from chordmixer.cli import PAPER as PAPER_COMMANDS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "chordmixer"
@@ -20,9 +23,14 @@ TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 
 LEAVES = {"packed", "moving", "files", "temporary", "config", "terminal", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
-EVERYTHING = LEARNING | {"training", "recipes", "views", "reproduction", "benching", "cli"}
-EVERYTHING |= {"dataset", "predictor", "fitting", "estimators"}
 PREDICTING = LEARNING | {"training", "views", "dataset"}
+CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators"}
+PAPER = {
+    "paper",
+    *(f"paper.{name}" for name in ("tasks", "lra", "recipes", "benching", "reproduction", "views", "cli")),
+}
+EVERYTHING = CORE | PAPER | {"cli"}
+REPRODUCING = EVERYTHING - {"cli", "paper.cli"}
 LAW: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
     "packed": {"moving"},
@@ -33,18 +41,26 @@ LAW: dict[str, set[str]] = {
     "tasks": LEAVES | {"data"},
     "training": LEARNING,
     "recipes": LEARNING | {"training"},
-    "views": LEARNING | {"training", "benching"},
+    "views": LEARNING | {"training"},
     "dataset": LEAVES | {"data", "tasks"},
     "predictor": PREDICTING,
     "fitting": PREDICTING | {"recipes", "predictor"},
     "estimators": {"dataset", "fitting", "predictor"},
-    "reproduction": EVERYTHING - {"cli"},
-    "benching": EVERYTHING - {"cli"},
-    "cli": EVERYTHING,
-    "__init__": EVERYTHING,
-    "__main__": EVERYTHING,
+    "cli": CORE,
+    "__init__": CORE | {"cli"},
+    "__main__": CORE | {"cli"},
+    "paper": LEARNING | {"training"},
+    "paper.tasks": LEAVES | {"data", "tasks"},
+    "paper.lra": LEAVES | {"data", "tasks"},
+    "paper.recipes": LEARNING | {"training", "recipes", "paper.tasks", "paper.lra"},
+    "paper.views": REPRODUCING - {"recipes", "paper.recipes"},
+    "paper.benching": REPRODUCING,
+    "paper.reproduction": REPRODUCING,
+    "paper.cli": EVERYTHING,
 }
-"""What each room may import besides itself."""
+"""What each room may import besides itself: the core never imports the paper."""
+REGISTRIES = ("cli/__init__.py", "recipes/__init__.py", "tasks/__init__.py")
+"""The only modules of the core that may name modules of the paper: in strings, which are imported when asked for."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -54,22 +70,34 @@ def label(path: Path) -> str:
 
 
 def room(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return room_of(path.relative_to(SOURCE).with_suffix("").parts)
 
 
-def imported_rooms(tree: ast.Module) -> Iterator[str]:
-    """The rooms that a module imports, also within functions, and by names in strings such as a registry's."""
+def room_of(parts: Sequence[str]) -> str:
+    """A package, or a module at the top; of the paper, a package within it."""
+    within = ".".join(parts[:2])
+    return within if within in PAPER else parts[0]
+
+
+def imported_rooms(tree: ast.Module) -> set[str]:
+    """The rooms that a module imports, also within functions."""
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports name the whole path"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names = re.findall(r"^chordmixer(?:\.\w+)+(?=:\w+$|$)", node.value)
-        else:
-            continue
-        yield from (name.split(".")[1] for name in names if name.startswith("chordmixer."))
+            names += [alias.name for alias in node.names]
+    return {room_of(name.split(".")[1:]) for name in names if name.startswith("chordmixer.")}
+
+
+def named_rooms(tree: ast.Module) -> set[str]:
+    """The rooms of modules that stand in strings, such as a registry's."""
+    strings = (
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    names = (re.match(r"chordmixer(?:\.\w+)+(?=:\w+$|$)", string) for string in strings)
+    return {room_of(name[0].split(".")[1:]) for name in names if name}
 
 
 def public(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
@@ -87,18 +115,59 @@ def public(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
 
 def test_import_law() -> None:
     assert {room(path) for path in MODULES} <= LAW.keys(), "a new room: give it a place in the law"
-    broken = [
-        f"{label(path)} imports {other}"
-        for path in MODULES
-        for other in sorted(set(imported_rooms(TREES[path])) & EVERYTHING - LAW[room(path)] - {room(path)})
-    ]
+    broken = []
+    for path in MODULES:
+        named = named_rooms(TREES[path]) - (PAPER if label(path) in REGISTRIES else set())
+        others = (imported_rooms(TREES[path]) | named) & EVERYTHING
+        broken += [f"{label(path)} imports {other}" for other in sorted(others - LAW[room(path)] - {room(path)})]
     assert not broken
+
+
+def test_only_registries_know_the_paper() -> None:
+    for name in REGISTRIES:
+        assert PAPER & named_rooms(TREES[SOURCE / name]), f"{name} needs no exception"
+
+
+def test_the_core_starts_without_the_paper() -> None:
+    """Help of the core's commands, and the list of all of them, import nothing of it; its own help does."""
+    code = """
+import contextlib, io, json, sys
+import chordmixer
+from chordmixer.cli import main
+seen = {}
+for words in ("", "--help", "train --help", "predict --help", "bench --help"):
+    sys.argv, said = ["chordmixer", *words.split()], io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):
+        main()
+    assert "Usage:" in said.getvalue(), words
+    seen[words] = sum(name.startswith("chordmixer.paper") for name in sys.modules)
+print(json.dumps(seen))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *core, paper = json.loads(done.stdout).values()
+    assert core == [0] * 4 and paper > 0
+
+
+def test_commands_of_the_paper_are_listed_with_their_own_words() -> None:
+    for name, (path, line) in PAPER_COMMANDS.items():
+        module, function = path.split(":")
+        documented = getattr(import_module(module), function).__doc__
+        assert (function, documented.splitlines()[0]) == (name, line)
 
 
 def test_names_say_what_a_module_is_for() -> None:
     forbidden = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
     words = {path: re.split(r"[/_]", label(path).removesuffix(".py")) for path in MODULES}
     assert not [label(path) for path in MODULES if forbidden & {*words[path]}]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in TREES[path].body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(label(path))
+    assert not {name: own for name, own in homes.items() if len(own) > 1}
 
 
 def untyped(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

@@ -15,7 +15,7 @@ from tests.data.ncbi_server import Database, fasta, serving, status
 
 from chordmixer import terminal
 from chordmixer.cli import fetching
-from chordmixer.cli.fetching import Meter
+from chordmixer.cli.fetching import FetchMeter
 
 Command = Callable[..., tuple[int, str, str]]
 PAGE = (Path(__file__).parents[2] / "docs" / "ncbi.md").read_text()
@@ -102,7 +102,7 @@ def test_the_meter_says_rate_and_time_left(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(fetching.time, "monotonic", lambda: now)
-    with Meter("mus.fa.gz") as meter:
+    with FetchMeter("mus.fa.gz") as meter:
         for now, done in ((1.0, 1000), (6.0, 1500), (11.0, 2000), (12.0, 2100)):  # noqa: B007
             meter.update(done, 43_000)
     assert capsys.readouterr().err == "mus.fa.gz  2,000 of 43,000 records  100 records/s  0:06:50 left\n"
@@ -112,7 +112,7 @@ def test_the_meter_is_a_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(terminal, "console", lambda stderr: Console(force_terminal=True, width=100, stderr=stderr))
-    with Meter("mus.fa.gz") as meter:
+    with FetchMeter("mus.fa.gz") as meter:
         meter.update(0, 500)
         meter.update(200, 500)
     assert "200 of 500 records" in capsys.readouterr().err

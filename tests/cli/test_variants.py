@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.tasks.variant_files import HEAD, rows, write_genome, write_vcf
 
 from chordmixer import files
+from chordmixer.recipes import batches
 
 Command = Callable[..., tuple[int, str, str]]
 PAGE = Path(__file__).parents[2] / "docs" / "variants.md"
@@ -86,9 +86,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     changes = f"element\tpos\tref\talt\tbeta\tsignificant\n{table}"
     (tmp_path / "mpra" / "variants.tsv.gz").write_bytes(gzip.compress(changes.encode()))
     monkeypatch.chdir(tmp_path)
-    recipe = sys.modules["chordmixer.recipes.paper_files"]  # its function has the same name
-    monkeypatch.setattr(recipe, "STEPS", 1)
-    monkeypatch.setattr(recipe, "PASSES", (1, 1))
+    monkeypatch.setattr(batches, "STEPS", 1)
+    monkeypatch.setattr(batches, "PASSES", (1, 1))
     return tmp_path
 
 

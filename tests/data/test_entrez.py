@@ -236,7 +236,7 @@ def test_genbank(service: Service, database: Database) -> None:
 
 
 @pytest.mark.parametrize("form", [FASTA, GENBANK], ids=["fasta", "genbank"])
-def test_no_cut_of_the_last_line_is_whole(form: entrez.Format) -> None:
+def test_no_cut_of_the_last_line_is_whole(form: entrez.EntrezFormat) -> None:
     write = fasta if form is FASTA else genbank
     page = (write("A.1") + write("B.1")).rstrip().encode()
     assert form.whole(page + b"\n") and form.count(page + b"\n") == 2

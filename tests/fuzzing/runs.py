@@ -18,9 +18,9 @@ from tests.fuzzing.targets import SilentChange, Target
 from chordmixer import files, recipes
 from chordmixer.config import override
 from chordmixer.data.reading import Reading
+from chordmixer.paper.baselines import compare
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, evaluate, evaluation, train
-from chordmixer.training.baselines.task_baselines import compare
 from chordmixer.training.embedding import embed
 from chordmixer.training.prediction import predict
 from chordmixer.views.report import write_report

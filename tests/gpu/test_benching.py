@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chordmixer.benching import BenchConfig, bench, fixed
+from chordmixer.paper.benching import BenchConfig, bench, fixed
 
 pytestmark = pytest.mark.gpu
 

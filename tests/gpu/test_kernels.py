@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chordmixer import ChordMixer, ChordMixerConfig, Packed
-from chordmixer.ops import Mlp, Norm, block, reference, rotate, segment_mean
+from chordmixer.ops import Mlp, NormState, block, reference, rotate, segment_mean
 
 pytestmark = pytest.mark.gpu
 MIXED = (1, 2, 3, 17, 5000, 400, 399, 64, 128)
@@ -36,7 +36,7 @@ def compare(
     for backend, compute in (("triton", None), ("torch", torch.float64)):
         inputs = [x.to(compute or kind), *(w.to("cuda", compute or torch.float32) for w in weights)]
         inputs = [value.detach().clone().requires_grad_() for value in inputs]
-        norm = Norm("layer", *inputs[5:]) if prenorm else None
+        norm = NormState("layer", *inputs[5:]) if prenorm else None
         out = block(inputs[0], offsets, track_size, Mlp(*inputs[1:5]), order=order, prenorm=norm, backend=backend)
         answers.append([out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))])
     return max(distance(made, wanted) for made, wanted in zip(*answers, strict=True))

@@ -13,8 +13,8 @@ import torch
 
 from chordmixer import ChordMixerConfig, Model, ModelConfig, Packed, files
 from chordmixer.config import from_dict, override, to_dict
-from chordmixer.models.baselines.cnn import CnnConfig
 from chordmixer.models.encoders import ENCODERS
+from chordmixer.models.encoders.cnn import CnnConfig
 from chordmixer.models.heads import HEADS, MARK
 
 Make = Callable[..., Any]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chordmixer.ops import Mlp, Norm, block
+from chordmixer.ops import Mlp, NormState, block
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
@@ -50,7 +50,8 @@ def gradients() -> Callable[..., dict[str, Tensor]]:
             torch.tensor([0, *accumulate(lengths)], device=device),
             track_size,
             Mlp(*(inputs[name] for name in ("w1", "b1", "w2", "b2"))),
-            prenorm=prenorm and Norm(prenorm, inputs["weight"], inputs["bias"], groups=track_size, training=True),
+            prenorm=prenorm
+            and NormState(prenorm, inputs["weight"], inputs["bias"], groups=track_size, training=True),
             residual=inputs["residual"] if apart else None,
             **settings,
         )
@@ -90,13 +91,13 @@ def unwritten_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "new_empty", filled(new_empty))
 
 
-def random_norm(kind: str | None, width: int, groups: int, dtype: torch.dtype) -> Norm | None:
+def random_norm(kind: str | None, width: int, groups: int, dtype: torch.dtype) -> NormState | None:
     if kind is None:
         return None
     weight, bias, mean = (torch.randn(width, dtype=dtype) for _ in range(3))
     if kind == "batch":
-        return Norm(kind, weight, bias, mean=mean, variance=torch.rand(width, dtype=dtype) + 0.5)
-    return Norm(kind, weight, bias, groups=groups)
+        return NormState(kind, weight, bias, mean=mean, variance=torch.rand(width, dtype=dtype) + 0.5)
+    return NormState(kind, weight, bias, groups=groups)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ class TestBlock:
 class TestNormalise:
     def test_batch_norm_in_training_updates_its_statistics(self) -> None:
         theirs = torch.nn.BatchNorm1d(6)
-        norm = ops.Norm(
+        norm = ops.NormState(
             "batch", torch.ones(6), torch.zeros(6), mean=torch.zeros(6), variance=torch.ones(6), training=True
         )
         values = torch.randn(20, 6) * 3 + 1
@@ -123,7 +123,7 @@ class TestNormalise:
         theirs = torch.nn.GroupNorm(3, 6)
         torch.nn.init.normal_(theirs.weight)
         torch.nn.init.normal_(theirs.bias)
-        norm = ops.Norm("group", theirs.weight.detach(), theirs.bias.detach(), groups=3)
+        norm = ops.NormState("group", theirs.weight.detach(), theirs.bias.detach(), groups=3)
         values = (torch.randn(sum(lengths), 6) * 2 + 5).requires_grad_(gradients)
         ours = ops.normalise(values, offsets_of(lengths), norm)
         expected = [theirs(s.T[None])[0].T for s in values.split(lengths)]

@@ -103,6 +103,6 @@ def test_memory_is_the_output_and_tiles(
 
 def test_layer_norm_into_room_that_is_there() -> None:
     values, out = torch.randn(9_000, 6), torch.empty(9_000, 6)
-    norm = ops.Norm("layer", torch.rand(6), torch.randn(6))
+    norm = ops.NormState("layer", torch.rand(6), torch.randn(6))
     assert ops.layer_norm(values, norm, out) is out
     torch.testing.assert_close(out, torch.nn.functional.layer_norm(values, (6,), norm.weight, norm.bias, norm.eps))

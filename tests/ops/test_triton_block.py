@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chordmixer import ops
-from chordmixer.ops import Mlp, Norm, reference
+from chordmixer.ops import Mlp, NormState, reference
 
 triton_plan = pytest.importorskip("chordmixer.ops.triton_plan", reason="Triton is not installed")
 triton_block = pytest.importorskip("chordmixer.ops.triton_block", reason="Triton is not installed")
@@ -62,7 +62,7 @@ def test_many_blocks_at_once(order: str, prenorm: str | None, lengths: tuple[int
         values = x.clone().requires_grad_()
         own = [[w.clone().requires_grad_() for w in block] for block in weights]
         mlps = [Mlp(*block[:4]) for block in own]
-        norms = [prenorm and Norm(prenorm, *block[4:]) for block in own]
+        norms = [prenorm and NormState(prenorm, *block[4:]) for block in own]
         offsets = torch.tensor([0, *accumulate(lengths)])
         made = function(values, offsets, exits, 4, mlps, order=order, prenorms=norms)
         used = [values, *(w for block in own for w in block[: 6 if prenorm else 4])]
@@ -77,7 +77,7 @@ def test_batch_norm_keeps_running_statistics() -> None:
     mlp = Mlp(torch.randn(16, 12), torch.randn(16), torch.randn(12, 16), torch.randn(12))
     kept = []
     for block in (triton_block.block, reference.block):
-        norm = Norm(
+        norm = NormState(
             "batch", torch.ones(12), torch.zeros(12), mean=torch.zeros(12), variance=torch.ones(12), training=True
         )
         block(x, torch.tensor([0, 300]), 4, mlp, prenorm=norm)
@@ -161,7 +161,7 @@ def test_writes_into_out_and_over_the_residual() -> None:
 def test_a_norm_behind_the_residual_is_in_out_too(kind: str) -> None:
     x, weight, bias = torch.randn(70, 12), torch.randn(12), torch.randn(12)
     mlp = Mlp(torch.randn(16, 12), torch.randn(16), torch.randn(12, 16), torch.randn(12))
-    norm, offsets, out = Norm(kind, weight, bias, groups=3), torch.tensor([0, 30, 70]), torch.empty(70, 12)
+    norm, offsets, out = NormState(kind, weight, bias, groups=3), torch.tensor([0, 30, 70]), torch.empty(70, 12)
     with torch.no_grad():
         made = triton_block.block(x, offsets, 4, mlp, norm=norm, out=out)
     assert made.data_ptr() == out.data_ptr()

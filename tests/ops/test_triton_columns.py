@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chordmixer.ops import Norm, reference
+from chordmixer.ops import NormState, reference
 
 triton_columns = pytest.importorskip("chordmixer.ops.triton_columns", reason="Triton is not installed")
 pytestmark = [
@@ -29,12 +29,12 @@ def test_column_moments_and_their_gradient() -> None:
     torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-6)
 
 
-def batch_norms(training: bool, running: bool = True) -> list[Norm]:
+def batch_norms(training: bool, running: bool = True) -> list[NormState]:
     """Two that are alike, each with running statistics of its own."""
     torch.manual_seed(1)
     weight, bias, mean, variance = torch.randn(20), torch.randn(20), torch.randn(20), torch.rand(20) + 0.5
     return [
-        Norm(
+        NormState(
             "batch", weight.clone().requires_grad_(), bias.clone().requires_grad_(), training=training,
             mean=mean.clone() if running else None, variance=variance.clone() if running else None,
         )

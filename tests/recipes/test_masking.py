@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chordmixer.recipes import RECIPES, masking
+from chordmixer.recipes import RECIPES, load, masking
 from chordmixer.tasks.masking import MaskingConfig
 
 
@@ -24,4 +24,4 @@ def test_the_papers_autoencoder_for_these_data(motifs: list[str], tmp_path: Path
     assert experiment.training.weight_decay == 0.1 and experiment.training.epochs == 200
     assert any("read 200 records" in line for line in said)
     assert experiment.build_task().max_length == 120
-    assert RECIPES["masking"] is masking
+    assert load(RECIPES["masking"]) is masking

@@ -6,7 +6,7 @@ import pytest
 from tests.tasks.variant_files import rows, write_genome, write_vcf
 
 from chordmixer.data.variants import VariantColumns
-from chordmixer.recipes import RECIPES, gtex, mpra
+from chordmixer.recipes import RECIPES, gtex, load, mpra
 from chordmixer.recipes.variants import GTEX_WINDOW, MPRA_WINDOW, is_gtex, variants
 from chordmixer.tasks.variants import VariantsConfig
 
@@ -24,7 +24,7 @@ def test_an_experiment_from_the_data(tmp_path: Path) -> None:
     )
     said: list[str] = []
     experiment = variants(data, said.append)
-    assert RECIPES["variants"] is variants and experiment.build_task().max_length == 64
+    assert load(RECIPES["variants"]) is variants and experiment.build_task().max_length == 64
     model = experiment.model
     assert (model.head, model.network.max_length, model.network.prenorm, model.outputs) == ("variant", 64, "layer", 2)
     assert said[0] == "288 records read: 288 used, 0 rejected"

@@ -11,9 +11,9 @@ import torch
 
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
-from chordmixer.tasks.adding import AddingConfig
+from chordmixer.paper.tasks.adding import AddingConfig
 from chordmixer.training import Experiment, TrainingConfig, evaluation, train
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,16 +47,16 @@ class Stopped(Exception):
 @pytest.fixture(scope="session")
 def crash() -> Callable[[Experiment, Path, int], None]:
     """Train, or go on, and crash before the step after `steps`."""
-    take = Run._step
+    take = TrainingRun._step
 
     def run(experiment: Experiment, folder: Path, steps: int) -> None:
-        def step(self: Run, *arguments: Any) -> None:
+        def step(self: TrainingRun, *arguments: Any) -> None:
             if self.state.step == steps:
                 raise Stopped
             take(self, *arguments)
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-            patch.setattr(Run, "_step", step)
+            patch.setattr(TrainingRun, "_step", step)
             train(experiment, folder, resume=True)
 
     return run

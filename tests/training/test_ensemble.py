@@ -16,10 +16,10 @@ from chordmixer.models import ModelConfig
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.training import Experiment, TrainingConfig, ensemble
-from chordmixer.training.ensemble import Ensemble, Member
+from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.intervals import Score
 
-MEMBERS = tuple(Member(k, "network", Score(0.9, 0.8, 1.0), Score(0.7)) for k in range(3))
+MEMBERS = tuple(EnsembleMember(k, "network", Score(0.9, 0.8, 1.0), Score(0.7)) for k in range(3))
 WHOLE = Ensemble("folds", 3, True, "roc_auc", MEMBERS)
 
 

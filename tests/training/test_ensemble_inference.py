@@ -16,7 +16,7 @@ from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.training import ensemble
 from chordmixer.training.embedding import embed
-from chordmixer.training.ensemble import Ensemble, Member
+from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.ensemble_inference import TrainedEnsemble, open_run
 from chordmixer.training.inference import Trained
 from chordmixer.training.intervals import Score
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
     folder = make_run(tmp_path / "run")
     (folder / "model.safetensors").unlink()
     files.unrecord(folder, ["model.safetensors"])
-    members = tuple(Member(k, "network", Score(0.5), Score(0.5)) for k in range(3))
+    members = tuple(EnsembleMember(k, "network", Score(0.5), Score(0.5)) for k in range(3))
     known = Ensemble("replicates", 3, False, "accuracy", members)
     files.write_recorded(folder, {ensemble.FILE: files.json_bytes(to_dict(known))})
     for number in range(3):

@@ -12,9 +12,9 @@ import pytest
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.models import ModelConfig
-from chordmixer.recipes import retrieval
+from chordmixer.paper.lra.retrieval import RetrievalConfig
+from chordmixer.paper.recipes import retrieval
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.tasks.lra.retrieval import RetrievalConfig
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.experiment import check_lengths
 from chordmixer.version import __version__

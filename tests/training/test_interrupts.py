@@ -20,7 +20,7 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.training import Experiment, Interrupted, checkpoints, train
 from chordmixer.training.interrupts import Interrupts
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
@@ -118,14 +118,14 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Arrange:
     """Send this process a signal at the n-th call of a method of `Run`."""
 
     def arrange(method: str, call: int, number: signal.Signals) -> None:
-        original, calls = getattr(Run, method), iter(range(1, 1000))
+        original, calls = getattr(TrainingRun, method), iter(range(1, 1000))
 
-        def wrapped(self: Run, *arguments: Any) -> Any:
+        def wrapped(self: TrainingRun, *arguments: Any) -> Any:
             if next(calls) == call:
                 os.kill(os.getpid(), number)
             return original(self, *arguments)
 
-        monkeypatch.setattr(Run, method, wrapped)
+        monkeypatch.setattr(TrainingRun, method, wrapped)
 
     return arrange
 

@@ -22,11 +22,11 @@ from chordmixer.config import override
 from chordmixer.data import Loader, TokenSampler
 from chordmixer.models import Model
 from chordmixer.packed import Packed
-from chordmixer.tasks.adding import AddingRecords
+from chordmixer.paper.tasks.adding import AddingRecords
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import Experiment, checkpoints, loop, train
 from chordmixer.training.evaluation import Predictions, predict_records
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 from chordmixer.training.optimiser import schedule
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
@@ -243,13 +243,13 @@ class Spoiler:
 def weights_before(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, Tensor]]:
     """The weights with which each step began."""
     seen: dict[int, dict[str, Tensor]] = {}
-    take = Run._step
+    take = TrainingRun._step
 
-    def step(self: Run, *arguments: Any) -> None:
+    def step(self: TrainingRun, *arguments: Any) -> None:
         seen[self.state.step + 1] = {name: value.clone() for name, value in self.model.state_dict().items()}
         take(self, *arguments)
 
-    monkeypatch.setattr(Run, "_step", step)
+    monkeypatch.setattr(TrainingRun, "_step", step)
     return seen
 
 
@@ -334,7 +334,7 @@ def test_refused_folders(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
 def test_records_that_an_epoch_leaves_out_are_said(tiny: Experiment, tmp_path: Path, ranks: int, said: bool) -> None:
     """96 records, one a rank and step: five ranks leave one of them out."""
     console = Console(file=StringIO(), width=200)
-    run = Run(tiny, tmp_path / "run", False, console)
+    run = TrainingRun(tiny, tmp_path / "run", False, console)
     run.loader = Loader(run.training, TokenSampler(run.training.lengths, 64, 1, ranks=ranks))
     run._describe()
     assert isinstance(console.file, StringIO)

@@ -15,7 +15,7 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.training import Experiment, train
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 from chordmixer.training.opening import open_folder
 
 MODEL = "model.safetensors"
@@ -64,9 +64,9 @@ def test_a_run_is_written_into_its_own_folder(tiny: Experiment, whole: Path, tmp
 def test_a_second_training_is_refused_and_the_first_is_not_hurt(
     tiny: Experiment, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, refused = Run._step, list[tuple[int | None, str]]()
+    step, refused = TrainingRun._step, list[tuple[int | None, str]]()
 
-    def meanwhile(self: Run, *arguments: Any) -> None:
+    def meanwhile(self: TrainingRun, *arguments: Any) -> None:
         if self.state.step == 10:
             command = [sys.executable, "-m", "chordmixer", "train", "--resume", str(tmp_path / "run")]
             second = Forked(command)
@@ -74,7 +74,7 @@ def test_a_second_training_is_refused_and_the_first_is_not_hurt(
             refused.append((second.returncode, errors))
         step(self, *arguments)
 
-    monkeypatch.setattr(Run, "_step", meanwhile)
+    monkeypatch.setattr(TrainingRun, "_step", meanwhile)
     train(tiny, tmp_path / "run")
     ((code, errors),) = refused
     said = f"chordmixer: {tmp_path / 'run'} is in use by process {os.getpid()}: two at once would spoil the run"
@@ -86,14 +86,14 @@ def test_the_folder_is_deleted_during_training(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, and nothing comes back."""
-    step, run = Run._step, tmp_path / "run"
+    step, run = TrainingRun._step, tmp_path / "run"
 
-    def deleting(self: Run, *arguments: Any) -> None:
+    def deleting(self: TrainingRun, *arguments: Any) -> None:
         if self.state.step == 4:
             shutil.rmtree(run)
         step(self, *arguments)
 
-    monkeypatch.setattr(Run, "_step", deleting)
+    monkeypatch.setattr(TrainingRun, "_step", deleting)
     with pytest.raises(ValueError, match=r"run was removed, moved or replaced while it was written") as error:
         train(tiny, run)
     assert "\n" not in str(error.value) and not run.exists()

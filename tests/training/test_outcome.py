@@ -100,13 +100,13 @@ def test_going_on_gives_the_same_bytes(
 KILLED = """
 import os, signal, sys
 from chordmixer.cli import main
-from chordmixer.training.loop import Run
-take = Run._step
+from chordmixer.training.loop import TrainingRun
+take = TrainingRun._step
 def step(self, *arguments):
     if self.state.step == 11:
         os.kill(os.getpid(), signal.SIGKILL)
     take(self, *arguments)
-Run._step = step
+TrainingRun._step = step
 main()
 """
 

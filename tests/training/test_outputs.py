@@ -220,8 +220,8 @@ def test_a_full_disk_is_one_line(run: Path, fasta: Path, tmp_path: Path) -> None
 
 def test_a_reader_that_goes_away_is_one_line() -> None:
     code = (
-        "import pyarrow as pa\nfrom chordmixer.training.outputs import Standard\n"
-        "try:\n    sink = Standard(pa.schema({'id': pa.string()}))\n"
+        "import pyarrow as pa\nfrom chordmixer.training.outputs import StandardOutput\n"
+        "try:\n    sink = StandardOutput(pa.schema({'id': pa.string()}))\n"
         "    batch = pa.record_batch({'id': ['x' * 1000] * 1000})\n"
         "    while True: sink.write(batch)\n"
         "except ValueError as error:\n    import sys; print(error, file=sys.stderr)"

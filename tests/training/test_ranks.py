@@ -18,7 +18,7 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data import TokenSampler
-from chordmixer.tasks.adding import AddingRecords
+from chordmixer.paper.tasks.adding import AddingRecords
 from chordmixer.training import Experiment, checkpoints, ranks, train
 
 MODEL = "model.safetensors"
@@ -27,16 +27,16 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from chordmixer.cli import main
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
-life, take = os.environ["TORCHELASTIC_RESTART_COUNT"], Run._step
+life, take = os.environ["TORCHELASTIC_RESTART_COUNT"], TrainingRun._step
 
 def step(self, *arguments):
     if (life, self.accelerator.process_index, self.state.step) in {("0", 1, 3), ("1", 0, 5)}:
         os.kill(os.getpid(), signal.SIGKILL)
     take(self, *arguments)
 
-Run._step = step
+TrainingRun._step = step
 main()
 """
 """The command line; rank 1 is killed at step 3, and after the restart rank 0 at step 5."""

@@ -20,7 +20,7 @@ from chordmixer.models import Model, ModelConfig
 from chordmixer.models.growing import take_over
 from chordmixer.models.words import WordsConfig
 from chordmixer.training import Experiment, TrainingConfig, checkpoints, train
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 from chordmixer.training.starting import begin, groups, said, start_from
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
@@ -113,7 +113,7 @@ def test_a_run_starts_with_the_weights_of_another(longer: Experiment, whole: Pat
     experiment = start_from(longer, whole)
     train(experiment, tmp_path / "run")
     wanted = first_weights(experiment, whole)
-    started = Run(experiment, tmp_path / "again", False, quiet()).model.state_dict()
+    started = TrainingRun(experiment, tmp_path / "again", False, quiet()).model.state_dict()
     assert all(torch.equal(started[name], value) for name, value in wanted.items())
     learnt = files.read_tensors(tmp_path / "run" / MODEL)
     moved = {name.split(".")[0] for name, value in learnt.items() if not torch.equal(value, wanted[name])}
@@ -137,7 +137,7 @@ def test_frozen_weights_do_not_move(tiny: Experiment, tmp_path: Path, norm: str 
 
 
 def test_nothing_is_kept_for_gradients_of_a_frozen_encoder(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
-    run = Run(start_from(tiny, whole, freeze=True), tmp_path / "run", False, quiet())
+    run = TrainingRun(start_from(tiny, whole, freeze=True), tmp_path / "run", False, quiet())
     run.wrapped.train()
     batch = run.loader.batch([0, 1])
     watched: list[bool] = []
@@ -223,7 +223,7 @@ def test_one_rate_is_one_group(tiny: Experiment) -> None:
 
 def test_the_optimiser_has_these_rates(tiny: Experiment, tmp_path: Path) -> None:
     experiment = override(tiny, {"training": {"layer_decay": 0.5, "epochs": 1, "warmup": 0.0}})
-    run = Run(experiment, tmp_path / "run", False, quiet())
+    run = TrainingRun(experiment, tmp_path / "run", False, quiet())
     run.train()
     rates = [group["lr"] for group in run.optimiser.adam.param_groups]
     assert rates == pytest.approx([rates[0] * 0.5**k for k in range(len(rates))]) and len(rates) > 5

@@ -14,7 +14,7 @@ import torch
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.training import Experiment, checkpoints, pace, threads, train
 from chordmixer.training.forecast import forecast
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
 CPU = torch.device("cpu")
 
@@ -98,10 +98,10 @@ def test_plan_train_and_prediction_choose_alike(
     """All of them through `choose`; what a run has begun with is in its checkpoints, and is not measured again."""
     given: list[int] = []
 
-    def choose(take: Callable[[], float], kept: int = 0) -> threads.Choice:
+    def choose(take: Callable[[], float], kept: int = 0) -> threads.ThreadChoice:
         given.append(kept)
         assert take() > 0, "a real step, or answer"
-        return threads._adopt(threads.Choice(4, 8, "measured 3.0 times as fast as 8"))
+        return threads._adopt(threads.ThreadChoice(4, 8, "measured 3.0 times as fast as 8"))
 
     monkeypatch.setattr(threads, "choose", choose)
     made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
@@ -111,7 +111,7 @@ def test_plan_train_and_prediction_choose_alike(
     train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run")
     assert given == [0, 0, 0] and random is not None
     assert json.loads((checkpoints.found(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
-    monkeypatch.setattr(pace, "choose_threads", lambda *own: given.append(own[-1]) or threads.Choice(4, 8))
+    monkeypatch.setattr(pace, "choose_threads", lambda *own: given.append(own[-1]) or threads.ThreadChoice(4, 8))
     train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run", resume=True)
     assert given[-1] == 4
 
@@ -123,8 +123,8 @@ def test_a_measurement_changes_no_run(tiny: Experiment, tmp_path: Path, monkeypa
     runs = []
     for name in ("plain", "measured"):
         if name == "measured":
-            monkeypatch.setattr(threads, "choose", lambda take, kept: threads.Choice(1, 2, f"{take():.0f}"))
-        run = Run(tiny, tmp_path / name, False, Console(quiet=True))
+            monkeypatch.setattr(threads, "choose", lambda take, kept: threads.ThreadChoice(1, 2, f"{take():.0f}"))
+        run = TrainingRun(tiny, tmp_path / name, False, Console(quiet=True))
         runs.append((torch.get_rng_state(), [*run.model.state_dict().values()]))
     assert torch.equal(runs[0][0], runs[1][0])
     assert all(torch.equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))

@@ -14,7 +14,7 @@ from chordmixer.config import override
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, trials
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
 SMALL = {
     "model": {"network": {"track_size": 4, "hidden": 8}, "words": {"lengths": [4], "bits": 6}, "stem": {"layers": 1}},
@@ -52,17 +52,17 @@ def test_the_lower_loss_wins_and_is_kept(experiment: Experiment, tmp_path: Path)
 
 def test_a_kill_among_the_short_runs(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settle(experiment, tmp_path / "whole")
-    own, take = tmp_path / "killed", Run._step
+    own, take = tmp_path / "killed", TrainingRun._step
     for kill in (2, 6):  # in the first run, in the second one
         left = iter(range(kill))
 
-        def step(self: Run, *given: object, left: object = left) -> None:
+        def step(self: TrainingRun, *given: object, left: object = left) -> None:
             if next(left, None) is None:  # type: ignore[call-overload]
                 raise KeyboardInterrupt
             take(self, *given)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Run, "_step", step)
+            patch.setattr(TrainingRun, "_step", step)
             trials.settle(experiment, own, resume=own.exists())
     assert Experiment.load(own).training.trial == 0.2, "--resume RUN knows that the trial is not over"
     settle(Experiment.load(own), own, resume=True)

@@ -6,24 +6,63 @@ import errno
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from chordmixer.cli.benching import bench
 from chordmixer.cli.fetching import fetch
-from chordmixer.cli.learning import demo, train
+from chordmixer.cli.learning import train
 from chordmixer.cli.looking import evaluate, inspect, report
 from chordmixer.cli.planning import plan
 from chordmixer.cli.pretraining import pretrain
-from chordmixer.cli.reproducing import reproduce
 from chordmixer.cli.sample import sample
 from chordmixer.cli.using import embed, predict
 from chordmixer.cli.variants import variants
 from chordmixer.terminal import tell
 from chordmixer.version import __version__
 
+PAPER = {
+    "reproduce": (
+        "chordmixer.paper.cli.reproducing:reproduce",
+        "Run a table or figure of the paper, and write a page with its number beside ours.",
+    ),
+    "bench": (
+        "chordmixer.paper.cli.benching:bench",
+        "Measure time and peak memory of encoders, each in a process of its own, beside the paper's table.",
+    ),
+    "demo": (
+        "chordmixer.paper.cli.demo:demo",
+        "Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing.",
+    ),
+}
+"""Commands that are imported when one of them runs: the function, and its line in the list of commands."""
+
+
+class Commands(TyperGroup):
+    """The list of commands, in which a command of the paper is a name until it is asked for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in PAPER:
+            self.commands[args[0]] = _imported(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _imported(name: str) -> Any:
+    """A command of the paper with its options."""
+    module, function = PAPER[name][0].split(":")
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(getattr(import_module(module), function))
+    return typer.main.get_command(alone)
+
+
+def _a_name() -> None:
+    """Stands in the list for a command that is not imported."""
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Learn from long sequences of very different lengths, without padding.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,13 +77,12 @@ for command in (
     variants,
     evaluate,
     report,
-    reproduce,
-    bench,
     fetch,
     sample,
-    demo,
 ):
     app.command()(command)
+for name, (_, line) in PAPER.items():
+    app.command(name, help=line, rich_help_panel="The paper")(_a_name)
 
 
 @app.callback(invoke_without_command=True)

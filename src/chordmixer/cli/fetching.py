@@ -59,14 +59,14 @@ def fetch(
             raise ValueError(f"{queries[number]!r} and a query before it are both named {name}: fetch one elsewhere")
     try:
         for query, name in zip(queries, names, strict=True):
-            with Meter(name) as meter:
+            with FetchMeter(name) as meter:
                 ncbi.fetch(query, out, config, say, meter.update)
     except KeyboardInterrupt:
         tell("chordmixer: stopped; what came is kept, and the same command goes on", stderr=True)
         raise SystemExit(130) from None
 
 
-class Meter:
+class FetchMeter:
     """How far a fetch is: a bar on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, name: str) -> None:

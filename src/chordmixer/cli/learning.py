@@ -1,4 +1,4 @@
-"""`train` and `demo`."""
+"""`train`."""
 
 from __future__ import annotations
 
@@ -107,45 +107,6 @@ def train(
         _conclude(fitted, out)
 
 
-def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
-    """Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing."""
-    from chordmixer.recipes import demo as recipe
-    from chordmixer.training import train as run
-
-    encoders, plot = ("chordmixer", "pointwise"), "lengths-test.png"
-    if out.is_file() or (out.exists() and {path.name for path in out.iterdir()} - {*encoders, plot}):
-        raise ValueError(f"{out} holds more than an earlier demo: give a new folder")
-    _remove_demo([out / encoder for encoder in encoders], out)
-    evaluations = [run(recipe(encoder), out / encoder) for encoder in encoders]
-    show(evaluations, out)
-    tell(
-        f"\nWithout rotation no token sees another: the second model fits one typical length and fails elsewhere.\n"
-        f"Next:  chordmixer train YOUR_FILES --out RUN                   your own sequences\n"
-        f"       chordmixer train adding --base-length 200 --out RUN     the paper's own task\n"
-        f"       chordmixer evaluate {shlex.quote(str(out / 'chordmixer'))}               these scores again"
-    )
-
-
-def _remove_demo(runs: list[Path], out: Path) -> None:
-    """The runs of an earlier demo, once it is sure that they are such."""
-    import shutil
-
-    from chordmixer.training import Experiment
-    from chordmixer.training.run_folder import RunLock
-
-    there = [run for run in runs if run.is_symlink() or run.exists()]
-    for run in there:
-        try:
-            ours = not run.is_symlink() and Experiment.load(run, unverified=True).task == "adding"
-        except ValueError:
-            ours = False
-        if not ours:
-            raise ValueError(f"{out} holds more than an earlier demo: {run} is no run of it; give a new folder")
-    for run in there:
-        with RunLock(run):
-            shutil.rmtree(run)
-
-
 def _of_task(
     data: dict[str, Any],
     reading: Any,
@@ -165,7 +126,7 @@ def _of_task(
             "name them with --set data.source=PATH or data.files=[...]"
         )
     own = [] if base_length is None else [f"data.base_length={base_length}"]
-    recipe = recipes.RECIPES[name]
+    recipe = recipes.load(recipes.RECIPES[name])
     return settings.build(lambda known: starting(recipe(known)), task_class(name).Config(), config, own + changes)
 
 
@@ -227,8 +188,8 @@ def _asks(data: dict[str, Any], reading: Any) -> bool:
 
 def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: bool, baselines: bool) -> None:
     """A task of the paper, or pre-training that goes on."""
+    from chordmixer import recipes
     from chordmixer.training import train as run
-    from chordmixer.training.baselines import task_baselines
     from chordmixer.views.report import write_report
 
     evaluation = run(experiment, out, resume=resume, unverified=unverified)
@@ -238,7 +199,7 @@ def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: boo
         show([evaluation], out)
         return
     cache = getattr(experiment.data, "cache", None)
-    show_beside(evaluation, task_baselines.compare(out, say, cache) if baselines else [], out)
+    show_beside(evaluation, recipes.load(recipes.TASK_BASELINES)(out, say, cache) if baselines else [], out)
     tell(f"report: {write_report(out)}")
 
 

@@ -35,7 +35,7 @@ PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Format:
+class EntrezFormat:
     """A format of records."""
 
     suffix: str
@@ -63,8 +63,8 @@ class Format:
 
 
 FORMATS = {
-    "fasta": Format("fa.gz", "fasta", re.compile(rb">[^\n]*+\n(?:[A-Za-z*-]*+\n)*+")),
-    "genbank": Format("gb.gz", "gbwithparts", re.compile(rb"LOCUS (?:(?!//\n|LOCUS )[^\n]*+\n)*+//\n\s*+")),
+    "fasta": EntrezFormat("fa.gz", "fasta", re.compile(rb">[^\n]*+\n(?:[A-Za-z*-]*+\n)*+")),
+    "genbank": EntrezFormat("gb.gz", "gbwithparts", re.compile(rb"LOCUS (?:(?!//\n|LOCUS )[^\n]*+\n)*+//\n\s*+")),
 }
 
 
@@ -126,7 +126,7 @@ class Service:
             raise ValueError(f"{self.server} lists {twice:,} of its records twice: its search went wrong; ask again")
         return names
 
-    def records(self, names: list[str], form: Format, within: bool = False) -> tuple[bytes, list[str]]:
+    def records(self, names: list[str], form: EntrezFormat, within: bool = False) -> tuple[bytes, list[str]]:
         """Records as the format has them, and the names that give none, as the heads of shotgun assemblies do.
 
         A page with too few is asked for again as two halves (then we are `within` it), and so on, until it is known

@@ -34,11 +34,11 @@ class Norm(nn.Module):
             self.register_buffer("mean", torch.zeros(width))
             self.register_buffer("variance", torch.ones(width))
 
-    def state(self) -> ops.Norm | None:
+    def state(self) -> ops.NormState | None:
         if self.kind is None:
             return None
         if self.kind == "batch":
-            return ops.Norm(
+            return ops.NormState(
                 "batch",
                 self.weight,
                 self.bias,
@@ -47,7 +47,7 @@ class Norm(nn.Module):
                 training=self.training,
                 momentum=self.momentum,
             )
-        return ops.Norm(self.kind, self.weight, self.bias, groups=self.groups)
+        return ops.NormState(self.kind, self.weight, self.bias, groups=self.groups)
 
     def extra_repr(self) -> str:
         return str(self.kind)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops import reference
-from chordmixer.ops.reference import Exits, Mlp, Norm, mix, normalise
+from chordmixer.ops.reference import Exits, Mlp, NormState, mix, normalise
 from chordmixer.ops.sums import segment_max
 from chordmixer.ops.tiled_block import layer_norm
 
@@ -27,7 +27,7 @@ __all__ = [
     "Backend",
     "Exits",
     "Mlp",
-    "Norm",
+    "NormState",
     "activations",
     "block",
     "blocks",
@@ -85,8 +85,8 @@ def block(
     mlp: Mlp,
     *,
     order: str = "paper",
-    prenorm: Norm | None = None,
-    norm: Norm | None = None,
+    prenorm: NormState | None = None,
+    norm: NormState | None = None,
     dropout: float = 0.0,
     residual: Float[Tensor, "T C"] | None = None,
     out: Float[Tensor, "T C"] | None = None,
@@ -113,7 +113,7 @@ def blocks(
     mlps: Sequence[Mlp],
     *,
     order: str = "paper",
-    prenorms: Sequence[Norm | None],
+    prenorms: Sequence[NormState | None],
     dropout: float = 0.0,
     backend: Backend = "auto",
 ) -> Float[Tensor, "T C"]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from chordmixer.ops import rotation, sums
 
 
-class Norm(NamedTuple):
+class NormState(NamedTuple):
     """A normalisation as data: `layer` by token, `batch` by channel, `group` by sequence and channel group."""
 
     kind: str
@@ -76,8 +76,8 @@ def block(
     mlp: Mlp,
     *,
     order: str = "paper",
-    prenorm: Norm | None = None,
-    norm: Norm | None = None,
+    prenorm: NormState | None = None,
+    norm: NormState | None = None,
     dropout: float = 0.0,
     residual: Float[Tensor, "T C"] | None = None,
     out: Float[Tensor, "T C"] | None = None,
@@ -112,7 +112,7 @@ def blocks(
     mlps: Sequence[Mlp],
     *,
     order: str = "paper",
-    prenorms: Sequence[Norm | None],
+    prenorms: Sequence[NormState | None],
     dropout: float = 0.0,
 ) -> Float[Tensor, "T C"]:
     """One block after the other, each over the prefix of the tokens that has not left yet."""
@@ -124,7 +124,9 @@ def blocks(
     return torch.cat([values, *reversed(left)])
 
 
-def normalise(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm | None) -> Float[Tensor, "T C"]:
+def normalise(
+    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState | None
+) -> Float[Tensor, "T C"]:
     """Layer norm over a token's channels, batch norm over all tokens, group norm over a sequence's tokens."""
     if norm is None:
         return values
@@ -148,7 +150,7 @@ def normalise(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: N
 
 
 def group_statistics(
-    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm
+    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState
 ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
     """Mean and inverse deviation of each sequence's channel groups, spread over the group's channels."""
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chordmixer.ops.reference import Mlp, Norm, group_statistics, mix
+from chordmixer.ops.reference import Mlp, NormState, group_statistics, mix
 from chordmixer.ops.rotation import Rotation, tiles
 
 
@@ -21,8 +21,8 @@ def block(
     track_size: int,
     mlp: Mlp,
     order: str,
-    prenorm: Norm | None,
-    norm: Norm | None,
+    prenorm: NormState | None,
+    norm: NormState | None,
     residual: Float[Tensor, "T C"],
     out: Float[Tensor, "T C"],
 ) -> Float[Tensor, "T C"]:
@@ -75,7 +75,7 @@ class _Normaliser:
     takes the statistics of the token that each track came from.
     """
 
-    def __init__(self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: Norm) -> None:
+    def __init__(self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState) -> None:
         self.norm = norm
         if norm.kind == "layer":
             kind = torch.promote_types(values.dtype, torch.float32)
@@ -101,7 +101,7 @@ class _Normaliser:
         return torch.addcmul(self.norm.bias, normal, self.norm.weight).to(tile.dtype)
 
 
-def layer_norm(values: Float[Tensor, "T C"], norm: Norm, out: Float[Tensor, "T C"]) -> Float[Tensor, "T C"]:
+def layer_norm(values: Float[Tensor, "T C"], norm: NormState, out: Float[Tensor, "T C"]) -> Float[Tensor, "T C"]:
     """A layer norm without gradients, tile by tile into `out`: fresh memory costs a CPU more than the arithmetic."""
     for lo, hi in tiles(values):
         out[lo:hi] = F.layer_norm(values[lo:hi], values.shape[1:], norm.weight, norm.bias, norm.eps)

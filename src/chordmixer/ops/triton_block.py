@@ -65,8 +65,8 @@ def block(
     mlp: reference.Mlp,
     *,
     order: str = "paper",
-    prenorm: reference.Norm | None = None,
-    norm: reference.Norm | None = None,
+    prenorm: reference.NormState | None = None,
+    norm: reference.NormState | None = None,
     dropout: float = 0.0,
     residual: Tensor | None = None,
     out: Tensor | None = None,
@@ -167,7 +167,7 @@ def blocks(
     mlps: Sequence[reference.Mlp],
     *,
     order: str = "paper",
-    prenorms: Sequence[reference.Norm | None],
+    prenorms: Sequence[reference.NormState | None],
     dropout: float = 0.0,
 ) -> Tensor:
     """`reference.blocks`, for networks whose norms are layer norms before Rotate, or none."""

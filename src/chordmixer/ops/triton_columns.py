@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chordmixer.ops.reference import Norm
+from chordmixer.ops.reference import NormState
 from chordmixer.ops.triton_plan import cdiv
 
 
@@ -129,7 +129,7 @@ def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
 # --- Batch norm ---
 
 
-def folded(values: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+def folded(values: Tensor, norm: NormState) -> tuple[Tensor, Tensor]:
     """The scale and the shift that a batch norm gives each channel; running statistics go on."""
     if not _by_batch(norm):
         assert norm.mean is not None and norm.variance is not None
@@ -145,7 +145,7 @@ class _BatchNorm(torch.autograd.Function):
     """Keeps its input: y = w (x - m) r + b, and so dx = w r (dy - mean of dy - (x - m) r^2 mean of dy (x - m))."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, norm: Norm, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, norm: NormState, weight: Tensor, bias: Tensor) -> Tensor:
         mean, variance = _moments(values)
         _run_on(norm, mean, variance, len(values))
         rstd = torch.rsqrt(variance + norm.eps)
@@ -164,7 +164,7 @@ class _BatchNorm(torch.autograd.Function):
         return _affine(gradient, scale, shift, plus=(values, slope)), None, products * rstd, total
 
 
-def batch_norm(values: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
+def batch_norm(values: Tensor, norm: NormState, out: Tensor | None = None) -> Tensor:
     """`reference.normalise` for a batch norm."""
     if _by_batch(norm):
         normed: Tensor = _BatchNorm.apply(values, norm, norm.weight, norm.bias)
@@ -176,12 +176,12 @@ def batch_norm(values: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
     return _affine(values, scale, shift, out=out)
 
 
-def _by_batch(norm: Norm) -> bool:
+def _by_batch(norm: NormState) -> bool:
     """Whether it goes by the tokens' own statistics, not by running ones."""
     return norm.training or norm.mean is None or norm.variance is None
 
 
-def _run_on(norm: Norm, mean: Tensor, variance: Tensor, tokens: int) -> None:
+def _run_on(norm: NormState, mean: Tensor, variance: Tensor, tokens: int) -> None:
     """Running statistics a step further on, where there are any."""
     if norm.mean is not None and norm.variance is not None:
         norm.mean.lerp_(mean.detach().to(norm.mean.dtype), norm.momentum)

@@ -1,49 +1,35 @@
-"""The paper's runs, and ours, as functions that return an `Experiment`."""
+"""Settings of runs, as functions that return an `Experiment`; one by name: a literal dictionary, imported lazily."""
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from chordmixer.recipes.adding import adding
-from chordmixer.recipes.demo import demo
-from chordmixer.recipes.documents import documents
 from chordmixer.recipes.files import files
-from chordmixer.recipes.lra import image, listops, pathfinder, text
 from chordmixer.recipes.masking import masking
-from chordmixer.recipes.paper_files import paper_files
-from chordmixer.recipes.retrieval import retrieval
-from chordmixer.recipes.taxonomy import fragments, taxonomy
 from chordmixer.recipes.variants import gtex, mpra, variants
-from chordmixer.training import Experiment
 
-RECIPES: dict[str, Callable[[Any], Experiment]] = {
-    "adding": adding,
-    "fragments": fragments,
-    "image": image,
-    "listops": listops,
-    "masking": masking,
-    "pathfinder": pathfinder,
-    "retrieval": retrieval,
-    "text": text,
-    "variants": variants,
+RECIPES = {
+    "adding": "chordmixer.paper.recipes.adding:adding",
+    "fragments": "chordmixer.paper.recipes.taxonomy:fragments",
+    "image": "chordmixer.paper.recipes.lra:image",
+    "listops": "chordmixer.paper.recipes.lra:listops",
+    "masking": "chordmixer.recipes.masking:masking",
+    "pathfinder": "chordmixer.paper.recipes.lra:pathfinder",
+    "retrieval": "chordmixer.paper.recipes.lra:retrieval",
+    "text": "chordmixer.paper.recipes.lra:text",
+    "variants": "chordmixer.recipes.variants:variants",
 }
 """What `chordmixer train TASK` starts from: a function of the task's config. `files` is for the user's own."""
+TASK_BASELINES = "chordmixer.paper.baselines:compare"
+"""What it ends with: baselines of any such task."""
 
-__all__ = [
-    "RECIPES",
-    "adding",
-    "demo",
-    "documents",
-    "files",
-    "fragments",
-    "gtex",
-    "image",
-    "listops",
-    "masking",
-    "mpra",
-    "paper_files",
-    "pathfinder",
-    "retrieval",
-    "taxonomy",
-    "text",
-    "variants",
-]
+__all__ = ["RECIPES", "TASK_BASELINES", "files", "gtex", "load", "masking", "mpra", "variants"]
+
+
+def load(path: str) -> Any:
+    """What `module:name` stands for, imported now.
+
+    >>> load(RECIPES["masking"]).__name__
+    'masking'
+    """
+    module, name = path.split(":")
+    return getattr(import_module(module), name)

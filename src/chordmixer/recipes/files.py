@@ -14,7 +14,7 @@ import torch
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
-from chordmixer.recipes.paper_files import batches
+from chordmixer.recipes.batches import batches
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment, TrainingConfig

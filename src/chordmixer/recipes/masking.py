@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.recipes.paper_files import training
+from chordmixer.recipes.batches import training
 from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.training import Experiment
 

@@ -10,7 +10,7 @@ import torch
 
 from chordmixer.data.variants import VariantColumns, of_name
 from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.recipes.paper_files import SMALL, training
+from chordmixer.recipes.batches import SMALL, training
 from chordmixer.tasks.variants import Variants, VariantsConfig, paths
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment

@@ -11,15 +11,15 @@ from chordmixer.data.records import Records
 from chordmixer.tasks.targets import Target
 
 TASKS = {
-    "adding": "chordmixer.tasks.adding:Adding",
+    "adding": "chordmixer.paper.tasks.adding:Adding",
     "files": "chordmixer.tasks.files:Files",
-    "fragments": "chordmixer.tasks.fragments:Fragments",
-    "image": "chordmixer.tasks.lra.image:Image",
-    "listops": "chordmixer.tasks.lra.listops:ListOps",
+    "fragments": "chordmixer.paper.tasks.fragments:Fragments",
+    "image": "chordmixer.paper.lra.image:Image",
+    "listops": "chordmixer.paper.lra.listops:ListOps",
     "masking": "chordmixer.tasks.masking:Masking",
-    "pathfinder": "chordmixer.tasks.lra.pathfinder:Pathfinder",
-    "retrieval": "chordmixer.tasks.lra.retrieval:Retrieval",
-    "text": "chordmixer.tasks.lra.text:Text",
+    "pathfinder": "chordmixer.paper.lra.pathfinder:Pathfinder",
+    "retrieval": "chordmixer.paper.lra.retrieval:Retrieval",
+    "text": "chordmixer.paper.lra.text:Text",
     "variants": "chordmixer.tasks.variants:Variants",
 }
 

@@ -35,7 +35,7 @@ Answered = Regression | Classification | MultiLabel
 
 
 @dataclass(frozen=True)
-class Member:
+class EnsembleMember:
     """A member that is trained, and its scores by the headline metric."""
 
     number: int
@@ -57,7 +57,7 @@ class Ensemble:
     """Whether each has its baselines."""
     metric: str
     """The headline metric."""
-    members: tuple[Member, ...] = ()
+    members: tuple[EnsembleMember, ...] = ()
     """Those that are trained."""
     format: int = FORMAT
 
@@ -82,7 +82,7 @@ class Ensemble:
     def spread(self, part: Literal["validation", "test"]) -> tuple[float, float]:
         """Mean and standard deviation over the members that are trained; NaN of fewer than two.
 
-        >>> rows = [Member(k, "network", Score(value), Score(0.5)) for k, value in enumerate((0.8, 0.9))]
+        >>> rows = [EnsembleMember(k, "network", Score(value), Score(0.5)) for k, value in enumerate((0.8, 0.9))]
         >>> mean, deviation = Ensemble("folds", 2, True, "roc_auc", tuple(rows)).spread("validation")
         >>> round(mean, 3), round(deviation, 3)
         (0.85, 0.071)

@@ -42,10 +42,10 @@ class TrainingConfig:
     epochs: int = 10
     """Passes over the training set."""
     steps: int = 0
-    """Limit on the optimiser steps; the learning rate falls to zero by then. Default 0: no limit."""
+    """Or fewer passes: the run ends after so many steps, and its rate falls to zero by then. 0: no limit."""
     minutes: float = 0.0
-    """Limit on the minutes of training, without validation; the learning rate falls to zero by then. Not
-    reproducible: the number of steps depends on the machine. Default 0: no limit."""
+    """Or fewer passes: the run ends after so many minutes of training, validation not counted, and its rate falls to
+    zero by then. No two such runs are the same. 0: no limit."""
     batch_sequences: int = 64
     """Most sequences in a batch of one rank."""
     batch_tokens: int = 0
@@ -55,9 +55,9 @@ class TrainingConfig:
     rate: float = 1e-3
     """Highest learning rate."""
     layer_decay: float = 1.0
-    """Factor on the learning rate from each block to the one before it, from the head to the embedding. Default 1."""
+    """Share of the rate that a block has of the one behind it, from the head back to the embedding; 1: all alike."""
     warmup: float = 0.05
-    """Share of the run in which the learning rate rises; it then falls along a cosine to zero."""
+    """Share of the run in which the rate rises; it then falls along a cosine to zero."""
     weight_decay: float = 0.01
     """AdamW's."""
     words_decay: float = 1.0
@@ -65,7 +65,7 @@ class TrainingConfig:
     beta2: float = 0.999
     """AdamW's memory of squared gradients: 1 / (1 - beta2) steps. Default 0.999; 0.98 for short runs."""
     clip: float = 1.0
-    """Largest norm of the gradient; larger ones are scaled down to it."""
+    """Gradients of a larger norm are scaled down to it."""
     average: float = 0.0
     """Weights are judged and kept as their mean over about this share of the run, such as 0.05; 0: as they are."""
     precision: Literal["fp32", "bf16"] = "fp32"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.ladder import FOLDER
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 
 SHARE = 0.5
 """Of the run's length."""
@@ -22,7 +22,7 @@ SHARE = 0.5
 def train_local(run: Path, console: Console, cache: Path | str | None = None) -> None:
     """Train the local network of a finished run, or go on with it."""
     experiment, folder = local(Experiment.load(run, cache=cache)), run / FOLDER
-    own = Run(experiment, folder, (folder / "config.json").exists(), console, resumed_as=run)
+    own = TrainingRun(experiment, folder, (folder / "config.json").exists(), console, resumed_as=run)
     try:
         own.train()
     finally:

@@ -67,14 +67,14 @@ def train(
         )
     how: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
     experiment, resume = trials.settle(experiment, Path(out), resume=resume, **how)
-    run = Run(experiment, Path(out), resume, **how)
+    run = TrainingRun(experiment, Path(out), resume, **how)
     try:
         return run.train()
     finally:
         run.folder.close()
 
 
-class Run:
+class TrainingRun:
     """One training run and all that it holds."""
 
     def __init__(

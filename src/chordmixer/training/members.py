@@ -17,7 +17,7 @@ from chordmixer.terminal import tell
 from chordmixer.training import ensemble, ladder, outcome, paired, provenance
 from chordmixer.training.answers import FILE as LABELS
 from chordmixer.training.answers import Answers
-from chordmixer.training.ensemble import Answered, Ensemble, Member
+from chordmixer.training.ensemble import Answered, Ensemble, EnsembleMember
 from chordmixer.training.evaluation import (
     Evaluation,
     Predictions,
@@ -96,7 +96,7 @@ def _add(
         outcome.compare(folder, say, own.data.cache, deliver=True)
     scored = {part: _evaluation(folder, part) for part in ("validation", "test")}
     scores = {part: evaluation.scores[known.metric] for part, evaluation in scored.items()}
-    known = replace(known, members=(*known.members, Member(number, scored["test"].encoder, **scores)))
+    known = replace(known, members=(*known.members, EnsembleMember(number, scored["test"].encoder, **scores)))
     _write(out, known)
     return known
 

@@ -56,7 +56,7 @@ def opened(
 ) -> Iterator[Sink]:
     """The sink of an output, put in place when the block ends well; `settings` are all that its rows depend on."""
     if str(out) == "-":
-        yield Standard(schema, bool(settings.get("safe_cells")))
+        yield StandardOutput(schema, bool(settings.get("safe_cells")))
         return
     with Partial(Path(out), schema, settings, resume, force) as partial:
         yield partial
@@ -95,7 +95,7 @@ def check(out: Path | str, inputs: Sequence[Path | str], kinds: Sequence[str], r
     return True
 
 
-class Standard:
+class StandardOutput:
     """Standard output, in TSV; on a terminal, not in a file or a pipe, control characters are escapes."""
 
     def __init__(self, schema: pa.Schema, safe_cells: bool = False) -> None:

@@ -54,13 +54,13 @@ def speed(
 
 def choose_threads(
     experiment: Experiment, sampler: TokenSampler, device: torch.device, kept: int = 0
-) -> threads.Choice:
+) -> threads.ThreadChoice:
     """Choose the number of CPU threads by steps over a typical batch, and set it; on a GPU nothing is chosen.
 
     A run that goes on gives the number that it has `kept`.
     """
     if device.type != "cpu":
-        return threads.Choice(0, 0)
+        return threads.ThreadChoice(0, 0)
     typical = _typical(experiment.model, sampler)
     few = _less(experiment.model, typical, threads.TOKENS / sum(typical))
     stepper: list[Stepper] = []

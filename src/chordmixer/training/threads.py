@@ -30,7 +30,7 @@ TOKENS, LENGTH = 8_000, 500
 """Of a measured batch at most, and of each made-up record where a trained model is measured."""
 
 
-class Choice(NamedTuple):
+class ThreadChoice(NamedTuple):
     """How many threads, of how many, and why."""
 
     threads: int
@@ -44,17 +44,17 @@ class Choice(NamedTuple):
     def line(self) -> str:
         """What a user is told; empty where there was nothing to choose.
 
-        >>> Choice(1, 2, "measured 2.1 times as fast as 2").line
+        >>> ThreadChoice(1, 2, "measured 2.1 times as fast as 2").line
         'threads: 1 of 2, measured 2.1 times as fast as 2'
         """
         return f"threads: {self.threads} of {self.most}, {self.why}" if self.why else ""
 
 
-_chosen: Choice | None = None
+_chosen: ThreadChoice | None = None
 """What this process computes with by our choice."""
 
 
-def choose(take: Callable[[], float], kept: int = 0) -> Choice:
+def choose(take: Callable[[], float], kept: int = 0) -> ThreadChoice:
     """Choose the number of threads and set it; `take` does some work as it will be done, and tells the seconds.
 
     A number that a run has `kept` is used again. One that the user has set stays: by the environment, by
@@ -64,22 +64,22 @@ def choose(take: Callable[[], float], kept: int = 0) -> Choice:
     if most is None or most == 1:
         now = torch.get_num_threads()
         changed = f"as set; the run had {kept} so far, so that its last digits may differ" if kept != now else ""
-        return Choice(now, now, changed if kept else "")
+        return ThreadChoice(now, now, changed if kept else "")
     if 0 < kept <= most:
-        return _adopt(Choice(kept, most, "as this run began"))
+        return _adopt(ThreadChoice(kept, most, "as this run began"))
     seconds = _measured(take, sorted({1, max(1, most // 2), most}))
     best = min(seconds.values())
     threads = next(n for n, own in seconds.items() if own <= FEWER * best)
     other = most if threads < most else 1
     ratio = seconds[other] / seconds[threads]
     speed = f"{ratio:.1f} times as fast as" if ratio >= 1.05 else "as fast as"
-    return _adopt(Choice(threads, most, f"measured {speed} {other}"))
+    return _adopt(ThreadChoice(threads, most, f"measured {speed} {other}"))
 
 
-def choose_for_answers(model: Model) -> Choice:
+def choose_for_answers(model: Model) -> ThreadChoice:
     """Choose for a trained model that is to answer, by its forward pass; on a GPU nothing is chosen."""
     if next(model.parameters()).device.type != "cpu":
-        return Choice(0, 0)
+        return ThreadChoice(0, 0)
     length = min(LENGTH, model.config.network.max_length)
     inputs = made_up(
         model.config, [length] * max(2, TOKENS // length // 2 * 2)
@@ -98,7 +98,7 @@ def keep(threads: int) -> None:
     """Go on with the number of threads that an earlier process has begun with, as far as there are so many."""
     most = _most()
     if most is not None and 0 < threads <= most:
-        _adopt(Choice(threads, most, "as before"))
+        _adopt(ThreadChoice(threads, most, "as before"))
 
 
 def line() -> str:
@@ -147,7 +147,7 @@ def _measured(take: Callable[[], float], numbers: Sequence[int]) -> dict[int, fl
     return {n: median(own) for n, own in seconds.items()}
 
 
-def _adopt(choice: Choice) -> Choice:
+def _adopt(choice: ThreadChoice) -> ThreadChoice:
     global _chosen
     torch.set_num_threads(choice.threads)
     _chosen = choice

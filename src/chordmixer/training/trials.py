@@ -18,7 +18,7 @@ from chordmixer.config import from_dict, to_dict
 from chordmixer.models.words import WordsConfig
 from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_room, device_of
-from chordmixer.training.loop import Run
+from chordmixer.training.loop import TrainingRun
 from chordmixer.training.opening import open_folder
 
 FILE, FOLDER = "trials.json", "trials"
@@ -110,7 +110,7 @@ def _check(experiment: Experiment) -> None:
 
 def _loss(experiment: Experiment, folder: Path, run: Path, console: Console) -> float:
     """The lowest validation loss of a short run; the test records are not looked at."""
-    own = Run(experiment, folder, (folder / "config.json").exists(), console, resumed_as=run)
+    own = TrainingRun(experiment, folder, (folder / "config.json").exists(), console, resumed_as=run)
     try:
         return own.learn()
     finally:

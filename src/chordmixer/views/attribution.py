@@ -25,7 +25,7 @@ from chordmixer.packed import Packed
 from chordmixer.training.inference import BATCH_TOKENS
 from chordmixer.training.strands import BothStrands, other_strand
 from chordmixer.views import axes, charts, page
-from chordmixer.views.attention import full_colour, strongest
+from chordmixer.views.drawing import full_colour, strongest
 
 BLOCKS = 128
 """Most that are hidden, one after the other."""

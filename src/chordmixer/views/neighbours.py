@@ -22,7 +22,7 @@ OTHERS = "#c8c8c8"
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NeighbourShares:
     """How often the nearest records have a record's own label."""
 
     records: int
@@ -62,7 +62,7 @@ def read(path: Path | str, labels: Mapping[str, str]) -> tuple[Float[ndarray, "B
     return vectors[known], [labels[ids[i]] for i in known]
 
 
-def neighbours(vectors: Float[ndarray, "B C"], labels: Sequence[str], ks: Iterable[int] = (1, 5)) -> Neighbours:
+def neighbours(vectors: Float[ndarray, "B C"], labels: Sequence[str], ks: Iterable[int] = (1, 5)) -> NeighbourShares:
     """Count labels among the nearest records, by Euclidean distance; a record is not its own neighbour.
 
     >>> around = neighbours(np.array([[0.0], [0.1], [5.0], [5.1], [5.4]]), ["a", "a", "b", "b", "a"], ks=(1,))
@@ -85,7 +85,7 @@ def neighbours(vectors: Float[ndarray, "B C"], labels: Sequence[str], ks: Iterab
     def within(k: int) -> float:
         return float((np.bincount(codes, same[:, :k].mean(1)) / counts).mean())
 
-    return Neighbours(
+    return NeighbourShares(
         records,
         len(counts),
         shares={k: float(same[:, :k].mean()) for k in wanted},

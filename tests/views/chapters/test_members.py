@@ -13,7 +13,7 @@ import pytest
 from chordmixer import files
 from chordmixer.config import to_dict
 from chordmixer.training import ensemble
-from chordmixer.training.ensemble import Ensemble, Member
+from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.intervals import Score
 from chordmixer.views import verdict
 from chordmixer.views.chapters import members
@@ -24,7 +24,7 @@ Make = Callable[..., Path]
 
 
 def made(run: Run, kind: Literal["folds", "replicates"] = "folds") -> Run:
-    rows = [Member(k, "network and <6-mers>", Score(0.8 + 0.1 * k, 0.7, 1.0), Score(0.75)) for k in range(2)]
+    rows = [EnsembleMember(k, "network and <6-mers>", Score(0.8 + 0.1 * k, 0.7, 1.0), Score(0.75)) for k in range(2)]
     assert run.test is not None
     known = Ensemble(kind, 2, True, "roc_auc", tuple(rows))
     return replace(run, ensemble=known, held_out=replace(run.test, split=known.held_out))

@@ -1,1 +1,0 @@
-"""Other encoders, `Packed` in and `Packed` out, one file each; `chordmixer.models.ENCODERS` names them."""

@@ -1,0 +1,67 @@
+"""1-D CNN: residual blocks, each a convolution over the tokens next to a token and an MLP.
+
+The plainest network that sees neighbours (LeCun et al. 1989; residual blocks: He et al. 2016). The ChordMixer paper
+compares with one and gives no settings: these are ours, as is the layer norm before each part in place of batch norm.
+Receptive field: layers * (kernel - 1) + 1 tokens. Cost: O(N * kernel) a layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chordmixer.models.convolutions import Convolution
+from chordmixer.models.encoders.layers import Residual, check_settings
+from chordmixer.models.encoders.packed_layers import PackedStack
+
+
+@dataclass(frozen=True)
+class CnnConfig:
+    """Ours: the paper gives none."""
+
+    max_length: int
+    """The longest sequence that it takes; nothing else follows from it."""
+    width: int = 64
+    """Channels of a token."""
+    layers: int = 4
+    """Blocks."""
+    kernel: int = 9
+    """Tokens that a convolution sees, an odd number."""
+    expansion: int = 2
+    """Width of the MLP's hidden layer, in widths."""
+    dropout: float = 0.0
+    """Share of each part's output that is set to zero in training."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.kernel % 2 == 0:
+            raise ValueError(
+                f"kernel={self.kernel} has no middle: a window around a token is odd; give {self.kernel + 1}"
+            )
+
+    @property
+    def receptive_field(self) -> int:
+        """Tokens that can change one token's output."""
+        return self.layers * (self.kernel - 1) + 1
+
+
+class Cnn(PackedStack):
+    """Convolutions of the tokens around each token.
+
+    >>> import torch
+    >>> from chordmixer import Packed
+    >>> encoder = Cnn(CnnConfig(max_length=100, width=8))
+    >>> encoder(Packed.from_list([torch.randn(n, 8) for n in (100, 1)])).values.shape
+    torch.Size([101, 8])
+    """
+
+    Config = CnnConfig
+
+    def __init__(self, config: CnnConfig) -> None:
+        width = config.width
+        super().__init__(
+            config,
+            (
+                Residual(width, Convolution(width, width, config.kernel), config.expansion, config.dropout)
+                for _ in range(config.layers)
+            ),
+        )

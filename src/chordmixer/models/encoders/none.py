@@ -1,0 +1,43 @@
+"""No encoder: with a stem before it, a local convolutional network. What long-range mixing has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from chordmixer.config import LONGEST, check_numbers
+from chordmixer.models.encoders.layers import OTHERS, check_fits
+from chordmixer.packed import Packed
+
+
+@dataclass(frozen=True)
+class NoEncoderConfig:
+    """Sizes of a network without encoder blocks."""
+
+    max_length: int
+    """The longest sequence that is accepted."""
+    width: int = 208
+    """Channels of a token. Default 208, as of a ChordMixer for 4,096 tokens with tracks of 16."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, max_length=(1, LONGEST), width=(1, OTHERS))
+
+
+class NoEncoder(nn.Module):
+    """Tokens as they come.
+
+    >>> import torch
+    >>> NoEncoder(NoEncoderConfig(max_length=9, width=4))(Packed.from_list([torch.ones(3, 4)])).values.shape
+    torch.Size([3, 4])
+    """
+
+    Config = NoEncoderConfig
+
+    def __init__(self, config: NoEncoderConfig) -> None:
+        super().__init__()
+        self.config, self.width = config, config.width
+
+    def forward(self, x: Packed) -> Packed:
+        check_fits(x, self.config)
+        return x

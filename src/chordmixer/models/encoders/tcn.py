@@ -1,0 +1,90 @@
+"""TCN: causal convolutions whose taps lie 1, 2, 4, ... tokens apart (Bai, Kolter and Koltun 2018).
+
+A level is their block: twice (dilated causal convolution with weight norm, ReLU, dropout), a residual and a ReLU.
+Ours: all levels have the same width, so that no residual needs a map, and there are as many levels as reach the
+longest sequence; the ChordMixer paper compares with a TCN and gives no settings.
+Receptive field: 1 + 2 (kernel - 1) (2^levels - 1) tokens, all of them before the token. Cost: O(N * kernel) a level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from chordmixer.models.convolutions import Convolution
+from chordmixer.models.encoders.layers import check_settings
+from chordmixer.models.encoders.packed_layers import PackedStack
+from chordmixer.packed import Packed
+
+
+@dataclass(frozen=True)
+class TcnConfig:
+    """Ours: the paper gives none."""
+
+    max_length: int
+    """The longest sequence that it takes."""
+    width: int = 64
+    """Channels of a token."""
+    layers: int | None = None
+    """Levels; None: as many as let the last token see the first of `max_length`."""
+    kernel: int = 3
+    """Taps of a convolution."""
+    dropout: float = 0.0
+    """Share of each convolution's output that is set to zero in training."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def levels(self) -> int:
+        """Levels of the network.
+
+        >>> TcnConfig(max_length=1000).levels, TcnConfig(max_length=1000).receptive_field
+        (8, 1021)
+        """
+        if self.layers:
+            return self.layers
+        reach = 2 * max(1, self.kernel - 1)
+        return max(1, (-(-(self.max_length - 1) // reach)).bit_length())
+
+    @property
+    def receptive_field(self) -> int:
+        """Tokens that can change one token's output: its own and those before it."""
+        return 1 + 2 * (self.kernel - 1) * (2**self.levels - 1)
+
+
+class Level(nn.Module):
+    """Two convolutions of one dilation and a residual."""
+
+    def __init__(self, config: TcnConfig, dilation: int) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.first, self.second = (
+            weight_norm(Convolution(config.width, config.width, config.kernel, dilation, causal=True))
+            for _ in range(2)
+        )
+
+    def forward(self, values: Float[Tensor, "T C"], x: Packed) -> Float[Tensor, "T C"]:
+        mixed = values
+        for convolution in (self.first, self.second):
+            mixed = F.dropout(F.relu(convolution(mixed, x)), self.dropout, self.training)
+        return F.relu(values + mixed)
+
+
+class Tcn(PackedStack):
+    """Dilated causal convolutions, level by level.
+
+    >>> import torch
+    >>> encoder = Tcn(TcnConfig(max_length=100, width=8))
+    >>> encoder(Packed.from_list([torch.randn(n, 8) for n in (100, 1)])).values.shape
+    torch.Size([101, 8])
+    """
+
+    Config = TcnConfig
+
+    def __init__(self, config: TcnConfig) -> None:
+        super().__init__(config, (Level(config, dilation=2**i) for i in range(config.levels)))

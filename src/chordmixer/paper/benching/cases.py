@@ -1,0 +1,122 @@
+"""What is measured, and how: lengths, device, precision, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from chordmixer import ops
+from chordmixer.paper.tasks.adding import AddingConfig, AddingRecords
+from chordmixer.training.experiment import TrainingConfig
+from chordmixer.training.forecast import device_of
+
+SEQUENCES, DRAWN = 20, 2_000
+"""Sequences that are measured at a base length, about, and draws whose quantiles their lengths are."""
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """How encoders are measured."""
+
+    batch: int = 5
+    """Sequences of a batch; the paper trains with 2, 5 and 10."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; `auto`: a GPU if there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of the matrix products; `auto`: bf16 on a GPU, fp32 on a CPU."""
+    backend: Literal["auto", "torch", "triton"] = "auto"
+    """Of ChordMixer's operations; `auto`: Triton on a GPU where it is installed."""
+    time_limit: float = 300.0
+    """Seconds after which an encoder at one setting is stopped, and that is its result."""
+    memory_limit: float = 0.0
+    """Gigabytes that an encoder may take; 0: all that is free."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch={self.batch} is too small: give 1 or more")
+        if not self.time_limit > 0:
+            raise ValueError(f"time_limit={self.time_limit:g} is not above zero: give seconds")
+        if not self.memory_limit >= 0:
+            raise ValueError(f"memory_limit={self.memory_limit:g} is below zero: give gigabytes, or 0 for all free")
+
+    def here(self) -> BenchConfig:
+        """With this machine's choices in place of `auto`; refused where it cannot do what is asked."""
+        device = device_of(TrainingConfig(device=self.device))
+        if self.backend == "triton" and not ops.on_kernels(torch.empty(0, device=device)):
+            raise ValueError(
+                f"backend='triton' but its kernels do not run on this {device.type}: use backend='auto' or 'torch'"
+            )
+        half = device.type == "cuda" if self.precision == "auto" else self.precision == "bf16"
+        return replace(self, device=device.type, precision="bf16" if half else "fp32")  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The lengths that encoders are measured at."""
+
+    name: str
+    batches: tuple[tuple[int, ...], ...]
+    """Lengths of the sequences of each batch that is timed."""
+    longest: int
+    """What networks are built for; measured alone, for its memory, where no batch has it."""
+    base_length: int | None = None
+    """The Adding problem's lambda; None: a fixed length."""
+
+    @property
+    def sequences(self) -> int:
+        return sum(map(len, self.batches))
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(sum, self.batches))
+
+    @property
+    def has_longest(self) -> bool:
+        """Whether a batch holds a sequence of the longest length."""
+        return any(self.longest in batch for batch in self.batches)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One encoder in one process: its times at a setting, or how long a sequence it can take."""
+
+    encoder: str
+    home: str
+    """`module:Class`, so that encoders that were added to ENCODERS are found too."""
+    config: BenchConfig
+    setting: Setting | None = None
+    """None: the longest sequence is searched for."""
+    phase: Literal["inference", "training"] = "training"
+    """In which it is searched for."""
+    threads: int = 1
+    """Of a CPU."""
+
+
+def adding(base_length: int, batch: int) -> Setting:
+    """Quantiles of the Adding problem's lengths, short and long ones in every batch.
+
+    >>> adding(200, batch=5).batches[0], adding(200, batch=5).longest
+    ((90, 197, 291, 411, 616), 6700)
+    """
+    config = AddingConfig(base_length, training=DRAWN)
+    drawn = sorted(AddingRecords(config, "training").lengths)
+    batches = max(1, round(SEQUENCES / batch))
+    step = DRAWN / (batches * batch)
+    lengths = [drawn[int((i + 0.5) * step)] for i in range(batches * batch)]
+    shared = tuple(tuple(lengths[i::batches]) for i in range(batches))
+    return Setting(f"base length {base_length:,}", shared, config.longest, base_length)
+
+
+def fixed(length: int, batch: int) -> Setting:
+    """A batch of sequences that are all of one length."""
+    if length < 1:
+        raise ValueError(f"length {length} is too small: give 1 or more")
+    return Setting(f"length {length:,}", ((length,) * batch,), length)
+
+
+def settings(base_lengths: Iterable[int], lengths: Iterable[int], batch: int) -> list[Setting]:
+    """One for each base length, then one for each fixed length."""
+    return [*(adding(base, batch) for base in base_lengths), *(fixed(length, batch) for length in lengths)]

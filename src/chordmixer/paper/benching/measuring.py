@@ -1,0 +1,245 @@
+"""An encoder at work: verified, then timed, with its peak memory; and the longest sequence that it can take."""
+
+from __future__ import annotations
+
+import gc
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from chordmixer.models import Model, ModelConfig
+from chordmixer.models.chordmixer import ChordMixerConfig
+from chordmixer.models.encoders import layers
+from chordmixer.moving import Layout
+from chordmixer.packed import Packed
+from chordmixer.paper.benching.cases import Case, Setting
+
+ROUNDS, LEAST, SECONDS = 7, 0.5, 4.0
+"""Rounds of which the median is taken: more where they take less than `LEAST` seconds together, fewer where they take
+more than `SECONDS`."""
+CHECKED, TOLERANCE = 2_000, 1e-4
+"""Tokens of the sequences that are verified, at most, and how far alone and in a batch may be apart."""
+FIRST, LAST = 1 << 10, 1 << 24
+"""Lengths from which on, and up to which, the longest possible is searched for."""
+SEES = {"pointwise": 1}
+"""Tokens that change one token's output; other encoders that do not see all have a `receptive_field`."""
+
+Event = dict[str, Any]
+
+
+def times(case: Case, setting: Setting) -> Iterator[Event]:
+    """Verified, then timed: batches in inference and training, then the longest sequence alone in both."""
+    yield {"stage": "building"}
+    meter = Meter(torch.device(case.config.device))
+    subject = Subject(case, setting.longest)
+    network = subject.model.config.network
+    yield {
+        "parameters": sum(p.numel() for p in subject.model.parameters()),
+        "receptive_field": SEES.get(case.encoder) or getattr(network, "receptive_field", None),
+    }
+    yield {"stage": "verification"}
+    yield {"difference": subject.verify(setting)}
+    alone = [] if setting.has_longest else [("longest_inference", "infer"), ("longest_training", "learn")]
+    for name, verb in (("inference", "infer"), ("training", "learn"), *alone):
+        batches = ((setting.longest,),) if name.startswith("longest") else setting.batches
+        where = f" of {setting.longest:,} tokens" if name.startswith("longest") else ""
+        yield {"stage": name.removeprefix("longest_") + where}
+        del subject  # its memory is not the next stage's
+        subject = Subject(case, setting.longest)
+        with Padding() as padding:
+            yield {name: phase(subject, getattr(subject, verb), batches, meter)}
+        if name == "inference":
+            yield {"padded": padding.share}
+
+
+def reach(case: Case) -> Iterator[Event]:
+    """Twice the length again and again, each time with a network that is built for it, until something gives."""
+    meter = Meter(torch.device(case.config.device))
+    length = FIRST
+    while length <= LAST:
+        yield {"stage": f"{case.phase} of {length:,} tokens"}
+        subject = Subject(case, length)
+        work = subject.learn if case.phase == "training" else subject.infer
+        x = subject.batch([length])
+        meter.start()
+        taken = seconds(lambda work=work, x=x: work(x), subject.device)  # type: ignore[misc]
+        yield {"length": length, "seconds": taken, "peak": meter.peak()}
+        del subject, work, x
+        length *= 2
+
+
+class Subject:
+    """A whole model around the encoder, as for the Adding problem: two channels a token in, one number out."""
+
+    def __init__(self, case: Case, longest: int) -> None:
+        gc.collect()
+        if case.config.device == "cuda":
+            torch.cuda.empty_cache()
+        torch.manual_seed(0)
+        self.device, self.half = torch.device(case.config.device), case.config.precision == "bf16"
+        plain = ModelConfig(inputs=2, outputs=1, embedding="real", network=ChordMixerConfig(max_length=longest))
+        self.model = Model(plain.with_encoder(case.encoder)).to(self.device)
+        self.adam = torch.optim.AdamW(self.model.parameters(), fused=True)
+
+    def batch(self, lengths: Sequence[int]) -> Packed:
+        return Packed.from_lengths(torch.rand(sum(lengths), 2, device=self.device), lengths)
+
+    def infer(self, x: Packed) -> None:
+        self.model.eval()
+        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            self.model(x)
+
+    def learn(self, x: Packed) -> None:
+        """Forward, backward, AdamW."""
+        self.model.train()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            answers = self.model(x)
+        answers.float().square().mean().backward()
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+
+    def verify(self, setting: Setting) -> float:
+        """How far a sequence's tokens alone and in a batch are apart in float32, as a share of the largest number."""
+        lengths = [*(min(n, CHECKED) for n in setting.batches[0][:4]), min(37, setting.longest)]
+        x = self.batch(lengths)
+        self.model.eval()
+        with torch.inference_mode():
+            together = self.model.encode(x).to_list()
+            alone = [self.model.encode(Packed.from_list([one])).values for one in x.to_list()]
+        return compared(together, alone)
+
+
+def compared(together: Sequence[Tensor], alone: Sequence[Tensor]) -> float:
+    """
+    >>> compared([torch.tensor([1.0, 4.0])], [torch.tensor([1.0, 4.0])])
+    0.0
+    """
+    if not all(bool(y.isfinite().all()) for y in (*together, *alone)):
+        raise Wrong("some outputs are not finite: its times mean nothing; mend the encoder")
+    scale = max(1.0, *(float(y.abs().max()) for y in alone))
+    apart = max(float((a - b).abs().max()) for a, b in zip(together, alone, strict=True)) / scale
+    if apart > TOLERANCE:
+        raise Wrong(
+            f"outputs alone and in a batch differ by {apart:.1e}, above {TOLERANCE:g}: its times mean nothing; "
+            "mend the encoder"
+        )
+    return apart
+
+
+class Wrong(ValueError):
+    """An encoder that does not keep its promise."""
+
+
+class Padding:
+    """Counts the places of padded rows while it is entered; all rivals that pad do it by one function."""
+
+    def __init__(self) -> None:
+        self.places = self.tokens = 0
+
+    @property
+    def share(self) -> float:
+        """Of places without a token."""
+        return 1 - self.tokens / self.places if self.places else 0.0
+
+    def __enter__(self) -> Self:
+        pad = layers.padded
+
+        def counted(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
+            rows, layout = pad(x, groups, lengths)
+            self.places, self.tokens = self.places + len(rows), self.tokens + x.tokens
+            return rows, layout
+
+        self.pad, layers.padded = pad, counted
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        layers.padded = self.pad
+
+
+def phase(
+    subject: Subject, work: Callable[[Packed], None], batches: Sequence[Sequence[int]], meter: Meter
+) -> dict[str, Any]:
+    """Milliseconds a sequence, useful tokens a second, peak bytes; of the rounds over all batches the median."""
+    inputs = [subject.batch(lengths) for lengths in batches]
+
+    def once() -> None:
+        for x in inputs:
+            work(x)
+
+    once()  # compiles, chooses algorithms, asks for memory
+    meter.start()
+    began = time.monotonic()
+    taken: list[float] = []
+    while not taken or time.monotonic() - began < (SECONDS if len(taken) < ROUNDS else LEAST):
+        taken.append(seconds(once, subject.device))
+    median, quarter = statistics.median(taken), len(taken) // 4
+    taken.sort()
+    return {
+        "milliseconds": 1e3 * median / sum(map(len, batches)),
+        "tokens_per_second": sum(map(sum, batches)) / median,
+        "peak": meter.peak(),
+        "rounds": len(taken),
+        "spread": (taken[-1 - quarter] - taken[quarter]) / median,
+    }
+
+
+# --- Meters of time and of peak memory ---
+
+
+def seconds(work: Callable[[], None], device: torch.device) -> float:
+    """By the device's own events on a GPU, else by the clock on the wall."""
+    if device.type == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+class Meter:
+    """Peak memory: of a GPU as torch's allocator counts it, of a CPU what is resident beyond Python and torch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        load_libraries(device)
+        self.before = status("VmRSS")
+
+    def start(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif self.before is not None:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
+
+    def peak(self) -> int | None:
+        """Since the start; None where the system does not tell."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        highest = status("VmHWM")
+        return None if highest is None or self.before is None else max(0, highest - self.before)
+
+
+def load_libraries(device: torch.device) -> None:
+    """A step of the smallest network: what torch loads on first use is no encoder's memory."""
+    tiny = torch.nn.Sequential(torch.nn.Conv1d(8, 8, 3), torch.nn.GELU(), torch.nn.Linear(8, 8)).to(device)
+    adam = torch.optim.AdamW(tiny.parameters(), fused=True)
+    tiny(torch.rand(1, 8, 10, device=device)).sum().backward()
+    adam.step()
+
+
+def status(name: str) -> int | None:
+    """Bytes of a line of /proc/self/status, which Linux has."""
+    try:
+        found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/self/status").read_text(), flags=re.M)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None

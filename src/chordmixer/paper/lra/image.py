@@ -1,0 +1,216 @@
+"""Image: which of ten things is in a grey picture of 32 x 32 pixels, read row by row as one real channel.
+
+The pictures are CIFAR-10's (Krizhevsky, 2009). As in the Long Range Arena they are made grey by TensorFlow's
+`rgb_to_grayscale`, are not augmented, and 5,000 of the 50,000 training pictures are for validation: there the last
+tenth, here drawn by the seed. Copies of CIFAR-10 in JPEG are slightly lossy; a score from them should say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy import ndarray
+
+from chordmixer.config import check_numbers
+from chordmixer.data.entries import Account
+from chordmixer.data.texts import class_files
+from chordmixer.paper.lra import Part, in_chunks
+from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.tasks.targets import Classification
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SIDE = 32
+BATCHES = {"training": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
+RECORD = 1 + 3 * SIDE**2
+"""Bytes of a picture in the official binary files: the class, then red, green, blue, each row by row."""
+COLUMNS = ("jpeg", "png", "image", "img")
+"""Of a Parquet file, which may hold the pictures: as bytes, or as the struct of bytes and path of Hugging Face."""
+CURE = "unpack cifar-10-binary.tar.gz of cs.toronto.edu/~kriz/cifar.html and give its folder as data.source"
+CHUNK = 1024
+"""Pictures decoded at a time."""
+
+Row = tuple[bytes | Path, int, str]
+"""A picture in JPEG or PNG, or where it lies; its class; and what to call it in an error."""
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """Where the pictures are, and which are for validation."""
+
+    source: str | None = field(default=None, compare=False)
+    """The folder of the official binary files; a folder with train/CLASS and test/CLASS of PNG or JPEG files; or a
+    Parquet file with the columns jpeg (or png, image, img), label and split. Told by what is there."""
+    validation: int = 5_000
+    """Pictures held out of the official training set."""
+    seed: int = 0
+    """Another seed, other validation pictures."""
+    cache: str | None = field(default=None, compare=False)
+    """The folder that the grey pictures are kept in; None: the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        if self.validation < 1:
+            raise ValueError(f"validation={self.validation} is not a number of pictures: give 1 or more")
+        check_numbers(self)
+
+
+class Image:
+    """The task: one real channel from 0 to 1 in, one of ten classes out."""
+
+    Config = ImageConfig
+    embedding = "real"
+    inputs = 1
+    max_length = SIDE**2
+    target = Classification.of_counts(CLASSES, [1] * len(CLASSES))
+    complement = None
+    keeps_validation = False
+
+    def __init__(self, config: ImageConfig) -> None:
+        self.config = config
+
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """Of the official parts, grey."""
+        return read_once(layout(self.config.source), self.config.cache, "image", CLASSES, CURE)
+
+    def records(self, split: str) -> ChosenRecords:
+        own = self.config
+        return chosen(self.folders, split, own.validation, own.seed, real=True, longest=self.max_length)
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
+def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:
+    """Luma of ITU-R BT.601 with TensorFlow's weights 0.2989, 0.5870, 0.1140, and its way back to bytes.
+
+    That way is to multiply what lies from 0 to 1 by 255.5 and to drop the fraction; here in whole numbers.
+
+    >>> grey(np.array([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255], [7, 7, 7]], dtype=np.uint8)).tolist()
+    [255, 76, 149, 29, 7]
+    """
+    red, green, blue = np.moveaxis(pictures, -1, 0).astype(np.uint32)
+    luma: ndarray = (2989 * red + 5870 * green + 1140 * blue) * 511 // (510 * 10_000)
+    return luma.astype(np.uint8)
+
+
+def layout(source: str | None) -> ReleaseLayout:
+    """How the pictures lie there, told by what is found."""
+    if source is None:
+        raise ValueError(f"no pictures are named: Image is grey CIFAR-10; {CURE}")
+    path = Path(source).expanduser()
+    if path.is_file():
+        return ReleaseLayout(path, [path], partial(read_parquet, path))
+    for folder in (path, path / "cifar-10-batches-bin"):
+        if any((folder / name).is_file() for names in BATCHES.values() for name in names):
+            return _binary(folder)
+    if (path / "train").is_dir() or (path / "test").is_dir():
+        return _folders(path)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: Image is grey CIFAR-10; {CURE}")
+    what = "Python's pickles, which are never loaded" if (path / "data_batch_1").is_file() else "none of its layouts"
+    raise ValueError(f"{path} holds {what}: CIFAR-10 has data_batch_1.bin, or train/CLASS and test/CLASS; {CURE}")
+
+
+# --- The official binary files ---
+
+
+def _binary(folder: Path) -> ReleaseLayout:
+    files = {part: [folder / name for name in names] for part, names in BATCHES.items()}
+    for path in (path for paths in files.values() for path in paths):
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: five files are for training and one for the test; {CURE}")
+    return ReleaseLayout(folder, [*files["training"], *files["test"]], lambda part: map(read_binary, files[part]))
+
+
+def read_binary(path: Path) -> Part:
+    """The pictures of one binary file."""
+    data = np.frombuffer(load(path), dtype=np.uint8)
+    if len(data) % RECORD or not len(data):
+        raise ValueError(f"{path} has {len(data):,} bytes, not {RECORD:,} a picture: it is cut; {CURE}")
+    rows = data.reshape(-1, RECORD)
+    targets = rows[:, 0].astype(np.int64)
+    if targets.max() >= len(CLASSES):
+        where = int(targets.argmax())
+        raise ValueError(
+            f"{path}, picture {where + 1}: class {targets[where]} is above 9, it is not CIFAR-10; {CURE}"
+        )
+    values = grey(np.moveaxis(rows[:, 1:].reshape(-1, 3, SIDE, SIDE), 1, -1))
+    return values, np.full(len(rows), SIDE**2), targets
+
+
+# --- Pictures as JPEG or PNG ---
+
+
+def _folders(folder: Path) -> ReleaseLayout:
+    files: list[Path] = []
+    rows: dict[str, list[Row]] = {}
+    for part, own in {"training": folder / "train", "test": folder / "test"}.items():
+        if not own.is_dir():
+            raise ValueError(f"{own} is missing: pictures lie in train/CLASS and test/CLASS; {CURE}")
+        found = [path for path, _ in class_files(own, Account())]
+        files += found
+        rows[part] = [(path, class_of(path.parent.name, CLASSES, str(path)), str(path)) for path in found]
+    return ReleaseLayout(folder, files, lambda part: _decoded(rows[part]))
+
+
+def read_parquet(path: Path, part: str) -> Iterator[Part]:
+    """The pictures of one official part of a Parquet file."""
+    rows: list[Row] = []
+    for number, (data, label, split) in enumerate(_table(path), start=1):
+        place = f"{path}, row {number}"
+        if part_of(split, place) == part:
+            rows.append((data, class_of(label, CLASSES, place), place))
+    return _decoded(rows)
+
+
+def _table(path: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """Picture, class and split of each row."""
+    from pyarrow import ArrowException, compute, parquet, types
+
+    try:
+        names = parquet.read_schema(path).names
+        own = [name for name in COLUMNS if name in names][:1] + [n for n in ("label", "split") if n in names]
+        table = parquet.read_table(path, columns=own, page_checksum_verification=True)
+        table.validate(full=True)
+        if own and types.is_struct(table[0].type):
+            table = table.set_column(0, own[0], compute.struct_field(table[0], "bytes"))
+        columns = [column.to_pylist() for column in table.columns]
+    except (ArrowException, OSError, ValueError, OverflowError, MemoryError, TypeError, LookupError) as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise ValueError(f"{path} cannot be read as Parquet ({reason}): use another copy, or {CURE}") from None
+    if len(columns) < 3:
+        wanted = f"label, split and one of {', '.join(COLUMNS)}"
+        raise ValueError(f"{path} has the columns {', '.join(names)[:160]}: {wanted} are needed; rename them")
+    return zip(*columns, strict=True)
+
+
+def _decoded(rows: Sequence[Row]) -> Iterator[Part]:
+    def make(indices: ndarray) -> Part:
+        pictures = np.stack([_pixels(rows[i][0], rows[i][2]) for i in indices])
+        return grey(pictures), np.full(len(indices), SIDE**2), np.array([rows[i][1] for i in indices])
+
+    return in_chunks(make, len(rows), CHUNK)
+
+
+def _pixels(data: bytes | Path, place: str) -> UInt8[ndarray, "32 32 3"]:
+    import PIL.Image
+
+    if isinstance(data, Path):
+        data = load(data)
+    try:
+        with PIL.Image.open(BytesIO(data), formats=("JPEG", "PNG")) as picture:
+            size = picture.size
+            pixels = np.asarray(picture.convert("RGB")) if size == (SIDE, SIDE) else None
+    except (OSError, SyntaxError, ValueError, TypeError, PIL.Image.DecompressionBombError) as error:
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise ValueError(f"{place} is not a whole JPEG or PNG ({reason}): use another copy, or {CURE}") from None
+    if pixels is None:
+        raise ValueError(f"{place} has {size[0]} x {size[1]} pixels, not 32 x 32: CIFAR-10's have; {CURE}")
+    return pixels

@@ -1,0 +1,222 @@
+"""Retrieval: is one paper linked to another by citation? (Long Range Arena, from the ACL Anthology Network)
+
+Documents are read as bytes, as they stand in the files, and cut at 4,000. That is what the Arena does: the texts of
+its release are Python literals, b'...' with a line break as two letters, and are read with all that. A record is two
+documents and has one answer; its length is that of both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chordmixer.config import check_numbers
+from chordmixer.data.records import Record
+from chordmixer.data.splits import PARTS
+from chordmixer.packed import Packed
+from chordmixer.paper.lra import RELEASE, BytesRecords, Part, made_once
+from chordmixer.paper.lra.citations import Pair, read_citations
+from chordmixer.tasks.targets import Classification
+
+FILES = {
+    "training": "new_aan_pairs.train.tsv",
+    "validation": "new_aan_pairs.eval.tsv",
+    "test": "new_aan_pairs.test.tsv",
+}
+PAPERS, CITATIONS = "arxiv_papers.parquet", "arxiv_citations.parquet"
+LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
+FORMAT = 1
+"""Of the made data: another rule of reading or drawing is another number."""
+CHUNK = 1024
+"""Pairs that are written at a time."""
+
+
+@dataclass(frozen=True)
+class RetrievalConfig:
+    """The Arena's numbers."""
+
+    source: str | None = field(default=None, compare=False)
+    """A folder with the release's three files, new_aan_pairs.train.tsv and so on, or with arxiv_papers.parquet (id,
+    text) and arxiv_citations.parquet (citing, cited)."""
+    max_length: int = 4000
+    """Bytes of a document; what follows them is cut off."""
+    training: int = 0
+    """Training pairs, the first so many; 0: all."""
+    validation: int = 0
+    """Validation pairs; 0: all."""
+    test: int = 0
+    """Test pairs; 0: all."""
+    seed: int = 0
+    """Of the split and the false pairs of the citations; the release has its own."""
+    cache: str | None = field(default=None, compare=False)
+    """The folder that what was read is kept in; None: the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f"max_length={self.max_length} leaves nothing of a document: give 1 or more")
+        for name in PARTS:
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not a number of pairs: give 1 or more, or 0 for all"
+                )
+        check_numbers(self)
+
+
+class Retrieval:
+    """The task: two sequences of bytes in, `apart` or `linked` out; as in the Arena, accuracy comes first."""
+
+    Config = RetrievalConfig
+    embedding = "tokens"
+    inputs = 256
+    sequences = 2
+    target = Classification.of_counts(["apart", "linked"], [1, 1])
+    target.headline = "accuracy"
+    complement = None
+    keeps_validation = False
+
+    def __init__(self, config: RetrievalConfig) -> None:
+        self.config = config
+        self.max_length = config.max_length
+
+    def records(self, split: str) -> PairRecords:
+        config, count = self.config, getattr(self.config, split)
+        paths = _found(config.source)
+        facts: list[Any] = [FORMAT, config.max_length, split, count]
+        if FILES[split] in paths:
+            used = [paths[FILES[split]]]
+            pairs = partial(read_tsv, used[0], config.max_length)
+        else:
+            used, papers, citations = [*paths.values()], paths[PAPERS], paths[CITATIONS]
+            pairs = partial(read_citations, papers, citations, split, config.max_length, config.seed)
+            facts.append(config.seed)
+        facts += [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in used]
+        place = f"{config.source}, {split}"
+        folder = made_once(config.cache, "retrieval", facts, lambda: stored(_first(pairs(), count, place)))
+        return PairRecords(folder, split)
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
+class PairRecords:
+    """Pairs of documents, which are kept once however many pairs they are in."""
+
+    def __init__(self, folder: Path, split: str) -> None:
+        """Of a folder that `made_once` gave, with the parts of `stored`."""
+        self.folder, self.split = folder, split
+        self.texts = BytesRecords(folder, split, real=False)
+        self.pairs, self.targets = self.texts.targets[:, :2].numpy(), self.texts.targets[:, 2]
+        lengths = np.array(self.texts.lengths)[self.pairs]
+        self.lengths: list[int] = lengths.sum(axis=1).tolist()
+        self.longer: list[int] = lengths.max(axis=1).tolist()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> Record:
+        """Both documents end to end."""
+        return Record(self.batch([index], torch.device("cpu"))[0].values, self.targets[index])
+
+    def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
+        """Two sequences a record, its first document and its second; one target."""
+        numbers, offsets = self.pairs[list(indices)].ravel(), self.texts.offsets
+        values = np.concatenate([self.texts.values[offsets[i] : offsets[i + 1]] for i in numbers])
+        targets = self.targets[torch.tensor(indices)].to(device, non_blocking=True)
+        lengths = [self.texts.lengths[i] for i in numbers]
+        return Packed.from_lengths(torch.from_numpy(values).to(device), lengths), targets
+
+    def name(self, index: int) -> str:
+        return f"{self.split}-{index}"
+
+    def __reduce__(self) -> tuple[type[PairRecords], tuple[Path, str]]:
+        return PairRecords, (self.folder, self.split)
+
+
+def stored(pairs: Iterator[Pair]) -> Iterator[Part]:
+    """Documents that were not there before, and rows of two documents' numbers and a class.
+
+    >>> [(values, lengths, rows)] = stored(iter([(b"abc", b"de", 1), (b"abc", b"f", 0)]))
+    >>> bytes(values), lengths.tolist(), rows.tolist()
+    (b'abcdef', [3, 2, 1], [[0, 1, 1], [0, 2, 0]])
+    """
+    known: dict[bytes, int] = {}
+    while chunk := list(islice(pairs, CHUNK)):
+        new, rows = [], []
+        for *texts, label in chunk:
+            for text in texts:
+                digest = blake2b(text, digest_size=16).digest()
+                if digest not in known:
+                    known[digest] = len(known)
+                    new.append(text)
+                rows.append(known[digest])
+            rows.append(label)
+        lengths = np.array([len(text) for text in new], dtype=np.int64)
+        yield np.frombuffer(b"".join(new), dtype=np.uint8), lengths, np.array(rows).reshape(-1, 3)
+
+
+def _found(source: str | None) -> dict[str, Path]:
+    """The files of the layout that a folder has, all of them there."""
+    how = (
+        f"it is read from {', '.join(FILES.values())} of {RELEASE}, in its folder tsv_data, or from {PAPERS} and "
+        f"{CITATIONS}; set data.source=FOLDER"
+    )
+    if source is None:
+        raise ValueError(f"retrieval has no data.source: {how}")
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: {how}")
+    for layout in (tuple(FILES.values()), (PAPERS, CITATIONS)):
+        missing = [name for name in layout if not (folder / name).is_file()]
+        if not missing:
+            return {name: folder / name for name in layout}
+        if len(missing) < len(layout):
+            raise ValueError(f"{folder / missing[0]} is missing, and files that belong to it are there: {how}")
+    raise ValueError(f"{folder} holds no data for retrieval: {how}")
+
+
+def _first(pairs: Iterator[Pair], count: int, what: str) -> Iterator[Pair]:
+    """So many of them, or all; fewer are an error."""
+    given = 0
+    for pair in islice(pairs, count or None):
+        given += 1
+        yield pair
+    if given < max(count, 1):
+        raise ValueError(
+            f"{what}: {given:,} of {max(count, 1):,} pairs are there; ask for fewer, or use another copy"
+        )
+
+
+# --- The release ---
+
+
+def read_tsv(path: Path, max_length: int) -> Iterator[Pair]:
+    """The pairs of a file of the release, one a line: label, two ids, two texts."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.rstrip(b"\r\n").split(b"\t")
+            if fields == [b""]:
+                continue
+            if len(fields) != 5 or not all(fields[3:]) or _is_cut(line):
+                raise ValueError(
+                    f"{path}, line {number}: a label, two ids and two texts must stand there, with tabs between; the "
+                    f"file is cut or damaged, unpack {RELEASE} again"
+                )
+            if fields[0] not in LABELS:
+                shown = fields[0][:20].decode(errors="replace")
+                raise ValueError(f"{path}, line {number}: label {shown!r} is not 0 or 1; use another copy")
+            yield fields[3][:max_length], fields[4][:max_length], LABELS[fields[0]]
+
+
+def _is_cut(line: bytes) -> bool:
+    """Whether a file ends within its last text: b'...' does not close."""
+    text = line.rpartition(b"\t")[2]
+    return not line.endswith(b"\n") and text[:2] in (b"b'", b'b"') and (len(text) < 3 or text[-1] != text[1])

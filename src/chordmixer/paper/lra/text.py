@@ -1,0 +1,144 @@
+"""Text: is a film review for or against, read byte by byte? (IMDb: Maas et al., 2011)
+
+As in the Long Range Arena a token is a byte and a review is cut at 4,000 of them: of the 50,000 reviews 1,510 are
+longer, and lose their ends. The Arena pads to that length and validates on the test set; here reviews are packed as
+long as they are, and validation reviews are drawn from the training set by the seed. The test set is the official
+one; 123 of its reviews stand word for word among those for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chordmixer.config import check_numbers
+from chordmixer.data.columns import Columns
+from chordmixer.data.entries import Account
+from chordmixer.data.tables import table_rows
+from chordmixer.data.texts import class_files
+from chordmixer.paper.lra import Part
+from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.tasks.targets import Classification
+
+LABELS = ("neg", "pos")
+FOLDERS = {"training": "train", "test": "test"}
+CURE = "unpack aclImdb_v1.tar.gz of ai.stanford.edu/~amaas/data/sentiment and give its folder aclImdb as data.source"
+
+Review = tuple[bytes, int, str]
+"""Its text, its class, and what to call it in an error."""
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """Where the reviews are, where they are cut, and which are for validation."""
+
+    source: str | None = field(default=None, compare=False)
+    """The folder aclImdb, with train/pos, train/neg, test/pos and test/neg; or a Parquet, CSV or JSONL file with the
+    columns text, label (neg, pos, or 0, 1) and split (train, test)."""
+    length: int = 4_000
+    """Bytes after which a review is cut."""
+    validation: int = 2_500
+    """Reviews held out of the official training set."""
+    seed: int = 0
+    """Another seed, other validation reviews."""
+    cache: str | None = field(default=None, compare=False)
+    """The folder that the bytes are kept in; None: the user's cache folder."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"length={self.length} is not a number of bytes: give 1 or more")
+        if self.validation < 1:
+            raise ValueError(f"validation={self.validation} is not a number of reviews: give 1 or more")
+        check_numbers(self)
+
+
+class Text:
+    """The task: bytes in, `neg` or `pos` out; as in the Arena, accuracy comes first.
+
+    `records(split).cut` counts the reviews that were cut.
+    """
+
+    Config = TextConfig
+    embedding = "tokens"
+    inputs = 256
+    target = Classification.of_counts(LABELS, [1, 1])
+    target.headline = "accuracy"
+    complement = None
+    keeps_validation = False
+
+    def __init__(self, config: TextConfig) -> None:
+        self.config = config
+        self.max_length = config.length
+
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """Of the official parts, uncut."""
+        return read_once(layout(self.config.source), self.config.cache, "text", LABELS, CURE)
+
+    def records(self, split: str) -> ChosenRecords:
+        own = self.config
+        return chosen(self.folders, split, own.validation, own.seed, real=False, longest=own.length)
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
+def layout(source: str | None) -> ReleaseLayout:
+    """How the reviews lie there, told by what is found."""
+    if source is None:
+        raise ValueError(f"no reviews are named: Text is the IMDb review set; {CURE}")
+    path = Path(source).expanduser()
+    if path.is_file():
+        return ReleaseLayout(path, [path], lambda part: _joined(read_table(path, part)))
+    if not path.is_dir():
+        raise ValueError(f"{path} does not exist: Text is the IMDb review set; {CURE}")
+    return _folders(path / "aclImdb" if (path / "aclImdb").is_dir() else path)
+
+
+def _folders(folder: Path) -> ReleaseLayout:
+    """The official layout; `unsup`, which has no classes, and the lists of words beside are left alone."""
+    files: dict[str, list[tuple[Path, int]]] = {}
+    for part, name in FOLDERS.items():
+        files[part] = []
+        for label in LABELS:
+            own = folder / name / label
+            if not own.is_dir():
+                raise ValueError(f"{own} is missing: reviews lie in train and test, in pos and neg of each; {CURE}")
+            files[part] += [(path, LABELS.index(label)) for path, _ in class_files(own, Account())]
+    return ReleaseLayout(folder, [path for own in files.values() for path, _ in own], partial(_read, files))
+
+
+def _read(files: dict[str, list[tuple[Path, int]]], part: str) -> Iterator[Part]:
+    return _joined((load(path), label, str(path)) for path, label in files[part])
+
+
+def read_table(path: Path, part: str) -> Iterator[Review]:
+    """The reviews of one official part of a table."""
+    for number, row in table_rows(path, Columns(id="-", target="-", group="-", weight="-")):
+        place, text = f"{path}, row {number}", row["sequence"]
+        for column in ("label", "split"):
+            if column not in row:
+                raise ValueError(f"{path} has no column {column}: text, label and split are needed; add it")
+        if not isinstance(text, str | bytes):
+            raise ValueError(f"{place}: the text is a list of numbers: a review is needed; choose another file")
+        if part_of(row["split"], place) == part:
+            yield text if isinstance(text, bytes) else text.encode(), class_of(row["label"], LABELS, place), place
+
+
+def _joined(reviews: Iterator[Review]) -> Iterator[Part]:
+    texts, targets = [], []
+    for text, label, place in reviews:
+        if not text:
+            raise ValueError(f"{place} is empty: a review has a byte or more; use another copy")
+        texts.append(text)
+        targets.append(label)
+    yield (
+        np.frombuffer(b"".join(texts), dtype=np.uint8),
+        np.array([len(text) for text in texts]),
+        np.array(targets, dtype=np.int64),
+    )

@@ -1,0 +1,270 @@
+"""Trained runs beside the paper and plain baselines: scores, by length, settings, in Markdown and as numbers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from chordmixer.config import to_dict
+from chordmixer.models import ChordMixerConfig
+from chordmixer.paper.reproduction import published_settings
+from chordmixer.paper.reproduction.entries import RunEntry
+from chordmixer.paper.reproduction.learning_rates import Losses
+from chordmixer.paper.reproduction.page import PageContent, table
+from chordmixer.paper.reproduction.reasons import why_below
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.training import Evaluation
+from chordmixer.training.intervals import Difference, Score
+from chordmixer.views import lengths, metrics, verdict
+from chordmixer.views.plan import duration
+from chordmixer.views.runs import Scored
+
+
+def compare(
+    name: str,
+    entry: RunEntry,
+    trained: Sequence[TrainedRun],
+    seen: Seen,
+    warnings: list[str],
+    given: bool,
+    losses: Losses | None = None,
+    differences: Mapping[str, Difference] | None = None,
+) -> PageContent:
+    """The page's content; `given` says whether the user gave data, or a rule made them.
+
+    `losses` are those that the rates of the runs were chosen by, where there was a choice; `differences` are those of
+    each model to the best baseline.
+    """
+    runs, plain = evaluations(entry, trained), trained[0].baselines
+    models = lengths.grouped(runs[: len(trained)])
+    body = [
+        *_scores(entry, trained, models, plain, rate=bool(losses)),
+        "",
+        f"{_metric(entry)} Rows are in the order of their scores.",
+        "",
+        *([below, ""] if (below := why_below(entry, trained, models, seen, given)) else []),
+        *(_losses(losses) if losses else []),
+        *([_plain(plain, entry.metric, differences or {}), ""] if plain else []),
+        f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
+        "",
+        *_by_length(runs),
+        "",
+        *_settings(entry, trained),
+    ]
+    return PageContent(
+        name=name,
+        entry=entry,
+        body=body,
+        numbers={
+            "data": asdict(seen),
+            "interval": lengths.spread(runs),
+            "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
+            "less_the_best_baseline": {model: asdict(own) for model, own in (differences or {}).items()},
+            "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in plain],
+            "validation_loss_by_rate": {
+                model: {f"{rate:g}": loss for rate, loss in own.items()} for model, own in (losses or {}).items()
+            },
+            "runs": _runs(trained),
+        },
+        warnings=warnings,
+        differences=[*entry.differences, *([] if given else entry.if_by_rule), *_seeds(entry, trained)],
+        pictures={"": _picture(runs, entry.title)},
+    )
+
+
+def evaluations(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[Evaluation]:
+    """With the paper's metric first, and behind the runs the best plain baseline by it, where any was scored."""
+    runs = [replace(run.evaluation, headline=entry.metric) for run in trained]
+    if best := verdict.best_baseline(trained[0].baselines, entry.metric):
+        runs.append(replace(best.evaluation, encoder=f"baseline: {best.name}", headline=entry.metric))
+    return runs
+
+
+# --- Markdown ---
+
+
+def _scores(
+    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], plain: Sequence[Scored], rate: bool
+) -> list[str]:
+    known = any(model.encoder in entry.paper for model in models)
+    header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
+    header += [*(["rate"] if rate else []), "runs", "steps a run", "time a run"]
+    rows = list[tuple[float, list[str]]]()
+    for model in models:
+        own = [run for run in trained if run.evaluation.encoder == model.encoder]
+        score, paper = model.scores[entry.metric], entry.paper.get(model.encoder)
+        beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
+        numbers = [f"{own[0].experiment.training.rate:g}"] if rate else []
+        numbers += [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
+        rows.append((score.value, [model.encoder, cell(score, 2), *(beside if known else []), *numbers]))
+    blank = [""] * (len(header) - 2)
+    for baseline in plain:
+        score = baseline.evaluation.scores[entry.metric]
+        rows.append((score.value, [f"baseline: {baseline.name}", cell(score, 2), *blank]))
+    guessing = models[0].guessing[entry.metric]
+    rows.append((guessing, ["one answer for all", f"{100 * guessing:.2f}", *blank]))
+    return table(header, [row for _, row in sorted(rows, key=lambda own: _rank(own[0], entry.metric))])
+
+
+def _rank(score: float, metric: str) -> float:
+    """What rows are sorted by, the best first and undefined scores last."""
+    if score != score:
+        return float("inf")
+    return score if metric in metrics.LESS_IS_BETTER else -score
+
+
+def _metric(entry: RunEntry) -> str:
+    """What the numbers are."""
+    meaning = metrics.MEANINGS[entry.metric].rstrip(".")
+    right = f" {entry.right}" if entry.right else ""
+    return f"{metrics.title(entry.metric)}: {meaning}; here in per cent.{right}"
+
+
+def _losses(losses: Losses) -> list[str]:
+    """A row a model, a column a rate, and an empty line."""
+    tried = sorted({rate for own in losses.values() for rate in own})
+    rows = [[model, *(f"{own[rate]:.4g}" for rate in tried)] for model, own in losses.items()]
+    return [*table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows), ""]
+
+
+def _plain(plain: Sequence[Scored], metric: str, differences: Mapping[str, Difference]) -> str:
+    """Whether the best of them wins, and what each is."""
+    what = "; ".join(f"{own.name}: {own.sentence}" for own in plain)
+    best = verdict.best_baseline(plain, metric)
+    wins = [against(replace(best.evaluation, encoder=best.name), metric, differences)] if best else []
+    how = "Plain baselines are fitted on the training records, as strongly as the validation records want it."
+    return " ".join([*wins, how, f"{what[0].upper()}{what[1:]}."])
+
+
+def against(best: Evaluation, metric: str, differences: Mapping[str, Difference]) -> str:
+    """How each model stands to the best baseline, on the same records."""
+    found = dict[str, list[str]]()
+    for model, difference in differences.items():
+        found.setdefault(verdict.compared(difference, "{}"), []).append(model)
+    said = [f"{stands.format(_listed(names))}." for stands, names in found.items()]
+    return " ".join([f"The best baseline, {best.encoder}, reaches {100 * best.scores[metric].value:.2f} %.", *said])
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["luna"]), _listed(["luna", "cnn"]), _listed(["luna", "cnn", "tcn"])
+    ('luna', 'luna and cnn', 'luna, cnn and tcn')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _data(seen: Seen) -> str:
+    counts = ", ".join(f"{count:,} {part}" for part, count in seen.records.items())
+    classes = f" in {len(seen.classes)} classes" if seen.classes else ""
+    return (
+        f"Data: {counts} records of {seen.shortest:,} to {seen.longest:,} tokens{classes}. The test records were "
+        "scored once a run, with the weights that the validation records chose."
+    )
+
+
+def _by_length(runs: list[Evaluation]) -> list[str]:
+    """A row a length bin; of many models a row each, whose intervals would be too many to read."""
+    metric = runs[0].headline
+    models = sorted(lengths.grouped(runs), key=lambda own: _rank(own.scores[metric].value, metric))
+    bins = [(str(row.percentile), f"{row.shortest:,} to {row.longest:,}") for row in runs[0].by_length]
+    if len(models) > lengths.WIDE:
+        rows = [[model.encoder, *(_value(row.scores[metric]) for row in model.by_length)] for model in models]
+        header = ["% by length percentile", *(f"{percentile}: {own}" for percentile, own in bins)]
+        return [*table(header, rows), "", "The intervals of these stand in the JSON file beside this page."]
+    rows = [
+        [*own, f"{row.records:,}", *(cell(model.by_length[i].scores[metric], 1) for model in models)]
+        for i, (own, row) in enumerate(zip(bins, runs[0].by_length, strict=True))
+    ]
+    return table(["length percentile", "lengths", "records", *(f"{model.encoder}, %" for model in models)], rows)
+
+
+def _value(score: Score) -> str:
+    return "-" if score.value != score.value else f"{100 * score.value:.1f}"
+
+
+def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
+    """Of ChordMixer, or else the first model, beside the paper's and its code's; then the sizes of the rivals."""
+    experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
+    rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
+    way = "in the same way" + (
+        ", each at its rate" if len({run.experiment.training.rate for run in trained}) > 1 else ""
+    )
+    sizes = [
+        f"{name}: " + ", ".join(f"{key} {value}" for key, value in to_dict(own).items() if key != "max_length")
+        for name, own in rivals.items()
+        if not isinstance(own, ChordMixerConfig)
+    ]
+    return [
+        *table(
+            ["setting", f"here, {experiment.model.encoder}", "the paper", "its released code"],
+            published_settings.rows(experiment, entry.hyper, entry.released),
+        ),
+        *(
+            [
+                "",
+                f"The others train {way}, padded versions with smaller batches. Their sizes: "
+                + "; ".join(sizes)
+                + ".",
+            ]
+            if sizes
+            else []
+        ),
+    ]
+
+
+def _seeds(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
+    own = len({run.experiment.training.seed for run in trained})
+    if not entry.seeds or own == entry.seeds:
+        return []
+    return [f"The paper's is a mean of {entry.seeds} runs with other seeds; this is {own} a model."]
+
+
+def cell(score: Score, digits: int) -> str:
+    """In per cent.
+
+    >>> cell(Score(0.98765, 0.98, 1.0), 1), cell(Score(0.5), 1), cell(Score(float("nan")), 1)
+    ('98.8 (98.0-100.0)', '50.0', '-')
+    """
+    if score.value != score.value:
+        return "-"
+    ends = [] if score.low is None or score.high is None else [score.low, score.high]
+    spread = "-".join(f"{100 * end:.{digits}f}" for end in ends)
+    return f"{100 * score.value:.{digits}f}{f' ({spread})' if spread else ''}"
+
+
+def _time(runs: Sequence[TrainedRun]) -> str:
+    taken = duration(mean(run.seconds for run in runs))
+    return f"over {taken}" if any(run.killed for run in runs) else taken
+
+
+# --- For programs, and the picture ---
+
+
+def _numbers(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: asdict(score) for name, score in evaluation.scores.items()}
+
+
+def _runs(trained: Sequence[TrainedRun]) -> list[dict[str, Any]]:
+    return [
+        {
+            "seed": run.experiment.training.seed,
+            "seconds": round(run.seconds, 1),
+            "some_seconds_unknown": run.killed,
+            "steps": run.steps,
+            "settings": {
+                "model": to_dict(run.experiment.model),
+                "training": to_dict(run.experiment.training),
+            },
+            **asdict(run.evaluation),
+        }
+        for run in trained
+    ]
+
+
+def _picture(runs: list[Evaluation], title: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return lengths.plot(runs, Path(folder) / "lengths.png", title).read_bytes()

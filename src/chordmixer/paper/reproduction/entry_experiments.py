@@ -1,0 +1,193 @@
+"""From an entry to experiments: its recipe on the given data, changed, made shorter, one a model and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chordmixer.config import override, to_dict
+from chordmixer.models.encoders import ENCODERS
+from chordmixer.paper.reproduction import published_settings
+from chordmixer.paper.reproduction.entries import RunEntry
+from chordmixer.recipes import load
+from chordmixer.terminal import tell
+from chordmixer.training import Experiment
+from chordmixer.training.starting import start_from
+
+
+def build(
+    entry: RunEntry,
+    paths: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = tell,
+    like: str = "ours",
+    start: Path | None = None,
+    unverified: bool = False,
+) -> Experiment:
+    """The recipe's experiment on these data, with changes in `data`, `model` and `training`.
+
+    `like` takes the settings of the paper or of its released code in place of the recipe's, and `start` the network
+    and the first weights of a trained run.
+
+    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
+    >>> build(ENTRIES["adding-16k"]).model.network.max_length
+    242400
+    """
+    changed, hyper = dict(changes or {}), _hyper(entry, like)
+    data = override(load(entry.config)(), entry.settings, "data")
+    if paths:
+        assert entry.data.setting is not None, "checked before"
+        data = override(data, {entry.data.setting: list(paths) if entry.data.several else paths[0]}, "data")
+    data = override(data, changed.pop("data", {}), "data")
+    reads = [say] if entry.data.setting == "files" else []  # such a recipe looks into files, and says what it saw
+    experiment: Experiment = load(entry.recipe)(data, *reads)
+    experiment = override(experiment, {"training": entry.training})
+    experiment = published_settings.like(experiment, hyper) if hyper else experiment
+    return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)
+
+
+def _hyper(entry: RunEntry, like: str) -> published_settings.Hyper | None:
+    """The settings of the paper or of its released code; None: ours."""
+    if like not in published_settings.WHOSE:
+        raise ValueError(f"--like {like} is not known: choose from {', '.join(published_settings.WHOSE)}")
+    hyper = {"ours": None, "paper": entry.hyper, "released": entry.released}[like]
+    if hyper is None and like != "ours":
+        said = "paper says nothing of" if like == "paper" else "released code has no settings for"
+        raise ValueError(f"--like {like}: the {said} {entry.title}; leave it out")
+    return hyper
+
+
+def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
+    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them.
+
+    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
+    >>> short = scaled(build(ENTRIES["adding-200"]), 0.01, by_rule=True)
+    >>> short.training.epochs, short.data.training
+    (1, 6500)
+    """
+    if not 0 < share < float("inf"):
+        raise ValueError(f"--scale {share:g} is not a share of a run: give a number above 0, such as 0.1")
+    if share == 1:
+        return experiment
+    wanted = experiment.training.epochs * share
+    training = replace(experiment.training, epochs=max(1, round(wanted)))
+    data = experiment.data
+    if wanted < 1 and by_rule:
+        data = replace(data, training=max(1, round(records_of(data, "training") * wanted)))
+    return replace(experiment, data=data, training=training)
+
+
+def records_of(data: Any, part: str) -> int:
+    """Of data that are made by rule; a config may say 0 for the paper's number, and then knows it."""
+    return int(getattr(data, part) or data.sizes[part])
+
+
+def with_encoder(experiment: Experiment, name: str) -> Experiment:
+    """The same with another encoder in place of its own, in that one's default sizes."""
+    return replace(experiment, model=experiment.model.with_encoder(name))
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    """Other first weights, order of the data and dropout; the data and their split stay."""
+    return replace(experiment, training=replace(experiment.training, seed=seed))
+
+
+def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: str = "") -> dict[str, Experiment]:
+    """One a model, version and seed, by the name of its folder; seeds count up from the experiment's own.
+
+    Of an entry with `versions`, an encoder's name stands for all that the paper has of it.
+
+    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
+    >>> [*each(build(ENTRIES["adding-200"]), ["chordmixer", "pointwise"], 2)]
+    ['chordmixer-seed0', 'chordmixer-seed1', 'pointwise-seed0', 'pointwise-seed1']
+    """
+    if seeds < 1:
+        raise ValueError(f"--seeds {seeds} is too few: a model needs one run; give 1 or more")
+    named = {name: own for model in models for name, own in _named(experiment, model, versions).items()}
+    if not models or len(set(models)) < len(models):
+        raise ValueError(f"--models {','.join(models)} names one twice or none: name each once")
+    numbers = range(experiment.training.seed, experiment.training.seed + seeds)
+    return {f"{name}-seed{n}": with_seed(own, n) for name, own in named.items() for n in numbers}
+
+
+def model_of(folder: str) -> str:
+    """What `each` and `tried` have named a run's folder after.
+
+    >>> model_of("cnn-average-seed0"), model_of("cnn-average-rate0.0003-seed1")
+    ('cnn-average', 'cnn-average')
+    """
+    return folder.rpartition("-seed")[0].partition("-rate")[0]
+
+
+def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experiment]:
+    """What a name in --models stands for: an encoder, or encoder-version."""
+    encoder, _, version = name.partition("-")
+    if encoder not in ENCODERS or (version and not versions):
+        raise ValueError(f"--models {name} is not known: choose from {', '.join(ENCODERS)}")
+    if experiment.training.start and encoder != experiment.model.encoder:
+        raise ValueError(
+            f"--models {name} cannot start from {experiment.training.start}, which is a {experiment.model.encoder}: "
+            "leave --from out, or name that model alone"
+        )
+    own = with_encoder(experiment, encoder)
+    found: dict[str, Experiment] = load(versions).experiments(own, version) if versions else {encoder: own}
+    return found
+
+
+def warnings(
+    entry: RunEntry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any],
+    classes: Sequence[str], like: str = "ours", minutes: float | None = None,
+) -> list[str]:  # fmt: skip
+    """What has to stand first on the page of a run that is not the paper's; `classes` are those of the data."""
+    said = []
+    if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
+        said.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
+    if share != 1:
+        was, now = full.training.epochs, run.training.epochs
+        what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
+        if run.data != full.data:
+            fewer, all_of_them = (records_of(own.data, "training") for own in (run, full))
+            what += f", over {fewer:,} of {all_of_them:,} training records"
+        said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
+    if minutes is not None:
+        said.append(
+            f"Each model trained for the steps that it makes in {minutes:g} min alone on this device, measured "
+            "before: the same time for all, and not the paper's number."
+        )
+    if like != "ours":
+        said.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
+    if run.training.start:
+        said.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
+    if changes:
+        said.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
+    return said
+
+
+def _past(experiment: Experiment) -> Iterator[str]:
+    """The run that an experiment starts from, the one that that started from, and so on, by how their data differ."""
+    task, data, start = experiment.task, to_dict(experiment.data), experiment.training.start
+    while start:
+        folder = Path(start)
+        if not (folder / "config.json").exists():
+            yield f"{folder.name}, which is no longer there"
+            return
+        earlier = Experiment.load(folder, unverified=True)  # for what is said alone
+        own = to_dict(earlier.data).items() if earlier.task == task else ()
+        apart = _flat({name: value for name, value in own if value != data.get(name) and name != "cache"})
+        epochs = earlier.training.epochs
+        passes = f"a run of {epochs} epoch{'' if epochs == 1 else 's'} of {earlier.task}"
+        yield f"{passes} with {', '.join(apart)}" if apart else passes
+        start = earlier.training.start
+
+
+def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:
+    """
+    >>> _flat({"training": {"epochs": 2}, "data": {"training": 64}})
+    ['training.epochs=2', 'data.training=64']
+    """
+    found = []
+    for name, value in changes.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}={value}"]
+    return found

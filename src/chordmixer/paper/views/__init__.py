@@ -1,0 +1,1 @@
+"""Pictures of the paper, and of its measurements."""

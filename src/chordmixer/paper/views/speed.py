@@ -1,0 +1,145 @@
+"""Time and memory of encoders: as a table, and as a picture of two panels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from chordmixer.paper.benching import cells
+from chordmixer.paper.benching.cases import Setting
+from chordmixer.paper.benching.results import OURS, Reach, Result, ours
+from chordmixer.views import drawing
+from chordmixer.views.axes import compact
+from chordmixer.views.drawing import COLOURS, MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+PHASES = ("training", "inference")
+WIDE = 120
+"""Columns of a terminal from which on all of a table's are shown."""
+FEW = 50.0
+"""Times the lowest value of an axis up to which it has numbers between powers of ten."""
+LINES = 3
+"""Fixed lengths from which on numbers are drawn against length."""
+
+
+def table(setting: Setting, results: Sequence[Result], width: int) -> Table:
+    """All encoders at a setting, with as many columns as there is room for."""
+    title = f"{setting.name}, longest {setting.longest:,} (in brackets: times ChordMixer's)"
+    grid = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    names = cells.header(setting.base_length)
+    shown = [i for i, name in enumerate(names) if width >= WIDE or name in cells.NARROW]
+    for i in shown:
+        grid.add_column(names[i].replace(", ", "\n"), justify="right" if i else "left", no_wrap=not i)
+    for result in results:
+        row = cells.row(result, ours(results, setting.name), setting.base_length)
+        grid.add_row(*(row[i] for i in shown))
+    return grid
+
+
+def reach_table(found: Sequence[Reach]) -> Table:
+    """The longest sequences."""
+    grid = Table(title="The longest sequence, found by doubling", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(cells.REACH):
+        grid.add_column(name, justify="right" if 1 < number < 5 else "left")
+    for own in found:
+        grid.add_row(*cells.reach(own))
+    return grid
+
+
+def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> Path:
+    """Time and memory side by side: against length where there are several fixed ones, else a bar a model."""
+
+    if not any(r.inference for r in results):
+        raise ValueError("no encoder was measured: a picture needs at least one; give a Result with its times")
+    fixed = [setting for setting in settings if setting.base_length is None]
+    lines = len(fixed) >= LINES
+    rows = [s for s in settings if s not in fixed or not lines]
+    models = len({r.encoder for r in results})
+    heights = [1.3 + 0.34 * models for _ in rows] + [4.5] * lines
+    figure, grid = drawing.pyplot().subplots(
+        len(heights), 2, figsize=(11, sum(heights)), height_ratios=heights, layout="constrained", squeeze=False
+    )
+    for axes, setting in zip(grid, rows, strict=False):
+        own = [r for r in results if r.setting == setting.name]
+        _bars(axes[0], own, [[r.time(p) for r in own] for p in PHASES], "milliseconds a sequence")
+        _bars(axes[1], own, [[cells.gigabytes(r.peak(p)) for r in own] for p in PHASES], "peak memory, GB")
+        axes[0].set_title(f"{setting.name}, longest {setting.longest:,}", loc="left", fontsize=11)
+    if lines:
+        _lines(grid[-1], fixed, results)
+    return drawing.save(figure, path, dpi=130)
+
+
+def _bars(axes: Axes, results: Sequence[Result], values: Sequence[Sequence[float | None]], title: str) -> None:
+    """Two bars a model, the least above; who did not get through says why."""
+    learnt, inferred = values
+    order = sorted(range(len(results)), key=lambda i: (learnt[i] is not None, -(learnt[i] or inferred[i] or inf)))
+    known = [v for own in values for v in own if v]
+    for shift, (phase, own) in enumerate(zip(PHASES, values, strict=True)):
+        places = [(place, own[i]) for place, i in enumerate(order) if own[i]]
+        axes.barh(
+            [place + 0.2 - 0.4 * shift for place, _ in places],
+            [value or 0.0 for _, value in places],
+            height=0.4,
+            color=COLOURS[shift],
+            hatch="//" * shift,
+            edgecolor="white",
+            label=phase,
+        )
+    for place, i in enumerate(order):
+        if results[i].failed and known:
+            most = max((own[i] or 0.0 for own in values), default=0.0) or min(known)
+            axes.text(most * 1.08, place, results[i].failed, va="center", fontsize=8, color="#555555")
+    axes.set_yticks(range(len(order)), [results[i].encoder for i in order])
+    axes.set_ylim(-0.7, len(order) - 0.3)
+    for label in axes.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() == OURS else "normal")
+    if known:
+        axes.set_xscale("log")
+        axes.set_xlim(min(known) / 1.5, max(known) * (4 if any(r.failed for r in results) else 1.5))
+        _plain_numbers(axes.xaxis)
+    axes.set_xlabel(title)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.legend(fontsize=8, loc="upper right")
+
+
+def _lines(panels: Any, settings: Sequence[Setting], results: Sequence[Result]) -> None:
+    """Training against length: nanoseconds a token, and memory."""
+    ordered = sorted(settings, key=lambda s: s.longest)
+    found = {(r.encoder, r.setting): r for r in results}
+    for number, name in enumerate(dict.fromkeys(r.encoder for r in results)):
+        again, colour = divmod(number, len(COLOURS))
+        own = [(s.longest, found.get((name, s.name))) for s in ordered]
+        times = [(n, 1e9 / r.training.tokens_per_second) for n, r in own if r and r.training]
+        memory = [(n, r.peak("training") / 1e9) for n, r in own if r and r.peak("training")]  # type: ignore[operator]
+        for axes, points in zip(panels, (times, memory), strict=True):
+            axes.plot(
+                *zip(*points, strict=True) if points else ([], []),
+                color=COLOURS[colour],
+                marker=MARKERS[again % len(MARKERS)],
+                label=name,
+            )
+    for axes, title in zip(panels, ("nanoseconds a token, training", "peak memory of training, GB"), strict=True):
+        axes.set(xscale="log", yscale="log", xlabel="length", ylabel=title)
+        _plain_numbers(axes.xaxis)
+        _plain_numbers(axes.yaxis)
+        axes.grid(alpha=0.3)
+    panels[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """In place of powers of ten, with some between them where there are few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < FEW * low else (1,)))
+    axis.set_major_formatter(lambda value, _: compact(value))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,42 @@
+"""Padded tokens in double precision, for comparing a rival with its formula written out, and noise in padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from chordmixer import Packed
+from chordmixer.models.encoders import layers
+from chordmixer.moving import Layout
+
+LENGTHS = (1, 2, 3, 7, 12)
+
+
+@pytest.fixture
+def rows() -> Callable[..., tuple[Tensor, Tensor, Sequence[int]]]:
+    """Values of (5, 12, width), with numbers in the padding too, their mask and lengths."""
+
+    def make(width: int) -> tuple[Tensor, Tensor, Sequence[int]]:
+        mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+        return torch.randn(*mask.shape, width, dtype=torch.float64), mask, LENGTHS
+
+    return make
+
+
+@pytest.fixture
+def noise_in_padding(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on padding is anything but zero, and rows share a bucket whatever their lengths."""
+    pad = layers.padded
+
+    def noisy(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
+        rows, layout = pad(x, groups, lengths)
+        return (5 * torch.randn_like(rows)).index_copy(0, layout.place, x.values), layout
+
+    def start() -> None:
+        monkeypatch.setattr(layers, "padded", noisy)
+        monkeypatch.setattr(layers, "FULL", 0.0)
+
+    return start

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chordmixer import ops
+from chordmixer.config import from_dict, to_dict
+from chordmixer.paper.benching.cases import BenchConfig, Case, adding, fixed, settings
+from chordmixer.paper.tasks.adding import AddingConfig, AddingRecords
+
+
+@given(st.integers(1, 40))
+def test_short_and_long_in_every_batch(batch: int) -> None:
+    setting = adding(200, batch)
+    assert {len(own) for own in setting.batches} == {batch} and setting.longest == 6_700
+    assert setting.sequences >= batch and not setting.has_longest
+    if 3 <= batch <= 10:
+        assert all(min(own) < 300 < max(own) for own in setting.batches)
+
+
+def test_lengths_are_those_of_the_adding_problem() -> None:
+    setting = adding(128_000, 5)
+    drawn = AddingRecords(AddingConfig(128_000, training=5_000), "training").lengths
+    assert setting.tokens / setting.sequences == pytest.approx(statistics.mean(drawn), rel=0.05)
+    assert (setting.longest, setting.base_length) == (1_500_000, 128_000)
+
+
+def test_a_fixed_length() -> None:
+    (setting,) = settings([], [1_000], batch=3)
+    assert (setting.name, setting.batches, setting.has_longest) == ("length 1,000", ((1_000,) * 3,), True)
+    with pytest.raises(ValueError, match="length 0 is too small: give 1 or more"):
+        fixed(0, 1)
+
+
+def test_a_case_travels_as_json() -> None:
+    case = Case("cnn", "a:B", BenchConfig(), adding(20, 5))
+    assert from_dict(Case, to_dict(case), "case") == case
+
+
+def test_choices_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here = BenchConfig().here()
+    assert (here.device, here.precision) == ("cpu", "fp32")
+    assert BenchConfig(precision="bf16").here().precision == "bf16"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    here = BenchConfig().here()
+    assert (here.device, here.precision) == ("cuda", "bf16")
+    monkeypatch.setattr(ops, "on_kernels", lambda values: False)
+    with pytest.raises(ValueError, match="backend='triton' but its kernels do not run on this cpu: use"):
+        BenchConfig(device="cpu", backend="triton").here()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"batch": 0}, "batch=0 is too small: give 1 or more"),
+        ({"time_limit": 0.0}, "time_limit=0 is not above zero: give seconds"),
+        ({"memory_limit": -1.0}, "memory_limit=-1 is below zero: give gigabytes, or 0 for all free"),
+    ],
+)
+def test_refusals(setting: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BenchConfig(**setting)  # type: ignore[arg-type]

@@ -1,0 +1,318 @@
+"""`reproduce`, from a name to a page, for every kind of entry, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chordmixer.paper import reproduction
+from chordmixer.paper.reproduction import ENTRIES, costs, pacing, running
+from chordmixer.training import Interrupted
+
+Command = Callable[..., tuple[int, str, str]]
+
+TINY = ["model.network.track_size=2", "model.network.hidden=4", "training.device=cpu", "training.epochs=1"]
+ADDING = [
+    *("data.base_length=20", "data.max_length=60", "data.training=64", "data.validation=16", "data.test=32"),
+    *TINY,
+]
+FEW = ["data.training=8", "data.validation=8", "data.test=8"]
+
+
+def sets(settings: list[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def page(folder: Path) -> str:
+    (path,) = folder.glob("*.md")
+    return path.read_text()
+
+
+def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
+    words = [
+        "reproduce",
+        "adding-200",
+        "--out",
+        tmp_path / "run",
+        "--results",
+        tmp_path / "results",
+        "--scale",
+        "0.5",
+    ]
+    words += ["--models", "chordmixer, pointwise", "--seeds", "2", *sets([*ADDING, "training.epochs=2"])]
+    code, said, errors = chordmixer(*words)
+    assert (code, errors) == (0, "")
+    assert "This is a run of 0.5 of the epochs (1 epoch in place of 2): not the paper's number." in said
+    words_said = " ".join(said.split())
+    assert "pointwise-flat-seed1, 4 of 4" in said and "(lowest to highest of 2 runs, 95 % interval of a" in words_said
+    assert said.count("plain baselines on the same records, on the CPU") == 1 and "baseline: " in words_said
+    for folder in ("run", "results"):
+        (md,), (document,) = ([*(tmp_path / folder).glob(f"*-adding-200-cpu.{end}")] for end in ("md", "json"))
+        assert f"page: {md}" in said and md.with_suffix(".png").stat().st_size > 10_000
+        first = md.read_text().splitlines()
+        assert first[2].startswith("**This is a run of 0.5 of the epochs")
+        assert first[4].startswith("**Settings were changed with --set: data.base_length=20, ")
+        known = json.loads(document.read_text())
+        assert [(run["encoder"], run["seed"]) for run in known["runs"]] == [
+            *(("chordmixer", 0), ("chordmixer", 1), ("pointwise-flat", 0), ("pointwise-flat", 1))
+        ]
+        assert known["command"].startswith("chordmixer reproduce adding-200 --out ")
+    before = page(tmp_path / "results")
+
+    code, _, errors = chordmixer(*words)
+    assert code == 2 and "is there already: give a new --out, or add --resume to go on with it" in errors
+    code, said, errors = chordmixer(*words, "--resume")
+    assert (code, errors) == (0, "") and said.count("finished before") == 4 and "plain baselines" not in said
+    assert page(tmp_path / "results") == before.replace("\n```\n", " --resume\n```\n")
+
+
+def test_baselines_may_be_left_out(chordmixer: Command, tmp_path: Path) -> None:
+    words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
+    code, said, errors = chordmixer(*words)
+    assert (code, errors) == (0, "") and "plain" not in said and "plain" not in page(tmp_path / "run").lower()
+
+
+def test_minutes_are_measured_first_and_trained_later(
+    chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "WARM", 0.0)
+    monkeypatch.setattr(pacing, "TIMED", 0.0)
+    words = ["reproduce", "adding-200", "--minutes", "0.0001", "--out", tmp_path / "run", *sets(ADDING)]
+    code, said, errors = chordmixer(*words, "--plan")
+    assert (code, errors) == (0, "") and [path.name for path in (tmp_path / "run").iterdir()] == ["pace.json"]
+    assert re.fullmatch(r"chordmixer: \S+ ms a step alone, \d+ in 0.0001 min\n", said)
+    measured = (tmp_path / "run" / "pace.json").read_bytes()
+    code, again, errors = chordmixer(*words)
+    assert (code, errors) == (0, "") and said in again and "steps at most, 0 of them taken" in again
+    assert (tmp_path / "run" / "pace.json").read_bytes() == measured
+    assert page(tmp_path / "run").splitlines()[2].startswith("**Each model trained for the steps that it makes in")
+
+
+def test_a_rate_is_chosen_for_each(chordmixer: Command, tmp_path: Path) -> None:
+    words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
+    code, _, errors = chordmixer(*words, "--models", "chordmixer,pointwise-average", "--rates", "1e-3,1e-9")
+    folders = sorted(path.name for path in (tmp_path / "run").glob("*-seed0"))
+    assert (code, errors) == (0, "") and folders == [
+        "chordmixer-rate1e-09-seed0",
+        "chordmixer-seed0",
+        "pointwise-average-rate1e-09-seed0",
+        "pointwise-average-seed0",
+    ]
+    lines = page(tmp_path / "run").splitlines()
+    assert "**Each model was trained with rates of 0.001 and 1e-09, a run each, and the lowest" in "\n".join(lines)
+    assert len([line for line in lines if line.startswith("| chordmixer | ") and " | 0.001 | 1 | " in line]) == 1
+    assert "| lowest validation loss at a rate of | 1e-09 | 0.001 |" in lines
+
+
+def test_a_signal_goes_through(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted(15)
+
+    monkeypatch.setattr(running, "train", stopped)
+    code, said, _ = chordmixer("reproduce", "adding-200", "--out", tmp_path / "run", *sets(ADDING))
+    assert code == 143 and "the same command with --resume goes on with all of it" in said
+    monkeypatch.undo()
+    code, said, _ = chordmixer("reproduce", "adding-200", "--out", tmp_path / "run", "--resume", *sets(ADDING))
+    assert code == 0 and "| 1 | over " not in page(tmp_path / "run")
+
+
+def test_from_short_sequences_to_long_ones(chordmixer: Command, tmp_path: Path) -> None:
+    """Each run starts where the one before ended, in a network that has grown, and the page tells of all of them."""
+    cache = f"data.cache={tmp_path / 'cache'}"
+    before: list[object] = []
+    for longest in (30, 60):
+        settings = [*FEW, f"data.min_length={longest // 3}", f"data.max_length={longest}", cache, *TINY]
+        code, _, errors = chordmixer("train", "listops", *before, "--out", tmp_path / f"to{longest}", *sets(settings))
+        assert (code, errors) == (0, "")
+        before = ["--from", tmp_path / f"to{longest}"]
+    settings = [*FEW, "data.min_length=40", "data.max_length=120", cache, "training.device=cpu", "training.epochs=1"]
+    words = ["reproduce", "listops", *before, "--out", tmp_path / "run", "--no-baselines", *sets(settings)]
+    code, said, errors = chordmixer(*words)
+    first = (
+        "The first weights are those of a run of 1 epoch of listops with min_length=20, max_length=60, which itself "
+        "began with those of a run of 1 epoch of listops with min_length=10, max_length=30."
+    )
+    assert (code, errors) == (0, "") and first in said and first in page(tmp_path / "run")
+    network = json.loads((tmp_path / "run/chordmixer-seed0/config.json").read_text())["model"]["network"]
+    assert (network["max_length"], network["track_size"], network["hidden"]) == (120, 2, 4)
+
+    code, _, errors = chordmixer(*words, "--models", "chordmixer,lstm", "--resume")
+    assert (code, errors.count("\n")) == (2, 1) and "leave --from out, or name that model alone" in errors
+    code, _, errors = chordmixer("reproduce", "listops", "--from", tmp_path, "--out", tmp_path / "other")
+    assert (code, errors.count("\n")) == (2, 1) and "has no model.safetensors to start from" in errors
+
+
+# --- Every kind of data ---
+
+
+def test_made_by_rule(chordmixer: Command, tmp_path: Path) -> None:
+    cache = f"data.cache={tmp_path / 'cache'}"
+    short = ["data.min_length=20", "data.max_length=60", "data.max_depth=4"]
+    for name, settings in {"listops": short, "pathfinder": ["data.contour=6"]}.items():
+        code, _, errors = chordmixer(
+            "reproduce", name, "--out", tmp_path / name, *sets([*FEW, *settings, cache, *TINY])
+        )
+        assert (code, errors) == (0, "")
+        assert "The data come from our own generator" in page(tmp_path / name)
+
+
+@pytest.fixture
+def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
+    """Of each entry, a few records in its true format."""
+    chance, folder = random.Random(0), tmp_path / "originals"
+    for genus in ("carassius", "labeo", "cyprinidae", "cobitidae"):
+        sequences = ["".join(chance.choices("ACGT", k=chance.randint(80, 150))) for _ in range(30)]
+        folder.mkdir(exist_ok=True)
+        lines = [f">{genus}{i}.1 {genus.capitalize()} x\n{letters}\n" for i, letters in enumerate(sequences)]
+        (folder / f"{genus}.fa").write_text("".join(lines))
+    for label in ("cs.AI", "cs.NE"):
+        (folder / "documents" / label).mkdir(parents=True)
+        for number in range(20):
+            (folder / "documents" / label / f"{number}.txt").write_text(f"A paper {number} of {label.lower()}. " * 3)
+    for part in ("train", "test"):
+        for label in ("pos", "neg"):
+            (folder / "aclImdb" / part / label).mkdir(parents=True)
+            for number in range(8):
+                (folder / "aclImdb" / part / label / f"{number}_1.txt").write_text(f"{label} film {number}, {part}")
+    (folder / "cifar").mkdir()
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (folder / "cifar" / f"{name}.bin").write_bytes(
+            b"".join(bytes([i]) + chance.randbytes(3072) for i in range(10))
+        )
+    (folder / "aan").mkdir()
+    for part in ("train", "eval", "test"):
+        rows = [f"{i % 2}.0\tP{part}{i}\tQ{part}{i}\ta paper {i}\tanother {i}\n" for i in range(6)]
+        (folder / "aan" / f"new_aan_pairs.{part}.tsv").write_text("".join(rows))
+    names = {
+        "carassius-labeo": ["carassius.fa", "labeo.fa"],
+        "mitogenomes": ["cyprinidae.fa", "cobitidae.fa"],
+        "documents": ["documents"],
+        "text": ["aclImdb"],
+        "image": ["cifar"],
+        "retrieval": ["aan"],
+    }
+    return {"introns": motifs, **{name: [str(folder / path) for path in own] for name, own in names.items()}}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("carassius-labeo", [], "Of the paper: section 4.3, figure 5."),
+        ("introns", [], "| baseline: 8-mers | "),
+        ("mitogenomes", FEW, "| baseline: "),
+        (
+            "documents",
+            [],
+            "**The classes are cs.AI, cs.NE, not cs.AI, cs.NE, math.AC, math.GR: not the paper's data.**",
+        ),
+        ("text", ["data.validation=4"], "| baseline: 5-grams | "),
+        ("image", ["data.validation=10"], "| baseline: majority class | "),
+        ("retrieval", [], "| baseline: 5-grams in common | "),
+    ],
+)
+def test_given(
+    chordmixer: Command,
+    originals: dict[str, list[str]],
+    tmp_path: Path,
+    name: str,
+    settings: list[str],
+    said: str,
+) -> None:
+    data = [word for path in originals[name] for word in ("--data", path)]
+    changes = sets([*settings, f"data.cache={tmp_path / 'cache'}", *TINY])
+    code, _, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes)
+    assert (code, errors) == (0, "")
+    assert said in page(tmp_path / "run") and "The best baseline, " in page(tmp_path / "run")
+    number = {"text": "| 88.82 | ", "image": "| 89.98 | ", "retrieval": "| 90.17 | ", "introns": "Not in the paper."}
+    assert number.get(name, "in ") in page(tmp_path / "run")
+    code, again, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes, "--resume")
+    assert (code, errors) == (0, "") and "finished before" in again
+
+
+def test_a_figure(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, errors = chordmixer("reproduce", "reach")
+    assert (code, errors) == (0, "") and "page: runs/reach/" in said
+    assert "| standard deviation | 3.04e-05 | 3e-5 |" in page(tmp_path / "runs" / "reach")
+
+
+# --- What there is, and what it takes ---
+
+
+def test_the_list(chordmixer: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: ENTRIES[name] for name in ("adding-200", "image", "reach")}
+    monkeypatch.setattr(reproduction, "ENTRIES", few)
+    code, said, errors = chordmixer("reproduce", "--no-time")
+    assert (code, errors) == (0, "") and "adding-200  Adding problem, base length 200" in said
+    assert "measur" not in said and "Next:  chordmixer reproduce NAME --plan" in said
+
+
+def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: Path) -> None:
+    code, said, errors = chordmixer("reproduce", "adding-200", "--plan", *sets(ADDING))
+    assert (code, errors) == (0, "") and said.startswith("a run of adding-200 with chordmixer takes about 1 s, ")
+    assert "1 epoch of 64 records" in said
+    models = ["--models", "chordmixer,lstm-average", "--seeds", "2", "--rates", "1e-3,1e-4"]
+    code, said, errors = chordmixer("reproduce", "adding-200", "--plan", *models, *sets(ADDING))
+    assert (code, errors) == (0, "") and "\na run of adding-200 with lstm-average takes about " in said
+    assert "\n8 runs one after the other take about " in said and "Validation and test are counted" in said
+    code, _, errors = chordmixer("reproduce", "adding-200", "--plan", "--models", "cord", *sets(ADDING))
+    assert (code, errors.count("\n")) == (2, 1) and "--models cord is not known: choose from chordmixer, " in errors
+    given = ["--data", originals["text"][0], *sets([f"data.cache={tmp_path / 'c'}", "data.validation=4", *TINY])]
+    assert "1 epoch of 12 records" in chordmixer("reproduce", "text", "--plan", *given)[1]
+    short = [*FEW, "data.min_length=20", "data.max_length=60", "data.orders=3", *TINY]
+    assert "1 epoch of 24 records" in chordmixer("reproduce", "listops", "--plan", *sets(short))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["adding-2000"], "'adding-2000' is not in the list of what can be reproduced: did you mean adding-200?"),
+        (["image"], "image was given no data and needs CIFAR-10: its binary version, folders of pictures"),
+        (["carassius-labeo"], "get them by chordmixer fetch Carassius Labeo --lengths 79:100101"),
+        (
+            ["introns", "--data", "."],
+            "introns was given 1 of 2 paths and needs FASTA files of introns, one a species",
+        ),
+        (["image", "--data", "gone"], "--data gone does not exist: image needs CIFAR-10"),
+        (["image", "--data", "{tmp}"], "{tmp}"),
+        (["text", "--data", "{tmp}"], "{tmp}"),
+        (["retrieval", "--data", "{tmp}"], "{tmp}"),
+        (["listops", "--data", "{tmp}"], "{tmp}"),
+        (["documents", "--data", "{tmp}"], "{tmp}"),
+        (["reach", "--data", "."], "reach makes its own data and was given .: leave --data out"),
+        (
+            ["reach", "--seeds", "2"],
+            "reach is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, --models, --at-once",
+        ),
+        (["reach", "--plan"], "reach is drawn, not trained, and takes seconds: leave --plan out"),
+        (["adding-200", "--scale", "0"], "--scale 0 is not a share of a run"),
+        (["adding-200", "--rates", "fast"], "--rates fast are not numbers with commas between them: write 3e-4,1e-3"),
+        (["adding-200", "--models", "cord"], "--models cord is not known: choose from chordmixer, "),
+        (["adding-200", "--set", "data.colour=red"], "data.colour is not a setting"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_refusals_are_one_line(chordmixer: Command, tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    given = [word.format(tmp=tmp_path / "empty") for word in words]
+    code, said, errors = chordmixer("reproduce", *given, "--out", tmp_path / "run")
+    assert (code, errors.count("\n")) == (2, 1) and message.format(tmp=tmp_path / "empty") in errors
+    assert not (tmp_path / "run").exists() and "epoch" not in said
+
+
+def test_a_half_downloaded_set(chordmixer: Command, originals: dict[str, list[str]], tmp_path: Path) -> None:
+    (folder,) = originals["image"]
+    (Path(folder) / "data_batch_4.bin").unlink()
+    code, _, errors = chordmixer("reproduce", "image", "--data", folder, "--out", tmp_path / "run")
+    assert (code, errors.count("\n")) == (2, 1) and "data_batch_4.bin" in errors and not (tmp_path / "run").exists()
+
+
+def test_what_is_made_for_a_list_is_not_kept(own_cache: Path) -> None:
+    before = {*own_cache.parent.glob("*/*")}
+    costs.all_costs({"listops": ENTRIES["listops"]}, timed=False)
+    assert {*own_cache.parent.glob("*/*")} == before

@@ -1,0 +1,177 @@
+"""Settings for tasks of the Long Range Arena, and that they train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.paper.lra.image import BATCHES, ImageConfig
+from chordmixer.paper.lra.listops import ListOpsConfig
+from chordmixer.paper.lra.pathfinder import PathfinderConfig
+from chordmixer.paper.lra.retrieval import CITATIONS, FILES, PAPERS, RetrievalConfig
+from chordmixer.paper.lra.text import TextConfig
+from chordmixer.paper.recipes import image, listops, pathfinder, retrieval, text
+from chordmixer.training import Experiment, train
+
+Command = Callable[..., tuple[int, str, str]]
+
+SMALL = {"training": 8, "validation": 8, "test": 8}
+TINY = ["model.network.track_size=2", "model.network.hidden=4", "training.epochs=2", "training.device=cpu"]
+
+
+def test_the_papers_sizes_and_what_trains() -> None:
+    made = {
+        "ListOps": listops(ListOpsConfig()),
+        "Pathfinder": pathfinder(PathfinderConfig()),
+        "Path-X": pathfinder(PathfinderConfig(size=128)),
+        "Image": image(ImageConfig()),
+        "Text": text(TextConfig()),
+    }
+    numbers = {
+        name: (e.model.network.hidden, e.model.network.track_size, e.training.rate, e.training.batch_sequences)
+        for name, e in made.items()
+    }
+    assert numbers == {
+        "ListOps": (88, 8, 0.007, 150),
+        "Pathfinder": (320, 24, 0.005, 150),
+        "Path-X": (128, 10, 0.001, 120),
+        "Image": (420, 28, 0.002, 100),
+        "Text": (96, 16, 0.007, 90),
+    }
+    lengths = {name: e.model.network.max_length for name, e in made.items()}
+    assert lengths == {"ListOps": 2000, "Pathfinder": 1024, "Path-X": 16_384, "Image": 1024, "Text": 4000}
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_pathfinder_has_the_norms_without_which_it_stays_at_chance(size: int) -> None:
+    network = pathfinder(PathfinderConfig(size=size)).model.network
+    assert (network.prenorm, network.norm) == ("batch", "batch")
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_precision_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    made = [listops(ListOpsConfig()), pathfinder(PathfinderConfig()), image(ImageConfig()), text(TextConfig())]
+    made.append(retrieval(RetrievalConfig()))
+    assert [e.training.precision for e in made] == [precision] * 5
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        listops(ListOpsConfig(min_length=20, max_length=60, max_depth=4, **SMALL)),
+        pathfinder(PathfinderConfig(contour=6, **SMALL)),
+    ],
+    ids=["listops", "pathfinder"],
+)
+def test_one_epoch_from_data_to_scores(experiment: Experiment, tmp_path: Path) -> None:
+    small = {"data": {"cache": str(tmp_path / "cache")}, "model": {"network": {"track_size": 2, "hidden": 4}}}
+    evaluation = train(override(experiment, {**small, "training": {"epochs": 1, "device": "cpu"}}), tmp_path / "run")
+    assert evaluation.records == 8 and 0 <= evaluation.scores["accuracy"].value <= 1
+
+
+def cifar(folder: Path) -> Path:
+    """Ten pictures a file, in the official binary form."""
+    chance = np.random.default_rng(0)
+    for name in (name for names in BATCHES.values() for name in names):
+        rows = chance.integers(0, 256, (10, 3073), dtype=np.uint8)
+        rows[:, 0] = np.arange(10)
+        (folder / name).write_bytes(rows.tobytes())
+    return folder
+
+
+def imdb(folder: Path) -> Path:
+    """Five reviews a folder, in the official layout."""
+    for part in ("train/neg", "train/pos", "test/neg", "test/pos"):
+        (folder / part).mkdir(parents=True)
+        for number in range(5):
+            (folder / part / f"{number}_1.txt").write_text(f"{part} " * (1 + 9 * number))
+    return folder
+
+
+@pytest.mark.parametrize(("task", "source", "validation"), [("image", cifar, 10), ("text", imdb, 4)])
+def test_from_the_official_files_to_scores(
+    chordmixer: Command, tmp_path: Path, task: str, source: Callable[[Path], Path], validation: int
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    own = [f"data.source={source(data)}", f"data.validation={validation}", f"data.cache={tmp_path / 'cache'}"]
+    settings = [word for setting in [*own, *TINY] for word in ("--set", setting)]
+    code, said, errors = chordmixer("train", task, "--out", run, *settings)
+    assert (code, errors) == (0, "") and "accuracy" in said and (run / "model.safetensors").is_file()
+    code, again, errors = chordmixer("evaluate", run)
+    assert (code, errors) == (0, "") and "accuracy" in again
+    code, _, errors = chordmixer("train", "--resume", run)
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize(("task", "archive"), [("image", "cifar-10-binary.tar.gz"), ("text", "aclImdb_v1.tar.gz")])
+def test_without_data_one_line_says_where_to_get_them(
+    chordmixer: Command, tmp_path: Path, task: str, archive: str
+) -> None:
+    run = tmp_path / "run"
+    code, _, errors = chordmixer("train", task, "--out", run)
+    assert code == 2 and archive in errors and errors.count("\n") == 1 and not run.exists()
+
+
+def test_the_papers_numbers_of_retrieval() -> None:
+    experiment = retrieval(RetrievalConfig())
+    network, training = experiment.model.network, experiment.training
+    numbers = (network.hidden, network.track_size, training.rate, training.batch_sequences)
+    assert numbers == (128, 12, 0.007, 90) and (network.max_length, experiment.model.head) == (4000, "pair")
+
+
+def write_release(folder: Path) -> None:
+    for name in FILES.values():
+        rows = [f"{i % 2}.0\tA{i}\tB{i}\tb'text {i}'\tb'text {i + i % 2}'" for i in range(24)]
+        (folder / name).write_text("\n".join(rows))
+
+
+def write_citations(folder: Path) -> None:
+    names = [f"p{i}" for i in range(60)]
+    pq.write_table(pa.table({"id": names, "text": [f"{name} " * 3 for name in names]}), folder / PAPERS)
+    pairs = {"citing": names[9:] * 2, "cited": names[6:-3] + names[1:-8]}
+    pq.write_table(pa.table(pairs), folder / CITATIONS)
+
+
+@pytest.mark.parametrize(
+    ("write", "tested"), [(write_release, 24), (write_citations, 20)], ids=["release", "citations"]
+)
+def test_retrieval_from_the_command_line_to_scores(
+    write: Callable[[Path], None], tested: int, tmp_path: Path, chordmixer: Command
+) -> None:
+    write(tmp_path)
+    settings = {
+        "data.source": tmp_path,
+        "data.cache": tmp_path / "cache",
+        "model.network.track_size": 2,
+        "model.network.hidden": 4,
+        "training.epochs": 1,
+        "training.batch_sequences": 8,
+        "training.device": "cpu",
+    }
+    run = tmp_path / "run"
+    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    code, _, err = chordmixer("train", "retrieval", *given, "--out", run)
+    assert code == 0, err
+    before = files.read_json(run / "evaluation-test.json")
+    assert before["records"] == pytest.approx(tested, abs=2) and before["headline"] == "accuracy"
+    lengths = pq.read_table(run / "predictions.parquet")["length"].to_pylist()
+    assert min(lengths) >= 2 * 9, "of both documents together"
+    code, _, err = chordmixer("evaluate", run)
+    assert code == 0, err
+    assert files.read_json(run / "evaluation-test.json")["scores"] == before["scores"]
+
+
+def test_retrieval_without_data(tmp_path: Path, chordmixer: Command) -> None:
+    code, _, err = chordmixer("train", "retrieval", "--out", tmp_path / "run")
+    assert code == 2 and err.count("\n") == 1 and not (tmp_path / "run").exists()
+    assert err.startswith("chordmixer: retrieval has no data.source: it is read from new_aan_pairs.train.tsv")

@@ -1,0 +1,212 @@
+"""Taxa from files as NCBI gives them, the paper's pairs, and the settings that its runs and ours have."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from chordmixer.config import override
+from chordmixer.data.entries import Entry
+from chordmixer.data.labels import header_pattern, in_header
+from chordmixer.data.reading import Reading
+from chordmixer.paper.recipes import fragments, taxonomy
+from chordmixer.paper.recipes.taxonomy import GENUS, PAIRS
+from chordmixer.paper.tasks.fragments import FragmentsConfig
+from chordmixer.recipes import RECIPES, load
+from chordmixer.tasks.files import Files, FilesConfig
+from chordmixer.training import Experiment, evaluation, train
+
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "plasmids"
+LINEAGES = {
+    "Carassius auratus": "Eukaryota; Metazoa; Chordata; Craniata; Vertebrata; Cyprinidae;\n"
+    "            Cyprininae; Carassius.",
+    "Labeo rohita": "Eukaryota; Metazoa; Chordata; Craniata; Vertebrata; Cyprinidae;\n            Labeoninae; Labeo.",
+}
+
+
+def silent(line: str) -> None: ...
+
+
+def letters(chance: random.Random, organism: str) -> str:
+    """One genus has more G and C."""
+    weights = (3, 2, 2, 3) if organism.startswith("Carassius") else (2, 3, 3, 2)
+    return "".join(chance.choices("acgt", weights, k=chance.randint(40, 150)))
+
+
+def fasta(organism: str, count: int, chance: random.Random) -> str:
+    """As NCBI heads its records; every third is predicted."""
+    heads = [
+        f">{'XM' if i % 3 == 0 else 'MN'}_{chance.randrange(10**8):09d}.1 "
+        f"{'PREDICTED: ' if i % 3 == 0 else ''}{organism} voucher {i} cytochrome b (cytb) gene, partial cds"
+        for i in range(count)
+    ]
+    return "".join(f"{head}\n{letters(chance, organism).upper()}\n\n" for head in heads)
+
+
+def genbank(organism: str, count: int, chance: random.Random) -> str:
+    """Flat-file records, with a lineage that ends in the genus."""
+    records = []
+    for i in range(count):
+        name, bases = f"MN{chance.randrange(10**6):06d}", letters(chance, organism)
+        rows = [bases[at : at + 60] for at in range(0, len(bases), 60)]
+        origin = "\n".join(
+            f"{at * 60 + 1:>9} " + " ".join(row[k : k + 10] for k in range(0, len(row), 10))
+            for at, row in enumerate(rows)
+        )
+        records.append(
+            f"LOCUS       {name:<16} {len(bases):>11} bp    DNA     linear   VRT 09-MAR-2021\n"
+            f"DEFINITION  {organism} voucher {i} cytochrome b (cytb) gene, partial cds;\n            mitochondrial.\n"
+            f"ACCESSION   {name}\nVERSION     {name}.1\nKEYWORDS    .\n"
+            f"SOURCE      mitochondrion {organism}\n  ORGANISM  {organism}\n            {LINEAGES[organism]}\n"
+            "FEATURES             Location/Qualifiers\n"
+            f"     source          1..{len(bases)}\n"
+            f'                     /organism="{organism}"\n                     /mol_type="genomic DNA"\n'
+            f"ORIGIN\n{origin}\n//\n"
+        )
+    return "\n".join(records)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 records of one genus and 20 of the other, in each format: only to be read."""
+    folder = tmp_path_factory.mktemp("taxa")
+    for suffix, write in (("fa", fasta), ("gb", genbank)):
+        chance = random.Random(0)
+        parts = [write(organism, count, chance) for organism, count in zip(LINEAGES, (30, 20), strict=True)]
+        (folder / f"goldfish.{suffix}").write_text(parts[0])
+        (folder / f"rohu.{suffix}").write_text(parts[1])
+        (folder / f"all.{suffix}").write_text("\n".join(parts))
+    return folder
+
+
+def small(experiment: Experiment) -> Experiment:
+    network = {"track_size": 2, "hidden": 4}
+    return override(experiment, {"model": {"network": network}, "training": {"epochs": 2, "device": "cpu"}})
+
+
+# --- Where the class is ---
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (("goldfish.fa", "rohu.fa"), ["goldfish", "rohu"]),
+        (("all.fa",), ["Carassius", "Labeo"]),
+        (("goldfish.gb", "rohu.gb"), ["Carassius", "Labeo"]),
+        (("all.gb",), ["Carassius", "Labeo"]),
+    ],
+    ids=["FASTA by file", "FASTA by header", "GenBank files by lineage", "one GenBank file by lineage"],
+)
+def test_taxa_of_files_as_they_come(folder: Path, names: tuple[str, ...], labels: list[str]) -> None:
+    if names[0].endswith(".gb"):
+        pytest.importorskip("Bio", reason="GenBank needs Biopython: pip install 'chordmixer[genbank]'")
+    experiment = taxonomy(FilesConfig(tuple(str(folder / name) for name in names)), silent)
+    task = experiment.build_task()
+    assert isinstance(task, Files) and task.target.labels == labels and task.target.headline == "roc_auc"
+    assert task.target.counts.tolist() == [21, 14]
+    assert task.target.weights.tolist() == pytest.approx([35 / 42, 35 / 28])
+    shares = [task.question.targets[own].mean() for own in task.split.parts.values()]
+    assert shares == pytest.approx([0.4] * 3)
+    assert taxonomy(experiment.data, silent) == experiment
+
+
+@pytest.mark.parametrize(
+    ("header", "genus"),
+    [
+        ("NC_001606.1 Cyprinus carpio mitochondrion, complete genome", "Cyprinus"),
+        ("XM_026196789.1 PREDICTED: Carassius auratus actin", "Carassius"),
+        ("BK006946.2 TPA_inf: Saccharomyces cerevisiae S288C", "Saccharomyces"),
+        ("MW000001.1 UNVERIFIED: Labeo rohita isolate A", "Labeo"),
+        ("CP1.1 MAG TPA_asm: Bacteroides fragilis", "Bacteroides"),
+        ("X1.1 [Candida] glabrata", "Candida"),
+        ("X1.1 uncultured bacterium clone", None),
+        ("NC_008102.1", None),
+    ],
+    ids=str,
+)
+def test_the_genus_of_a_header(header: str, genus: str | None) -> None:
+    name, _, description = header.partition(" ")
+    assert in_header(header_pattern(GENUS), Entry(name, b"ACGT", "x", description=description)) == genus
+
+
+def test_labels_that_were_asked_for_stay(folder: Path) -> None:
+    data = FilesConfig((str(folder / "all.fa"),), Reading(labels=r"header:/(rohita|auratus)/"))
+    assert taxonomy(data, silent).build_task().target.labels == ["auratus", "rohita"]
+
+
+def test_a_header_without_a_genus(tmp_path: Path) -> None:
+    (tmp_path / "x.fa").write_text(">NC_1.1 Danio rerio\nACGT\n>NC_2.1\nACGG\n")
+    with pytest.raises(ValueError, match=r"record 2: 'header:/.*finds no label in the header 'NC_2\.1': correct it"):
+        taxonomy(FilesConfig((str(tmp_path / "x.fa"),)), silent)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ((), "taxonomy: no files were given: give FASTA or GenBank files as NCBI has them"),
+        (("labeo.fa",), r"taxonomy: labeo\.fa is not there: give .*PAIRS has the queries for the paper's pairs"),
+    ],
+    ids=str,
+)
+def test_missing_files_and_how_to_get_them(files: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        taxonomy(FilesConfig(files), silent)
+    assert "\n" not in str(error.value)
+
+
+# --- The paper ---
+
+
+def test_the_papers_pairs() -> None:
+    assert list(PAIRS) == ["carassius-labeo", "mus-rattus", "danio-cyprinus", "sus-bos"]
+    for name, pair in PAIRS.items():
+        assert name == f"{pair.first}-{pair.second}".lower()
+        assert pair.shortest < pair.median < pair.longest and list(pair.queries) == [pair.first, pair.second]
+    assert (
+        PAIRS["mus-rattus"].queries["Rattus"].startswith("Rattus[Organism] AND gbdiv_rod[PROP] AND 32:261093[SLEN]")
+    )
+    assert [pair.longest for pair in PAIRS.values()] == [100_101, 261_093, 261_943, 447_010]
+
+
+def test_the_papers_sizes_and_our_training(folder: Path) -> None:
+    one = taxonomy(FilesConfig((str(folder / "all.fa"),)), silent)
+    genomes = (str(folder / "goldfish.fa"), str(folder / "rohu.fa"))
+    other = fragments(FragmentsConfig(genomes, shortest=20, median=40), silent)
+    for experiment in (one, other):
+        network = experiment.model.network
+        assert (network.track_size, network.hidden, network.prenorm, network.init) == (16, 128, "layer", "identity")
+        assert experiment.model.final_norm == "layer"
+        assert (experiment.training.rate, experiment.training.weight_decay) == (1e-3, 0.1)
+    assert (other.training.epochs, other.training.batch_sequences) == (60, 128)
+    assert load(RECIPES["fragments"]) is fragments and other.data.key is not None and other.task == "fragments"
+    assert fragments(other.data, silent) == other
+
+
+# --- From files to scores ---
+
+
+def test_from_files_to_scores_by_length(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    scores = train(small(taxonomy(FilesConfig((str(folder / "all.fa"),)), silent)), tmp_path / "run")
+    assert (scores.headline, scores.records) == ("roc_auc", 10) and len(scores.by_length) > 5
+
+
+def test_fragments_from_genomes_to_scores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    genomes = (str(folder / "goldfish.fa"), str(folder / "rohu.fa"))
+    data = FragmentsConfig(genomes, training=40, validation=20, test=20, shortest=20, median=40)
+    said: list[str] = []
+    experiment = small(fragments(data, said.append))
+    assert "50 records read: 50 used, 0 rejected" in said
+    scores = train(experiment, tmp_path / "run")
+    assert (scores.headline, scores.records) == ("roc_auc", 20) and Experiment.load(tmp_path / "run") == experiment
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside this checkout")
+def test_real_plasmids() -> None:
+    paths = tuple(str(path) for path in sorted(SHARED.glob("*.fa.gz")))
+    experiment = taxonomy(FilesConfig(paths), silent)
+    assert experiment.model.network.max_length == 1 << 19
+    assert experiment.build_task().target.labels == ["firmicutes", "proteobacteria"]

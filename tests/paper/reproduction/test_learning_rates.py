@@ -1,0 +1,125 @@
+"""Every model at the same rates, and for each the one that its validation records choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chordmixer.paper.reproduction import learning_rates, reproduce
+from chordmixer.paper.reproduction.catalogue import ENTRIES
+from chordmixer.paper.reproduction.comparison import compare
+from chordmixer.paper.reproduction.entries import RunEntry
+from chordmixer.paper.reproduction.entry_experiments import each, model_of, with_encoder
+from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.training import Evaluation, Experiment
+
+Run = Callable[[str, float, int, float, float], TrainedRun]
+
+
+@pytest.fixture
+def run(tiny: Experiment, evaluated: Callable[[str, float], Evaluation]) -> Run:
+    """Of a model, with a rate, a seed, a validation loss and a test score."""
+
+    def make(model: str, rate: float, seed: int, loss: float, score: float) -> TrainedRun:
+        own = replace(tiny, training=replace(tiny.training, rate=rate, seed=seed))
+        return TrainedRun(own, evaluated(model, score), 1.0, False, 9, validation=loss)
+
+    return make
+
+
+def test_each_with_each_rate(tiny: Experiment) -> None:
+    runs = each(tiny, ["chordmixer", "cnn"], seeds=2)
+    found = learning_rates.tried(runs, [1e-3, 3e-4])
+    assert {name: (own.training.rate, own.training.seed) for name, own in found.items() if "cnn" in name} == {
+        "cnn-seed0": (1e-3, 0),
+        "cnn-rate0.0003-seed0": (3e-4, 0),
+        "cnn-seed1": (1e-3, 1),
+        "cnn-rate0.0003-seed1": (3e-4, 1),
+    }
+    assert len(found) == 8 and {model_of(name) for name in found} == {"chordmixer", "cnn"}
+    assert found["cnn-seed1"] == runs["cnn-seed1"], "so that it is not trained again"
+    assert learning_rates.tried(runs, []) == runs
+
+
+def test_validation_chooses_and_not_the_test(run: Run) -> None:
+    good, bad = run("cnn", 1e-3, 0, 0.1, 0.2), run("cnn", 3e-4, 0, 0.3, 0.9)
+    other = run("lstm", 3e-4, 0, 0.2, 0.5), run("lstm", 1e-3, 0, 0.4, 0.6)
+    losses = learning_rates.losses([good, bad, *other])
+    assert losses == {"cnn": {1e-3: 0.1, 3e-4: 0.3}, "lstm": {3e-4: 0.2, 1e-3: 0.4}}
+    assert learning_rates.chosen([good, bad, *other], losses) == [good, other[0]]
+
+
+def test_of_several_seeds_the_mean_chooses_and_all_are_shown(run: Run) -> None:
+    runs = [run("cnn", rate, seed, loss, 0.5) for rate, own in {1e-3: (0.1, 0.9), 3e-4: (0.4, 0.4)}.items()
+            for seed, loss in enumerate(own)]  # fmt: skip
+    losses = learning_rates.losses(runs)
+    assert losses == {"cnn": {1e-3: 0.5, 3e-4: 0.4}}
+    assert learning_rates.chosen(runs, losses) == runs[2:]
+
+
+def test_no_choice_without_losses(run: Run) -> None:
+    with pytest.raises(ValueError, match=r"a run of cnn has no validation loss in its metrics.jsonl, so no rate can"):
+        learning_rates.losses([run("cnn", 1e-3, 0, float("nan"), 0.5)])
+
+
+def test_what_the_page_says(run: Run) -> None:
+    """Beside each model its rate, the losses that chose it, and that others had another."""
+    entry, seen = ENTRIES["adding-200"], Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
+    assert isinstance(entry, RunEntry)
+    runs = [run("chordmixer", 1e-3, 0, 0.1, 0.9), run("cnn", 3e-4, 0, 0.25, 0.5)]
+    runs[1] = replace(runs[1], experiment=with_encoder(runs[1].experiment, "cnn"))
+    losses = {"chordmixer": {1e-3: 0.1, 3e-4: 0.2}, "cnn": {1e-3: 0.3, 3e-4: 0.25}}
+    result = compare("adding-200", entry, runs, seen, [], given=False, losses=losses)
+    assert result.body[:4] == [
+        "| model | accuracy here, % | rate | runs | steps a run | time a run |",
+        "|---|---|---|---|---|---|",
+        "| chordmixer | 90.00 (85.00-95.00) | 0.001 | 1 | 9 | 1 s |",
+        "| cnn | 50.00 (45.00-55.00) | 0.0003 | 1 | 9 | 1 s |",
+    ]
+    text = "\n".join(result.body)
+    assert (
+        "| lowest validation loss at a rate of | 0.0003 | 0.001 |\n|---|---|---|\n| chordmixer | 0.2 | 0.1 |" in text
+    )
+    assert "The others train in the same way, each at its rate, padded versions" in text
+    assert result.numbers["validation_loss_by_rate"]["cnn"] == {"0.001": 0.3, "0.0003": 0.25}
+
+
+@pytest.mark.parametrize("rates", [[0.0], [1e-3, 1e-3], [1e-3, 1.0000001e-3], [float("inf")], [float("nan")]])
+def test_refusals(rates: list[float]) -> None:
+    with pytest.raises(
+        ValueError, match=r"^--rates .* are not different numbers above 0: give some such as 3e-4,1e-3"
+    ):
+        learning_rates.check(rates, {})
+
+
+def test_one_rate_or_the_other(tiny: Experiment) -> None:
+    learning_rates.check([], {"training": {"rate": 1e-3}})
+    with pytest.raises(
+        ValueError, match=r"--rates 0.001 and --set training.rate are both the rate of a run: leave one"
+    ):
+        learning_rates.check([1e-3], {"training": {"rate": 1e-3}})
+
+
+def test_in_words() -> None:
+    assert learning_rates.warnings([]) == []
+    (said,) = learning_rates.warnings([1e-4, 3e-4, 1e-3])
+    assert said.startswith(
+        "Each model was trained with rates of 0.0001, 0.0003 and 0.001, a run each, and the lowest"
+    )
+
+
+def test_rates_are_added_to_what_is_trained(changes: dict[str, Any], tmp_path: Path) -> None:
+    """The page then has the better of both."""
+    said: list[str] = []
+    quiet: dict[str, Any] = {"changes": changes, "baselines": False, "say": said.append}
+    reproduce("adding-200", tmp_path, **quiet)
+    weights = (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes()
+    said.clear()
+    _, scores = reproduce("adding-200", tmp_path, rates=[1e-3, 1e-9], resume=True, **quiet)
+    assert "chordmixer-seed0, 1 of 2: finished before" in said and "chordmixer-rate1e-09-seed0, 2 of 2" in said
+    assert (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes() == weights
+    assert [own.encoder for own in scores] == ["chordmixer"], "of the chosen one alone"

@@ -1,0 +1,144 @@
+"""Several runs at once: the same as one after the other; failures, signals and a killed parent lose nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.forked import Forked
+
+from chordmixer import files
+from chordmixer.paper.reproduction import subprocesses
+from chordmixer.paper.reproduction.entry_experiments import each
+from chordmixer.paper.reproduction.running import RunsJournal, run_all
+from chordmixer.training import Experiment, checkpoints
+
+WAIT = 60.0
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for something that must happen."""
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path) -> None:
+    runs = each(tiny, ["chordmixer", "pointwise"], 1)
+    alone = run_all(runs, RunsJournal.open(tmp_path / "a", "x", False), False, lambda _: None)
+    said: list[str] = []
+    both = run_all(runs, RunsJournal.open(tmp_path / "b", "x", False), False, said.append, at_once=2)
+    assert [run.evaluation.loss for run in both] == [run.evaluation.loss for run in alone]
+    for name in runs:
+        own, other = (tmp_path / folder / name / "model.safetensors" for folder in "ab")
+        assert own.read_bytes() == other.read_bytes()
+    assert [(run.steps, run.killed, bool(run.baselines)) for run in both] == [(2, False, True)] * 2
+    assert said[:2] == ["chordmixer-seed0 begins, 1 to come", "pointwise-seed0 begins, 0 to come"]
+    assert {line.split(" ")[0] for line in said[2:4]} == {"chordmixer-seed0", "pointwise-seed0"}
+    assert said[3].endswith(" has ended, 2 of 2") and " has ended, 1 of 2; about " in said[2]
+    assert "validation at step 2" in (tmp_path / "b" / "logs" / "chordmixer-seed0.log").read_text()
+
+    said.clear()
+    again = run_all(runs, RunsJournal.open(tmp_path / "b", "x", True), True, said.append, at_once=2)
+    assert said == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2: finished before"]
+    assert [run.evaluation for run in again] == [run.evaluation for run in both]
+
+
+def test_no_more_than_asked_for_and_a_failure_holds_up_nobody(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that only tell when they were there; the second of three fails."""
+    code = f"""import sys, time, pathlib
+name = pathlib.Path(sys.argv[1]).name
+print("a line"); print("not enough of it" if name == "b" else "all went well")
+path = pathlib.Path({str(tmp_path)!r}) / f"{{name}}.times"
+start = time.time(); time.sleep(0.3); path.write_text(f"{{start}} {{time.time()}}")
+sys.exit(name == "b")"""
+    monkeypatch.setattr(subprocesses, "PROCESS", [sys.executable, "-c", code])
+    journal = RunsJournal.open(tmp_path / "r", "x", False)
+    message = (
+        r"^1 of 3 runs came to no end, b \(not enough of it; see .*r/logs/b.log\): the others are kept; mend that"
+    )
+    with pytest.raises(ValueError, match=message):
+        subprocesses.train_together(dict.fromkeys("abc", tiny), journal, 2, lambda _: None)
+    (a, b, c) = (list(map(float, (tmp_path / f"{name}.times").read_text().split())) for name in "abc")
+    assert c[0] >= min(a[1], b[1]), "the third began when there was room"
+    assert {*files.read_json(tmp_path / "r" / "reproduction.json")["runs"]} == {*"abc"}
+
+
+def test_what_is_told_meanwhile(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import time; print(' 50%  epoch 1  step 3', flush=True); print('and more', flush=True); time.sleep(1)"
+    monkeypatch.setattr(subprocesses, "PROCESS", [sys.executable, "-c", code])
+    monkeypatch.setattr(subprocesses, "TELL", 0.5)
+    said: list[str] = []
+    subprocesses.train_together({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path, "x", True), 1, said.append)
+    told = [line for line in said if line.startswith("training a 50 %; 1 to come; about ")]
+    assert told and int(told[0].split()[-3]) >= 1, "half of one of two in half a second: three times as long is left"
+
+
+PARENT = """import sys
+from pathlib import Path
+from chordmixer.paper.reproduction.running import RunsJournal
+from chordmixer.paper.reproduction.subprocesses import train_together
+from chordmixer.training import Experiment
+out = Path(sys.argv[1])
+runs = {name: Experiment.load(out / name) for name in ("a", "b")}
+train_together(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
+"""
+
+
+@pytest.fixture
+def long_runs(tiny: Experiment, tmp_path: Path) -> dict[str, Experiment]:
+    """Two that would take minutes, with their settings in folders."""
+    long = replace(tiny, training=replace(tiny.training, epochs=20_000, checkpoint_every=5, evaluate_epochs=20_000))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        long.save(tmp_path / name)
+    return {"a": long, "b": long}
+
+
+def logs(out: Path) -> list[str]:
+    return [path.read_text() for path in sorted((out / "logs").glob("*.log"))]
+
+
+def alone(out: Path) -> bool:
+    """Whether no process of ours trains into these folders any more."""
+    lines = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
+    return not any("chordmixer.paper.reproduction.worker" in line and line[-1].startswith(str(out)) for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_is_handed_on_and_a_dead_parent_is_noticed(
+    long_runs: dict[str, Experiment], tmp_path: Path, number: signal.Signals
+) -> None:
+    parent = Forked([sys.executable, "-c", PARENT, str(tmp_path)])
+    until(lambda: all(checkpoints.found(tmp_path / name) for name in long_runs))
+    os.kill(parent.pid, number)
+    said, _ = parent.communicate(timeout=WAIT)
+    until(lambda: alone(tmp_path))
+    assert parent.returncode == (128 + number if number != signal.SIGKILL else -number)
+    assert ("stopping 2 runs, which save where they are" in said) == (number != signal.SIGKILL)
+    assert all("stopped at step " in log for log in logs(tmp_path)), "each has saved where it was"
+    for name in long_runs:
+        good, refused = checkpoints.newest_good(tmp_path / name)
+        assert good is not None and not refused
+
+
+def test_refusals(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"--at-once 0 is too few: give 1 or more runs"):
+        subprocesses.check({"a": tiny}, 0)
+    by_clock = replace(tiny, training=replace(tiny.training, minutes=2.0))
+    subprocesses.check({"a": by_clock}, 1)
+    with pytest.raises(ValueError, match=r"training.minutes=2 ends a run by the clock, and runs at once slow each"):
+        subprocesses.check({"a": by_clock}, 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"--at-once 3 on 2 processes is not possible: use one"):
+        subprocesses.check({"a": tiny}, 3)
