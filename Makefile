@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # A process for each core; their threads would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-gpu lint check format bench wheel clean
+.PHONY: demo test test-gpu lint check format bench wheel docs clean
 
 demo: $(READY)
 	$(BIN)/chordmixer demo
@@ -35,8 +35,13 @@ bench: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
+# The pages of docs/ and the API reference as a site, in site/; a broken link is an error.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site
 
 # torch first and alone, so that nothing else chooses its build.
 $(READY): pyproject.toml constraints.txt

@@ -1,22 +1,32 @@
-"""The commands and the Python of the pages for users run, on small files of the names that the pages use."""
+"""The commands and the Python of the pages for users run, on small files of the names that the pages use.
+
+All relative links of README.md and of the pages lead to a file, and to a heading where they name one.
+"""
 
 from __future__ import annotations
 
+import doctest
 import gzip
+import importlib.util
 import random
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import typer
 from typer.testing import CliRunner
 
-import chordmixer.recipes  # noqa: F401
+import chordmixer.recipes
 from chordmixer.cli import app
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def fenced(page: str, language: str) -> list[str]:
@@ -52,6 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "genes.csv").write_text("id,label\n" + table)
     rows = "".join(f'"a review that says number {i}",{("good", "bad")[i % 2]}\n' for i in range(40))
     (folder / "reviews.csv").write_text("text,label\n" + rows)
+    (folder / "settings.toml").write_text(fenced("own-files.md", "toml")[0])
     return folder
 
 
@@ -94,13 +105,86 @@ def test_the_python_of_the_page_for_engineers_runs() -> None:
     exec(compile("\n".join(fenced("backbone.md", "python")), "backbone.md", "exec"), {})
 
 
+class Reviews:
+    """The interface of a Hugging Face dataset that is used."""
+
+    column_names = ("text", "label")
+
+    def __getitem__(self, name: str) -> list[str]:
+        return {"text": ["a good film", "a bad film"], "label": ["good", "bad"]}[name]
+
+
+@pytest.mark.usefixtures("small")
+def test_the_python_of_the_page_for_python_users_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each training is one pass over a few records, whatever time it is given."""
+    for name in ("worm.fa.gz", "fly.fa.gz", "genes.fa", "genes.csv"):
+        shutil.copy(folder / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    recipe = sys.modules["chordmixer.recipes.files"]
+    monkeypatch.setattr(recipe, "TRIAL", 0.0)
+    monkeypatch.setattr(recipe, "_fitted", lambda experiment, task, minutes: experiment)
+    sequences, labels = letters(40, 11), ["worm", "fly"] * 20
+    given: dict[str, Any] = {
+        "data": (),
+        "sequences": sequences,
+        "labels": labels,
+        "genes": [f"gene {i // 2}" for i in range(40)],
+        "arrays": [np.sin(np.arange(20 + i)) for i in range(40)],
+        "numbers": np.linspace(0.5, 3, 40),
+        "frame": pd.DataFrame({"dna": sequences, "species": labels, "gene": range(40)}),
+        "reviews": Reviews(),
+        "new": letters(12, 12),
+        "new_labels": ["fly", "worm"] * 6,
+    }
+    for block in fenced("python.md", "python"):
+        for lines in re.split(r"\n(?=data = )", block):  # every data set that the page makes can be read
+            exec(compile(lines, "python.md", "exec"), given)
+            assert len(given["data"]) > 1 or "data = " not in lines
+    assert given["predictor"].classes == ["fly", "worm"]
+    assert len(given["scores"]) == 2 and Path("series-model/README.md").exists()
+
+
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / page for page in PAGES)]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    for link in re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text()):
-        assert link.startswith("https://") or (DOCS / link).exists(), link
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    words = (re.sub(r"[^\w\- ]", "", own).strip().lower() for own in re.findall(r"^#+ (.+)$", text, flags=re.M))
+    return {own.replace(" ", "-") for own in words}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if not link.startswith("https://"):
+            path, _, heading = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.exists(), link
+            assert not heading or heading in headings(target), link
+
+
+def test_links_that_leave_the_pages_are_part_of_the_site() -> None:
+    spec = importlib.util.spec_from_file_location("site_links", DOCS / "site_links.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert doctest.testmod(module) == (0, 2)
+
+
+def test_every_page_is_in_the_index_and_in_the_site() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
+    assert linked == set(PAGES) - {"index.md"}
+    shown = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    assert sorted(shown) == PAGES
+
+
+def test_the_reference_has_every_public_name() -> None:
+    named = re.findall(r"^::: chordmixer\.(\w+)$", (DOCS / "api.md").read_text(), flags=re.M)
+    assert sorted(named) == sorted(set(chordmixer.__all__) - {"__version__"})
 
 
 LINES = [line for page in PAGES for block in fenced(page, "sh") for line in block.splitlines() if line]

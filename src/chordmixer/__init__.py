@@ -41,7 +41,7 @@ _HOMES = {
     "rotate": "chordmixer.ops",
     "train": "chordmixer.training",
 }
-"""Public names, imported when first asked for, so that `chordmixer --help` need not wait for torch."""
+"""Public names, imported on first use, so that `chordmixer --help` does not wait for torch."""
 
 __all__ = [
     "ChordMixer",

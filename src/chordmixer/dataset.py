@@ -1,4 +1,4 @@
-"""Records to learn from, to score on or to answer: from files, lists, a DataFrame or a Hugging Face dataset."""
+"""Records for training, evaluation or prediction: from files, lists, a DataFrame or a Hugging Face dataset."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ from chordmixer.tasks.files import FilesConfig
 
 TargetType = Literal["auto", "classes", "labels", "number"]
 LIST, ROW = "list", "row"
-"""Where records in memory stand, for messages."""
+"""Where records in memory come from, for messages."""
 
 
 class DataOptions(TypedDict, total=False):
     """Options of every data set, however its records are given."""
 
     target_type: TargetType
-    """One of several classes, several labels for a record, or a number. Default `auto`: told by the targets."""
+    """`classes`, `labels` (several per record) or `number`. Default `auto`: detected from the targets."""
     tokenizer: str
-    """dna, protein, bytes, characters, kmers or numbers. Default `auto`: told by the records."""
+    """dna, protein, bytes, characters, kmers or numbers. Default `auto`: detected from the records."""
     split_method: str
     """given, grouped, similarity or random. Default `auto`: the first that the data have."""
     fractions: tuple[float, float, float]
-    """Shares of the records for training, validation and test where the split is made. Default 0.7, 0.1, 0.2."""
+    """Shares of the records for training, validation and test, unless the split is given. Default 0.7, 0.1, 0.2."""
     both_strands: bool
-    """Both strands of DNA have the same meaning. Default False."""
+    """Treat both strands of DNA alike: train on either, predict the mean over both. Default False."""
     on_bad: str
     """Characters outside the alphabet: `error`, `unknown`, or `reject` the record. Default `error`."""
     cache: Path | str
-    """The folder of stores of records that were read. Default: the user's cache folder."""
+    """Folder in which the tokens of the records are stored. Default: the user's cache folder."""
 
 
 class TableOptions(DataOptions, total=False):
-    """And the names of a table's columns; those that are not given are found by their usual names, as in files."""
+    """The same, and the names of a table's columns; those not given are found by their usual names, as in files."""
 
     sequence: str
     """Letters, text or lists of numbers."""
     target: str
-    """What is learnt: classes, lists of labels, or numbers."""
+    """What is predicted: classes, lists of labels, or numbers."""
     id: str
-    """What a record is called."""
+    """The name of a record."""
     group: str
     """Records of one group never cross a split."""
     split: str
     """train, validation or test."""
     weight: str
-    """How much a record counts in the loss."""
+    """Weight of a record in the loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Records, and how to learn from them.
+    """Records with their targets, and how they are tokenized and split.
 
     >>> data = Dataset.from_lists(["ACGTACGT", "TTGACA", "GGCC"], ["worm", "fly", "worm"])
     >>> [(entry.id, entry.label) for entry in data.entries()]
@@ -70,7 +70,7 @@ class Dataset:
     """
 
     config: FilesConfig
-    """Where the records are, how they are read, what is learnt from them, how they are split."""
+    """Where the records are, how they are read, what is predicted from them, how they are split."""
     records: tuple[Entry, ...] | None = None
     """The records of a data set in memory; None: they are read from files."""
 
@@ -84,10 +84,10 @@ class Dataset:
         reading: Reading | None = None,
         **options: Unpack[DataOptions],
     ) -> Dataset:
-        """Files and folders: FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, `.npy`, texts, also compressed.
+        """From files and folders: FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, `.npy` or texts, also compressed.
 
         `Dataset.from_files({"worm": "a.fa", "fly": "b.fa"})` names the class of each file. `labels` is `files`,
-        `header:NAME`, `header:/REGEX/` or the path of a table with ids; `group` is as `labels` without a table.
+        `header:NAME`, `header:/REGEX/` or the path of a table with ids; `group` takes the same, but no table.
         `reading` has all other settings, such as the columns of a table.
         """
         known = reading or Reading()
@@ -112,10 +112,10 @@ class Dataset:
         weights: Iterable[float] | None = None,
         **options: Unpack[DataOptions],
     ) -> Dataset:
-        """Sequences in memory: strings, bytes, or numbers of shape (N,) or (N, channels), and a target for each.
+        """Sequences in memory, strings, bytes, or numbers of shape (N,) or (N, channels), with one target each.
 
-        Texts and whole numbers are classes, lists of texts are labels, other numbers are numbers to predict;
-        `target_type` overrules this. Without targets the data set can only be answered.
+        Strings and integers are classes, lists of strings are labels, floats are numbers to predict; `target_type`
+        overrides this. Without targets the data set is for prediction only.
         """
         roles = {"id": ids, "group": groups, "split": splits, "weight": weights}
         table = {"sequence": _listed(sequences)} | {
@@ -140,9 +140,9 @@ class Dataset:
 
     @staticmethod
     def from_huggingface(dataset: Any, **options: Unpack[TableOptions]) -> Dataset:
-        """A `datasets.Dataset`, or a `DatasetDict`, whose keys are then the parts train, validation and test.
+        """Rows of a `datasets.Dataset`, or of a `DatasetDict`, whose keys are the parts train, validation and test.
 
-        Classes of a `ClassLabel` column have their names.
+        A `ClassLabel` column keeps the names of its classes.
         """
         parts: dict[str | None, Any] = dict(dataset) if isinstance(dataset, Mapping) else {None: dataset}
         found: list[Entry] = []
@@ -155,17 +155,17 @@ class Dataset:
             found += _entries(table, ROW if part is None else part)
         return Dataset(_config(_several(answers, options), files=[IN_MEMORY]), tuple(found))
 
-    # --- What becomes of them ---
+    # --- Reading and storing them ---
 
     def entries(self, account: Account | None = None) -> Iterator[Entry]:
-        """The records as they are given, before a tokenizer; those that are left out are counted in the account."""
+        """The records before tokenization; rejected ones are counted in the account."""
         if self.records is not None:
             return iter(self.records)
         reading = labelled(self.config.files, self.config.reading, lambda _: None)
         return read(self.config.files, reading, Account() if account is None else account)
 
     def stored(self, cache: Path | str | None = None, say: Callable[[str], None] = lambda _: None) -> FilesConfig:
-        """The config with which a task opens these records; those in memory are stored first, in `cache`."""
+        """The config with which a task opens these records; records in memory are first stored in `cache`."""
         config = self.config if cache is None else replace(self.config, cache=str(cache))
         if self.records is None:
             return config

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: sequences of unequal lengths as X, in a list or an array of objects."""
+"""scikit-learn estimators whose X is a list, or an array of objects, of sequences of unequal lengths."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from chordmixer.fitting import fit
 from chordmixer.predictor import Predictor
 
 FRACTIONS = (0.88, 0.1, 0.02)
-"""For training, validation and test: whoever calls an estimator keeps test records apart, so that few are needed."""
+"""For training, validation and test: callers of an estimator hold out test records themselves, so few are needed."""
 
 
 class _ChordMixerEstimator(TransformerMixin, BaseEstimator):
-    """What classifier and regressor share; arguments are those of `fit` and of `Dataset`."""
+    """What classifier and regressor share; the arguments are those of `fit` and of `Dataset`."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class ChordMixerClassifier(ClassifierMixin, _ChordMixerEstimator):
 
     `ChordMixerClassifier(minutes=2).fit(sequences, labels).predict(new)`; also in `cross_val_score`, `Pipeline` and
     `GridSearchCV`. X is a list, or an array of objects, of strings, bytes or arrays of numbers. A tenth of the
-    records given to `fit` validates, and chooses between network and baseline. `settings` changes any setting of a
-    run, such as `{"training.steps": 500}`; `predictor_` is the trained `Predictor`.
+    records given to `fit` are for validation and the choice of network or baseline. `settings` changes any setting
+    of a run, such as `{"training.steps": 500}`; `predictor_` is the trained `Predictor`.
     """
 
     def fit(self, X: Iterable[Any], y: Iterable[Any], sample_weight: Iterable[float] | None = None) -> Self:
@@ -124,7 +124,7 @@ class ChordMixerClassifier(ClassifierMixin, _ChordMixerEstimator):
 
 
 class ChordMixerRegressor(RegressorMixin, _ChordMixerEstimator):
-    """A regressor of sequences: as `ChordMixerClassifier`, with a number for each sequence."""
+    """A regressor of sequences: as `ChordMixerClassifier`, with one number per sequence."""
 
     def fit(self, X: Iterable[Any], y: Iterable[float], sample_weight: Iterable[float] | None = None) -> Self:
         """Train on sequences and their numbers."""
@@ -137,7 +137,7 @@ class ChordMixerRegressor(RegressorMixin, _ChordMixerEstimator):
 
 
 def _sequences(X: Any) -> Iterable[Any]:
-    """X as it is, or what holds an array as that array."""
+    """X as it is, or as an array where it only converts to one."""
     if hasattr(X, "toarray"):
         raise TypeError("sparse data is not supported: X is a list of sequences, each a text or an array of numbers")
     return X if hasattr(X, "__iter__") else np.asarray(X)

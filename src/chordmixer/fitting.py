@@ -49,14 +49,14 @@ def fit(
     resume: bool = False,
     verbose: bool = True,
 ) -> Predictor:
-    """Train on a data set, and return what answers best on its validation records: network, baseline or both.
+    """Train on a data set, and return the best predictor on its validation records: network, baseline or both.
 
-    `out` is the run folder, with scores, predictions and a report; without one, all of it goes with the predictor.
-    `minutes` bounds the training; by default its length comes from the data. `folds` and `replicates` train an
-    ensemble on small data. `baselines=False` leaves the network alone, `ladder` also trains the network without its
-    encoder. `start` is a run whose encoder is the first one, `freeze` keeps it. `settings` changes any setting of
-    config.json: `{"training.steps": 500}`. After a kill, the same call with `resume=True` goes on; where there is
-    nothing to go on with, it starts. `verbose=False` prints nothing.
+    `out` is the run folder, with scores, predictions and a report; without one, a temporary folder is used and
+    removed with the predictor. `minutes` limits the training time; by default its length comes from the data.
+    `folds` and `replicates` train an ensemble on small data. `baselines=False` fits no baselines, `ladder` also
+    trains the network without its encoder. `start` is a run whose encoder is the initial one, `freeze` keeps it
+    fixed. `settings` changes any setting of config.json: `{"training.steps": 500}`. After an interruption, the same
+    call with `resume=True` continues the run, or starts one where there is none. `verbose=False` prints nothing.
     """
     say: Say = terminal.tell if verbose else _silent
     changes = {**(settings or {}), **ensemble_settings(folds, replicates)}

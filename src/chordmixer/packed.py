@@ -1,4 +1,4 @@
-"""`Packed`: sequences of any lengths, end to end in one tensor. The noun that flows through everything.
+"""`Packed`: sequences of any lengths, end to end in one tensor. Every encoder and model takes and returns it.
 
 The one legend of shape letters, used in every signature of the package:
 
@@ -47,7 +47,7 @@ class Packed:
 
     @staticmethod
     def from_lengths(values: Tensor, lengths: Iterable[int]) -> Packed:
-        """Tokens that already lie end to end.
+        """From tokens that are already end to end.
 
         >>> Packed.from_lengths(torch.arange(5), [2, 3]).to_list()
         [tensor([0, 1]), tensor([2, 3, 4])]
@@ -58,7 +58,7 @@ class Packed:
 
     @staticmethod
     def from_list(sequences: Sequence[Tensor]) -> Packed:
-        """One tensor a sequence, each of shape (N,) or (N, C).
+        """From one tensor per sequence, each of shape (N,) or (N, C).
 
         >>> Packed.from_list([torch.tensor([7]), torch.tensor([8, 9])]).values
         tensor([7, 8, 9])
@@ -69,7 +69,7 @@ class Packed:
 
     @staticmethod
     def from_padded(padded: Shaped[Tensor, "B N *C"], lengths: Iterable[int] | Tensor) -> Packed:
-        """The first `lengths[b]` tokens of each row; what stands behind them is not read.
+        """From the first `lengths[b]` tokens of each row; padding is not read.
 
         >>> Packed.from_padded(torch.tensor([[1, 2, 0], [3, 0, 0]]), [2, 1]).values
         tensor([1, 2, 3])
@@ -87,7 +87,7 @@ class Packed:
 
     @staticmethod
     def from_nested(nested: Tensor) -> Packed:
-        """A `torch.nested` tensor of jagged layout; no copy.
+        """From a `torch.nested` tensor of jagged layout; no copy.
 
         >>> nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
         >>> Packed.from_nested(nested).lengths
@@ -101,11 +101,11 @@ class Packed:
         return Packed(nested.values(), nested.offsets())  # type: ignore[attr-defined]
 
     def to_list(self) -> list[Tensor]:
-        """One tensor a sequence: views, no copy."""
+        """One tensor per sequence: views, no copy."""
         return list(self.values.split(self.lengths))
 
     def to_padded(self, fill: float = 0) -> Shaped[Tensor, "B N *C"]:
-        """Rows as long as the longest sequence, filled up behind their ends.
+        """One row per sequence, as long as the longest, padded with `fill`.
 
         >>> Packed.from_list([torch.tensor([1, 2]), torch.tensor([3])]).to_padded()
         tensor([[1, 2],
@@ -118,7 +118,7 @@ class Packed:
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Packed:
-        """On another device, or with values of another type; copies from pinned memory do not block."""
+        """On another device, or with another dtype; copies from pinned memory do not block."""
         values = self.values.to(device=device, dtype=dtype, non_blocking=True)
         return Packed(values, self.offsets.to(values.device, non_blocking=True), self.lengths)
 
@@ -126,7 +126,7 @@ class Packed:
         return Packed(self.values.pin_memory(), self.offsets.pin_memory(), self.lengths)
 
     def with_values(self, values: Tensor) -> Packed:
-        """The same sequences with other values, token by token."""
+        """The same sequences with other values, one per token."""
         return Packed(values, self.offsets, self.lengths)
 
     def select(self, indices: Sequence[int]) -> Packed:
@@ -148,7 +148,7 @@ class Packed:
         return Packed.from_lengths(layout.take(self.values), lengths)
 
     def owners(self) -> Int[Tensor, "T"]:
-        """Of each token, the number of its sequence.
+        """The index of the sequence of each token.
 
         >>> Packed.from_lengths(torch.zeros(5), [2, 3]).owners().tolist()
         [0, 0, 1, 1, 1]
@@ -157,7 +157,7 @@ class Packed:
         return numbers.repeat_interleave(self.offsets.diff(), output_size=self.tokens)
 
     def places(self) -> Int[Tensor, "T"]:
-        """Of each token, its place in its own sequence, from 0.
+        """The position of each token in its own sequence, from 0.
 
         >>> Packed.from_lengths(torch.zeros(5), [2, 3]).places().tolist()
         [0, 1, 0, 1, 2]

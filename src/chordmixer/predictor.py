@@ -32,21 +32,21 @@ LOCAL = "file://"
 
 
 class Predictor:
-    """A trained run, ready to answer.
+    """A trained run, ready to predict.
 
     `Predictor.from_pretrained(RUN)` opens the folder of a run, a folder made by `save_pretrained`, or a repository
     of the Hugging Face hub. `fit` returns one.
 
-    Sequences are strings, bytes or arrays of numbers, in a list or a `Dataset`. Answers come in their order, and a
-    sequence's answer does not depend on the others. A sequence above the model's `max_length` is an error;
+    Sequences are strings, bytes or arrays of numbers, in a list or a `Dataset`. Predictions come in their order, and
+    that of a sequence does not depend on the others. A sequence above the model's `max_length` is an error;
     `over_length="windows"` takes the mean over windows that overlap by half. Letters outside the alphabet are an
-    error; `on_bad="unknown"` takes them as unknown.
+    error; `on_bad="unknown"` reads them as unknown.
     """
 
     def __init__(self, engine: Trained, temporary: Path | None = None) -> None:
-        """`temporary` is a folder that is removed together with this object."""
+        """`temporary` is a folder that is removed with this object."""
         self.engine = engine
-        """What computes: the command line uses it too."""
+        """What computes the outputs; the command line uses it too."""
         if temporary is not None:
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
 
@@ -63,8 +63,8 @@ class Predictor:
     ) -> Predictor:
         """A trained model from a folder, `file://FOLDER`, or a repository of the Hugging Face hub.
 
-        `using` asks for the answers of the `network`, the `baseline` or `both`, in place of the best of them. `hub`
-        goes to `huggingface_hub.snapshot_download`, such as `revision` and `token`.
+        `using` selects the `network`, the `baseline` or `both`, in place of the best of them. `hub` goes to
+        `huggingface_hub.snapshot_download`, such as `revision` and `token`.
         """
         folder = downloaded(source, saving.PATTERNS, hub)
         return cls(open_run(folder, device, batch_tokens, using=using, unverified=unverified))
@@ -73,12 +73,12 @@ class Predictor:
 
     @property
     def folder(self) -> Path:
-        """Of the run, or of the saved model."""
+        """The folder of the run, or of the saved model."""
         return self.engine.folder
 
     @property
     def target_type(self) -> Literal["classes", "labels", "number"]:
-        """What is predicted: one of several classes, several labels for a record, or a number."""
+        """What is predicted: one of several classes, several labels per record, or a number."""
         target = self.engine.answers.target
         return (
             "number" if isinstance(target, Regression) else "labels" if isinstance(target, MultiLabel) else "classes"
@@ -86,13 +86,13 @@ class Predictor:
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes or labels, in the order of the columns of `predict_proba`; none of a number."""
+        """Names of the classes or labels, in the order of the columns of `predict_proba`; empty for a number."""
         target = self.engine.answers.target
         return [] if isinstance(target, Regression) else list(target.labels)
 
     @property
     def max_length(self) -> int | None:
-        """Most tokens of a sequence; None where a baseline answers, which takes any."""
+        """The most tokens of a sequence; None where a baseline alone predicts, which has no limit."""
         return self.engine.max_length if self.engine.network else None
 
     def __repr__(self) -> str:
@@ -101,12 +101,12 @@ class Predictor:
             what = f"{len(self.classes)} {self.target_type}" if self.classes else "a number"
         return f"<Predictor of {what} from {self.engine.tokenizer.name} tokens, {self.folder}>"
 
-    # --- Answers ---
+    # --- Predictions ---
 
     def predict(
         self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
     ) -> ndarray:
-        """The class of each sequence (text), its labels (a list of texts), or its number, as an array."""
+        """The class of each sequence (a string), its labels (a list of strings), or its number, as an array."""
         rows, target = self._outputs(sequences, over_length, on_bad), self.engine.answers.target
         if isinstance(target, Regression):
             return target.values(rows)
@@ -120,7 +120,7 @@ class Predictor:
     def predict_proba(
         self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
     ) -> ndarray:
-        """Calibrated probabilities, (sequences, classes): columns are in the order of `classes`."""
+        """Calibrated probabilities, (sequences, classes), with columns in the order of `classes`."""
         if self.target_type == "number":
             raise ValueError("this model predicts a number, which has no probability: use predict")
         return self.engine.answers.probabilities(self._outputs(sequences, over_length, on_bad))
@@ -146,7 +146,7 @@ class Predictor:
     def evaluate(self, data: Dataset, *, over_length: OverLength = "error", on_bad: OnBad = "error") -> Evaluation:
         """Scores on records with targets, overall and by length, with 95 % intervals.
 
-        `chordmixer evaluate RUN FILES` also tells apart which records the run was trained on.
+        Records that the run was trained on are not excluded; `chordmixer evaluate RUN FILES` separates them.
         """
         self._check(over_length, on_bad)
         account = Account()
@@ -173,14 +173,14 @@ class Predictor:
         how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "on_bad": on_bad}
         return list(explain(self.engine, as_entries(sequences), say=lambda _: None, **how))
 
-    # --- Elsewhere ---
+    # --- Saving and sharing ---
 
     def save_pretrained(self, folder: Path | str) -> None:
-        """Write what answers need, and a model card (README.md), into a new or empty folder."""
+        """Write what predictions need, and a model card (README.md), into a new or empty folder."""
         saving.save(self.folder, Path(folder), self.card())
 
     def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload the saved model to the Hugging Face hub, or copy it to `file://FOLDER`; the address."""
+        """Upload the model to the Hugging Face hub, or save it to `file://FOLDER`; returns the address."""
         if repository.startswith(LOCAL):
             self.save_pretrained(repository.removeprefix(LOCAL))
             return repository

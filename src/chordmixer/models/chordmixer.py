@@ -18,7 +18,7 @@ from chordmixer.packed import Packed, check_packed
 
 @dataclass(frozen=True)
 class ChordMixerConfig:
-    """Users give the longest length and a track size; the rest follows. The defaults are the paper's."""
+    """Settings of the encoder: width and depth follow from the first two. The defaults are the paper's."""
 
     max_length: int = 1_500_000
     """N_max, the longest sequence that the network is built for."""
@@ -75,7 +75,7 @@ def depth(length: int) -> int:
 
 
 class Block(nn.Module):
-    """One hop: every token meets those 1, 2, 4, ... positions away (Rotate), then thinks for itself (Mix)."""
+    """One block: each token takes tracks of those 1, 2, 4, ... positions on (Rotate); an MLP mixes them (Mix)."""
 
     def __init__(self, config: ChordMixerConfig) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class ChordMixer(nn.Module):
         self.blocks = nn.ModuleList(Block(self.config) for _ in range(self.config.depth))
 
     def forward(self, x: Packed) -> Packed:
-        """Deep sequences first, so that block i works on a prefix of the tokens and shallow ones leave early."""
+        """Encode. Inside, deep sequences come first: block i works on a prefix, and shallow ones leave early."""
         _check(x, self.config)
         depths = [depth(n) for n in x.lengths]
         order = sorted(range(len(x)), key=lambda b: -depths[b])

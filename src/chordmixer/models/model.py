@@ -34,7 +34,7 @@ class ModelConfig:
     """What a model is made of."""
 
     inputs: int
-    """Vocabulary size for `tokens`, channels a token for `real`."""
+    """Vocabulary size for `tokens`, channels per token for `real`."""
     outputs: int
     """Numbers that the head gives: classes, or 1 for a regression."""
     embedding: Literal["tokens", "real"] = "tokens"
@@ -53,7 +53,7 @@ class ModelConfig:
         "tokens",
         "variant",
     ] = "average"
-    """How the answer is read from the encoder's tokens; `pair` reads one from two sequences, `variant` one from a
+    """How the output is read from the encoder's tokens; `pair` reads one from two sequences, `variant` one from a
     window with either allele, and `flat` has weights for each position. `standard` is the mean with each channel
     standardised over records; so are `maximum`, `mean_maximum`, `attention` and
     `mean_maximum_attention`."""
@@ -61,8 +61,8 @@ class ModelConfig:
     """Share of a standardised head's features that are set to zero in training. Default 0."""
     strategy: strategies.Name = "packed"
     """What the encoder reads of a sequence. All but `packed` pad with zeros that count as tokens, as the paper did
-    with its rivals: to the longest of the batch, so that answers change with the neighbours, or to `max_length`;
-    `truncate` keeps the first tokens, `segment` takes the mean of the answers for pieces."""
+    for the other encoders: to the longest of the batch, so that outputs change with the neighbours, or to
+    `max_length`; `truncate` keeps the first tokens, `segment` takes the mean of the outputs for segments."""
     piece_length: int | None = None
     """Tokens that `truncate` keeps, or of a segment; None: the paper's 16,000 and 2,000."""
     encoder: str = "chordmixer"
@@ -74,18 +74,18 @@ class ModelConfig:
     drop_tokens: float = 0.0
     """Share of the tokens that are hidden from the network in training: as if zeros stood there."""
     mark_start: bool = False
-    """Add a learned vector to each sequence's first token. A ChordMixer rotates in a circle: without the mark, a
-    sequence has the same answer wherever one starts to read it, right for a plasmid, and wrong for a formula."""
+    """Add a learned vector to each sequence's first token. ChordMixer rotates in a circle: without the mark, a
+    sequence has the same output wherever one starts to read it, right for a plasmid, and wrong for a formula."""
     stem: StemConfig = field(default_factory=StemConfig)
     """Convolutions before the encoder, for local patterns. Default: none, as in the paper."""
     words: WordsConfig = field(default_factory=WordsConfig)
     """K-mers with embeddings of their own, added to the tokens; a standardised head also reads their mean.
     Default: none, as in the paper."""
     decoder: Literal["network"] | None = None
-    """What reads the encoder's tokens before a head that answers for each: a second network with the same settings
-    and final norm, as in the paper's autoencoder; None: the head itself, a light decoder."""
+    """What reads the encoder's tokens before a head with one output per token: a second network with the same
+    settings and final norm, as in the paper's autoencoder; None: the head itself, a light decoder."""
     network: Any = field(default_factory=ChordMixerConfig)
-    """The encoder's own settings, of its class `Config`; `max_length` counts the user's tokens."""
+    """The settings of the encoder, an instance of its class's `Config`; `max_length` counts the user's tokens."""
 
     def __post_init__(self) -> None:
         check_numbers(self, inputs=(1, 1 << 26), outputs=(1, 1 << 24), piece_length=(1, LONGEST))
@@ -146,7 +146,7 @@ class ModelConfig:
 class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license="mit"):  # type: ignore[call-arg]
     """Embedding, encoder, head: `model(packed)` is (B, outputs) for pooled heads, a `Packed` for per-token ones.
 
-    With the head `pair`, sequences 2i and 2i + 1 have one answer, and there are B / 2.
+    With the head `pair`, sequences 2i and 2i + 1 have one output, so there are B / 2.
 
     >>> network = ChordMixerConfig(max_length=100, track_size=4, hidden=16)
     >>> model = Model(ModelConfig(inputs=5, outputs=2, network=network))
@@ -182,7 +182,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return head(width, config.outputs, words, config.head_dropout)
 
     def freeze(self) -> None:
-        """From now on only the head learns; all before it stays as it is, in training as in evaluation."""
+        """From now on only the head is trained; all before it stays fixed, in training as in evaluation."""
         if self.head.extra:
             raise ValueError(
                 f"model.head={self.config.head!r} learns through the encoder, which is frozen: set model.head=average"
@@ -257,8 +257,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
     def from_pretrained(cls, source: str | Path, *, device: str = "cpu", **hub: Any) -> Model:
         """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub.
 
-        Where a manifest.json records the config, as of every folder that this package wrote, it and the weights are
-        compared with their SHA-256; a folder without one is read as it is.
+        Where a manifest.json records the config, as in every folder that this package wrote, config and weights are
+        verified by their SHA-256; a folder without one is read as it is.
         """
         folder = downloaded(source, ["config.json", "model.safetensors", files.MANIFEST], hub)
         if "config.json" in files.recorded(folder):

@@ -1,4 +1,4 @@
-"""The authors' public weights, in our model: names and shapes turned, the function exactly theirs."""
+"""The authors' public weights in our model: parameters are renamed, the function is exactly theirs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OURS = {
     r"encoder\.chordmixer_blocks\.(\d+)\.(prenorm|norm)\.bn\.num_batches_tracked": None,
     r"decoder\.decoder\.(weight|bias)": r"head.linear.\1",
 }
-"""The authors' parameter names and ours; None for what has no place here."""
+"""The authors' parameter names and ours; None for those without a counterpart here."""
 
 
 def load_released(
@@ -33,8 +33,8 @@ def load_released(
 ) -> Model:
     """A `Model` that computes what the authors' released code computes with these parameters.
 
-    The embedding's kind and the number of outputs are read off the shapes; norms are named as in
-    `ChordMixerConfig` (the authors write LN, BN, GN).
+    The kind of embedding and the number of outputs follow from the shapes; norms are named as in `ChordMixerConfig`
+    (the authors write LN, BN, GN).
     """
     for name in ("embedding.weight", "decoder.decoder.weight"):
         if name not in state_dict:

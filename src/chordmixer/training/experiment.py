@@ -37,7 +37,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train; nothing here changes what the trained model computes."""
+    """How to train; none of these changes what the trained model computes."""
 
     epochs: int = 10
     """Passes over the training set."""
@@ -73,7 +73,7 @@ class TrainingConfig:
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of the matrix products; weights and optimiser are always float32."""
     patience: int = 0
-    """Stop after this many evaluations without a better validation loss, once something was learnt; 0: never."""
+    """Stop after this many evaluations without a better validation loss, once something was learned; 0: never."""
     evaluate_every: int = 0
     """Steps between evaluations on the validation set, beside those at the ends of epochs; 0: only these."""
     evaluate_epochs: int = 1
@@ -86,16 +86,16 @@ class TrainingConfig:
     """Share of the run's length that each of two short runs has which come before it: one with the model's words, one
     without. The validation loss decides, and the run's config then says with which words it goes on. 0: none."""
     seed: int = 0
-    """Of the first weights, the order of the data and the dropout."""
+    """Seed of the initial weights, the order of the data and the dropout."""
     replicates: int = 0
-    """Members of a run on files that are trained alike from seeds `seed`, `seed` + 1 and so on, and answer together
-    (`--replicates`): 2 to 20. Default 0: one network."""
+    """Members of an ensemble on files, trained alike from seeds `seed`, `seed` + 1 and so on (`--replicates`): 2 to
+    20. Default 0: one network."""
     start: str | None = field(default=None, compare=False)
-    """The run whose embedding and encoder are the first weights; None: random ones."""
+    """The run whose embedding and encoder are the initial weights; None: random ones."""
     start_sha256: str | None = None
-    """Of that run's weights."""
+    """SHA-256 of that run's weights."""
     freeze: bool = False
-    """Embedding and encoder stay as they are at first; only the head learns."""
+    """Keep embedding and encoder fixed; only the head is trained."""
     workers: int = 0
     """Processes that build batches; 0: this one does."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -137,7 +137,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that a run depends on."""
+    """Everything that a run depends on: task, data, model and training settings."""
 
     task: str
     """A name in `chordmixer.tasks.TASKS`."""
@@ -147,7 +147,7 @@ class Experiment:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def build_task(self) -> Task:
-        """The task, once it is sure that the model answers it."""
+        """The task, after a check that the model fits it."""
         task: Task = task_class(self.task)(self.data)
         wanted = {"embedding": task.embedding, "inputs": task.inputs, "outputs": task.target.outputs}
         for key, value in wanted.items():
@@ -177,18 +177,18 @@ class Experiment:
         return task
 
     def save(self, folder: Path) -> None:
-        """Write config.json, which is also what `Model.from_pretrained` reads; where stores are kept is not in it."""
+        """Write config.json, which `Model.from_pretrained` reads too; the cache folder is not in it."""
         config = {"format": FORMAT, "version": __version__, **to_dict(self)}
         config["data"].pop("cache", None)
         files.write_recorded(folder, {CONFIG: files.json_bytes(config)})
 
     def settings(self) -> dict[str, Any]:
-        """All that tells this run from others, as plain values."""
+        """All settings that define this run, as plain values."""
         return {"task": self.task, **{name: compared(getattr(self, name)) for name in ("data", "model", "training")}}
 
     @staticmethod
     def load(folder: Path, *, cache: Path | str | None = None, unverified: bool = False) -> Experiment:
-        """The experiment of a run folder, which never says where to write: stores are kept in `cache`."""
+        """The experiment of a run folder; the cache folder is never read from it, but given as `cache`."""
         try:
             check(folder, [CONFIG], unverified)
         except ValueError as error:

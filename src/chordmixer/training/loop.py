@@ -53,10 +53,10 @@ def train(
     unverified: bool = False,
     resumed_as: Path | None = None,
 ) -> Evaluation:
-    """Train into the run folder `out`, or go on with what is there; the best model's scores on the test set.
+    """Train into the run folder `out`, or resume the run there; returns the best model's scores on the test set.
 
-    Of an ensemble (`--folds`, `--replicates`) all members are trained, without baselines, and the scores are those
-    of their mean. `resumed_as` is the folder that `--resume` takes, where this run is a part of another one.
+    For an ensemble (`--folds`, `--replicates`) all members are trained, without baselines, and the scores are those
+    of their mean. `resumed_as` is the folder that `--resume` takes, where this run is part of another one.
     """
     from chordmixer.training import members, trials  # which are runs themselves
 

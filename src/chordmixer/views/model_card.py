@@ -48,9 +48,9 @@ def _lines(run: Run) -> Iterator[str]:
         yield from _scores(run, run.test)
     yield "## Limits\n"
     yield (
-        "Scores are those of the test records of one data set. Records that differ from these in origin, length or "
-        "preparation may be answered worse, and probabilities are calibrated for the training set's shares of the "
-        "classes.\n"
+        "Scores are those of the test records of one data set. Predictions may be worse for records that differ from "
+        "these in origin, length or preparation, and probabilities are calibrated for the class proportions of the "
+        "training set.\n"
     )
     yield f"Written by chordmixer {__version__}; trained by chordmixer {run.versions.get('chordmixer', 'unknown')}."
 
@@ -91,7 +91,7 @@ def _scores(run: Run, test: Evaluation) -> Iterator[str]:
         ),
     )
     if run.baselines:
-        yield f"Beside it, {name}:\n"
+        yield f"Baselines, {name}:\n"
         yield from _table(
             ("baseline", name),
             ((_escaped(own.name), _number(own.evaluation.scores[test.headline].value)) for own in run.baselines),
