@@ -12,9 +12,9 @@ from chordmixer.paper.tasks.adding import AddingConfig
 
 
 def test_set_goes_over_toml(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text("[training]\nepochs = 3\nrate = 0.1\n[data]\nseed = 4\n")
+    (tmp_path / "run.toml").write_text("[training]\nepochs = 3\nlearning_rate = 0.1\n[data]\nseed = 4\n")
     assert table(tmp_path / "run.toml", ["training.epochs=5", "model.network.prenorm=layer"]) == {
-        "training": {"epochs": 5, "rate": 0.1},
+        "training": {"epochs": 5, "learning_rate": 0.1},
         "data": {"seed": 4},
         "model": {"network": {"prenorm": "layer"}},
     }

@@ -215,7 +215,7 @@ class TestPretrained:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda c: c.update(format=2), r"config\.json has format 2: this version of chordmixer reads format 1"),
+            (lambda c: c.update(format=1), r"config\.json has format 1: this version of chordmixer reads format 2"),
             (lambda c: c.pop("format"), r"config\.json has format None"),
             (lambda c: c.pop("model"), r"config\.json has"),
             (lambda c: c.update(model=[]), r"config\.json: model.*not a table"),

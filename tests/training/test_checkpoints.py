@@ -225,7 +225,7 @@ def test_an_edited_config_is_refused_with_what_differs(run: Path) -> None:
     with pytest.raises(ValueError, match=r"config\.json was changed or damaged.*rate is 0\.5 here and 0\.001 in the"):
         Experiment.load(run)
     (run / "manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"training\.rate is 0\.5 here and 0\.001 in the checkpoint"):
+    with pytest.raises(ValueError, match=r"training\.learning_rate is 0\.5 here and 0\.001 in the checkpoint"):
         train(Experiment.load(run, unverified=True), run, resume=True, unverified=True)
 
 

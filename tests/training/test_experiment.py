@@ -30,7 +30,7 @@ def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
         experiment.save(tmp_path)
         assert Experiment.load(tmp_path) == experiment
     written = files.read_json(tmp_path / "config.json")
-    assert (written["format"], written["version"]) == (1, __version__)
+    assert (written["format"], written["version"]) == (2, __version__)
 
 
 @pytest.mark.parametrize(

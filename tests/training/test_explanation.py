@@ -23,7 +23,7 @@ from chordmixer.data.tokenizers import Bytes, Numbers
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import ensemble
 from chordmixer.training.attribution import edges, gradients, neutral
-from chordmixer.training.ensemble import Ensemble, Member
+from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.ensemble_inference import TrainedEnsemble, open_run
 from chordmixer.training.explanation import Explanation, explain
 from chordmixer.training.inference import Item, Trained
@@ -106,7 +106,7 @@ def test_an_ensemble_is_explained_as_a_whole(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "model.safetensors").unlink()
     files.unrecord(run, ["model.safetensors"])
-    members = tuple(Member(k, "network", Score(0.5), Score(0.5)) for k in range(2))
+    members = tuple(EnsembleMember(k, "network", Score(0.5), Score(0.5)) for k in range(2))
     known = Ensemble("replicates", 2, False, "accuracy", members)
     files.write_recorded(run, {ensemble.FILE: files.json_bytes(to_dict(known))})
     for number in range(2):

@@ -68,7 +68,7 @@ def test_metrics_grow_by_step(whole: Path) -> None:
 
 
 def test_the_model_is_the_best_one_and_not_the_last(tiny: Experiment, tmp_path: Path) -> None:
-    restless = override(tiny, {"training": {"rate": 0.1, "warmup": 0.0, "evaluate_every": 5}})
+    restless = override(tiny, {"training": {"learning_rate": 0.1, "warmup": 0.0, "evaluate_every": 5}})
     train(restless, tmp_path / "run")
     seen = events(tmp_path / "run", "validation")
     assert [line["step"] for line in seen] == [5, 10, 12, 15, 20, 24]
@@ -112,7 +112,9 @@ def test_the_rate_rises_in_a_line_and_falls_along_a_cosine(tiny: Experiment, who
     assert schedule(0.0, 0.0) == 1
     done = {10: 9.5 / 24, 20: 19.5 / 24}  # the middle of a step
     for line in events(whole, "training"):
-        assert line["rate"] == pytest.approx(tiny.training.learning_rate * schedule(done[line["step"]], 0.05))
+        assert line["learning_rate"] == pytest.approx(
+            tiny.training.learning_rate * schedule(done[line["step"]], 0.05)
+        )
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ def test_many_records_of_a_bad_step_are_counted(
 
 def test_a_validation_loss_that_is_no_number_stops(tiny: Experiment, tmp_path: Path) -> None:
     """One step of an absurd rate: the weights are finite, what they compute is not."""
-    absurd = override(tiny, {"training": {"rate": 1e30, "batch_sequences": 96, "epochs": 1}})
+    absurd = override(tiny, {"training": {"learning_rate": 1e30, "batch_sequences": 96, "epochs": 1}})
     with pytest.raises(
         ValueError,
         match=r"^validation loss nan at step 1 is not finite, records validation-\d+.* learning rate of 1e\+30$",
@@ -323,7 +325,7 @@ def test_refused_folders(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"already holds a run: give a new folder, or add --resume"):
         train(tiny, run)
     with pytest.raises(ValueError, match=r"was started with other settings: resume with the same ones"):
-        train(override(tiny, {"training": {"rate": 0.5}}), run, resume=True)
+        train(override(tiny, {"training": {"learning_rate": 0.5}}), run, resume=True)
     for resume in (False, True):
         with pytest.raises(ValueError, match=r"is not empty and holds no run: give a new folder"):
             train(tiny, tmp_path / "foreign", resume=resume)

@@ -128,7 +128,7 @@ def _journal(path: Path, headline: str) -> None:
     lines = []
     for step in range(10, 2001, 10):
         loss = 0.15 + 0.55 * np.exp(-step / 500)
-        lines.append({"step": step, "split": "training", "loss": loss + draw.normal(0, 0.04), "rate": 1e-3})
+        lines.append({"step": step, "split": "training", "loss": loss + draw.normal(0, 0.04), "learning_rate": 1e-3})
         if step % 200 == 0:
             score = 1 - loss / 2
             lines.append(

@@ -55,9 +55,7 @@ class Words(nn.Module):
         super().__init__()
         self.config = config
         rows = len(config.lengths) << config.bits
-        self.table = nn.Parameter(torch.randn(rows, config.width)).mul_(
-            0.1
-        )  # a product loads the compiler of torch, which takes seconds
+        self.table = nn.Parameter(torch.randn(rows, config.width).mul_(0.1))  # 0.1 * loads torch's compiler: seconds
         self.linear = nn.Linear(config.width, width, bias=False)
 
     def forward(self, x: Packed) -> tuple[Float[Tensor, "T W"], Float[Tensor, "T C"]]:

@@ -145,7 +145,7 @@ def drawn(picture: Picture, letters: int = LETTERS) -> Html:
     return page.join([said, page.figures(tag("figure", chart), _table(picture)), *text])
 
 
-class Place(NamedTuple):
+class Region(NamedTuple):
     """A stretch of strong values, from 0."""
 
     start: int
@@ -154,11 +154,11 @@ class Place(NamedTuple):
     """The one that is farthest from zero."""
 
 
-def places(values: ndarray) -> list[Place]:
+def places(values: ndarray) -> list[Region]:
     """The strongest stretches, the strongest first.
 
     >>> places(np.array([0.0, 3, 0, 4, 0.5, -2, 0]))
-    [Place(start=1, stop=4, value=4.0), Place(start=5, stop=6, value=-2.0)]
+    [Region(start=1, stop=4, value=4.0), Region(start=5, stop=6, value=-2.0)]
     """
     sizes = np.abs(values)
     signs = np.where(sizes >= NEAR * max(float(sizes.max()), 1e-12), np.sign(values), 0)
@@ -168,7 +168,7 @@ def places(values: ndarray) -> list[Place]:
             found[-1] = (found[-1][0], stop)
         elif signs[start]:
             found.append((start, stop))
-    strong = [Place(a, b, float(values[a:b][sizes[a:b].argmax()])) for a, b in found]
+    strong = [Region(a, b, float(values[a:b][sizes[a:b].argmax()])) for a, b in found]
     return sorted(strong, key=lambda place: -abs(place.value))[:PLACES]
 
 

@@ -87,7 +87,7 @@ def test_what_stands_first_on_a_page(adding: Experiment) -> None:
     assert said(0.1, {}, []) == [
         "This is a run of 0.1 of the epochs (1 epoch in place of 10): not the paper's number."
     ]
-    assert said(0.01, {"training": {"rate": 0.1}}, []) == [
+    assert said(0.01, {"training": {"learning_rate": 0.1}}, []) == [
         "This is a run of 0.01 of the epochs (1 epoch in place of 10, over 5,000 of 50,000 training records): not "
         "the paper's number.",
         "Settings were changed with --set: training.learning_rate=0.1.",

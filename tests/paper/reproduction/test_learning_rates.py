@@ -99,11 +99,11 @@ def test_refusals(rates: list[float]) -> None:
 
 
 def test_one_rate_or_the_other(tiny: Experiment) -> None:
-    learning_rates.check([], {"training": {"rate": 1e-3}})
+    learning_rates.check([], {"training": {"learning_rate": 1e-3}})
     with pytest.raises(
         ValueError, match=r"--rates 0.001 and --set training.learning_rate are both the rate of a run: leave one"
     ):
-        learning_rates.check([1e-3], {"training": {"rate": 1e-3}})
+        learning_rates.check([1e-3], {"training": {"learning_rate": 1e-3}})
 
 
 def test_in_words() -> None:
