@@ -121,6 +121,16 @@ def test_own_files_have_neighbours_besides(motifs: list[str], tmp_path: Path) ->
     assert names[:2] == ["majority class", "length alone"] and "8-" in names[2] and names[3].startswith("neighbours")
 
 
+def test_own_texts_have_words_besides(tmp_path: Path) -> None:
+    chance, rows = random.Random(0), ["id,text,label"]
+    for i in range(120):
+        words = chance.sample(WORDS, 8) + (["not", "good"] if i % 2 else ["good", "not"])
+        rows.append(f"r{i},{' '.join(words)},{'no' if i % 2 else 'yes'}")
+    (tmp_path / "texts.csv").write_text("\n".join(rows))
+    names = [e.encoder for e in found("files", FilesConfig((str(tmp_path / "texts.csv"),)), tmp_path / "run")]
+    assert any(name.startswith("words") for name in names)
+
+
 def test_a_sample_is_stated(configs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "TOKENS", 1_000)
     monkeypatch.setattr(baselines, "LONG", 1_000)

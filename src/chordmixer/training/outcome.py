@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chordmixer import files
 from chordmixer.data import seen
+from chordmixer.data.text_words import TextWords
 from chordmixer.tasks import Target, Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
@@ -170,6 +171,7 @@ def _fitted(task: Files) -> Iterator[baselines.Baseline]:
         task.split.parts,
         task.target,
         task.kind,
+        words=TextWords.of(task.store.tokenizer),
     )
 
 

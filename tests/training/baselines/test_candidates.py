@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from chordmixer.data.text_words import TextWords
 from chordmixer.training.baselines.candidates import LONG, Candidate, candidates
 from chordmixer.training.baselines.features import Frequencies
 
@@ -20,6 +21,16 @@ def test_much_data_has_lengths_counted_alone() -> None:
     assert [own.k for own in candidates("dna", 10, LONG + 1)] == [(4,), (6,), (8,), (10,)]
     assert max(len(own.k) for own in candidates("dna", 10, LONG)) == 3
     assert [own.k for own in candidates("protein", 10, 1000, single=True)] == [(2,), (3,), (4,)]
+
+
+def test_words_are_counted_where_tokens_make_them() -> None:
+    words = TextWords()
+    assert [own.k for own in candidates("text", 10, LONG, words=words) if own.words] == [(1, 2), (1, 2, 3)]
+    assert [own.k for own in candidates("text", 10, LONG + 1, words=words)] == [(5,), (1, 2)]
+    for more in ({"words": None}, {"words": words, "k": 3}, {"words": words, "single": True}):
+        assert not any(own.words for own in candidates("text", 10, 1000, **more))  # type: ignore[arg-type]
+    own = Candidate("text", (1, 2), words=words)
+    assert own.name == "words and pairs of them" and not own.neighbours and own.name in own.sentence
 
 
 def test_short_kmers_find_no_neighbours() -> None:

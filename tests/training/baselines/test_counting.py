@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chordmixer.data.text_words import TextWords
 from chordmixer.training.baselines import counting
 from chordmixer.training.baselines.counting import Grams, TfIdf, gram_counts, kmer_frequencies
 
@@ -81,9 +82,22 @@ def test_several_lengths_stand_side_by_side() -> None:
 
 
 def test_only_the_commonest_where_few_may_stay() -> None:
-    texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"acd", b"aef")]
-    assert sorted(TfIdf.fit(texts, (Grams(1),), most=2).rarity)[0] == 1
-    assert len(TfIdf.fit(texts, (Grams(1),), most=2).kept) == 2
+    """Rows that were there are those that the features make."""
+    texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"accd", b"aef", b"gg")]
+    whole = TfIdf.fit(texts, (Grams(1),))
+    few, rows = whole.limited(whole(texts), 3)
+    assert whole.width == 4 and few.width == 3 and sorted(few.rarity)[0] == min(whole.rarity)
+    assert rows.dtype == np.float32 and rows.toarray() == pytest.approx(few(texts).toarray(), abs=1e-6)
+    assert rows.toarray().max(axis=1)[4] == 0
+
+
+def test_words_in_place_of_tokens() -> None:
+    """A pair of words is one feature, whatever their case; letters within words are none."""
+    texts = [np.frombuffer(t, np.uint8) for t in (b"not good", b"Not Good", b"good not", b"notgood", b"")]
+    found = TfIdf.fit(texts, (Grams(1), Grams(2)), words=TextWords())
+    rows = found(texts).toarray()
+    assert found.width == 3 and (rows[0] == rows[1]).all() and not rows[3:].any()
+    assert ((rows > 0).sum(axis=1) == [3, 3, 2, 0, 0]).all()
 
 
 def test_nothing_to_count() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from chordmixer.data.splits import SplitConfig, split
+from chordmixer.data.text_words import TextWords
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines
 from chordmixer.training.evaluation import Predictions
@@ -214,12 +215,50 @@ def test_the_length_of_kmers_is_chosen_on_the_validation_part() -> None:
     *_, four = run(sequences, CLASSES, target, "dna", k=4).values()
     assert "8" in found[2].name and "8-mers" in found[3].name and found[3].name.startswith("neighbours by ")
     assert min(headline(own, CLASSES, target) for own in found[2:]) > 0.9 > headline(four, CLASSES, target)
-    assert found[2].sentence.endswith(" (TF-IDF); chosen from 5 sets of k-mers by the validation loss")
+    assert found[2].sentence.endswith(" (TF-IDF); chosen from 5 sets of features by the validation loss")
     assert found[3].sentence.startswith("the answers of the 50 nearest training records by hashed counts of ")
     assert four.sentence == "logistic regression on the frequencies of all 256 4-mers, standardised"
     *_, alone = run(sequences, CLASSES, target, "dna", single=True).values()
     assert alone.name in ("8-mers", "10-mers")
     assert "4-mers" in run(of_classes(CLASSES), CLASSES, target, "dna")
+
+
+def texts_of(join: str) -> list[np.ndarray]:
+    """The same twelve words in every text; which of two of them comes first is what tells the classes apart."""
+    draw, names = chance(), ["".join(chance().choice([*"abcdefgh"], 9)) + str(i) for i in range(12)]
+    sequences = []
+    for of_class in CLASSES:
+        order = [names[i] for i in 2 + draw.permutation(10)]
+        pair, at = ([names[0], names[1]] if of_class else [names[1], names[0]]), int(draw.integers(10))
+        text = join.join([*order[:at], *pair, *order[at:]])
+        sequences.append(np.frombuffer((text.upper() if draw.random() < 0.5 else text).encode(), np.uint8))
+    return sequences
+
+
+def test_words_tell_where_characters_do_not() -> None:
+    """Pairs of words, whatever their case. Without blanks there are none, and characters are chosen."""
+    target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    found = run(texts_of("   \n     "), CLASSES, target, "text", words=TextWords())
+    losses = {name: own.loss for name, own in found.items()}
+    assert min(losses, key=losses.__getitem__).split(" ")[0] == "words"
+    assert headline(found["words and pairs of them"], CLASSES, target) > 0.99
+    glued = run([97 + own for own in with_words(9)], CLASSES, target, "text", words=TextWords())
+    losses = {name: own.loss for name, own in glued.items() if own.fitted}
+    assert "grams" in min(losses, key=losses.__getitem__)
+
+
+def test_three_models_together() -> None:
+    """Models that err on other records are better together, and answer so when asked again, as `run` does."""
+    target = Classification(["no", "yes"], CLASSES[PARTS["training"]])
+    draw, sequences = chance(), []
+    for of_class in CLASSES:
+        shown = [of_class if draw.random() < 0.75 else 1 - of_class for _ in range(2)]
+        letters = "".join(draw.choice([*("abcde" if shown[0] else "defgh")], 30))
+        sequences.append(np.frombuffer(f"{letters} {'yes' if shown[1] else 'no'}".encode(), np.uint8))
+    found = [*run(sequences, CLASSES, target, "text", words=TextWords()).values()]
+    together = found[-1]
+    assert together.fitted is not None and len(together.fitted.members) >= 2 and " and " in together.name
+    assert together.loss < min(own.loss for own in found[:-1]) and "words" in together.name
 
 
 def test_records_too_short_for_longer_ones() -> None:

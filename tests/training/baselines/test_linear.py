@@ -32,6 +32,43 @@ def test_scikit_learn_finds_the_same(classes: int, sparse: bool, monkeypatch: py
     assert np.abs(np.exp(outputs) - known.predict_proba(ROWS)).max() < 1e-3
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ratios_are_features_times_their_log_ratio(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NB-SVM's own form: what scikit-learn finds on columns that are scaled so is what is found here."""
+    from sklearn.linear_model import LogisticRegression
+
+    monkeypatch.setattr(linear, "STEPS", 300)
+    monkeypatch.setattr(linear, "DENSE_STEPS", 300)
+    monkeypatch.setattr(linear, "SMALL", 1e-13)
+    counts = np.maximum(ROWS, 0)
+    answers = (counts[:, 0] - counts[:, 1] + np.random.default_rng(3).normal(size=300) > 0).astype(np.int64)
+    shares = [(counts[answers == k] > 0).sum(axis=0) + 1 for k in (0, 1)]
+    ratio = np.log(shares[1] / shares[1].sum()) - np.log(shares[0] / shares[0].sum())
+    target = Classification.of_counts(["no", "yes"], [1, 1])
+    rows = csr_matrix(counts) if sparse else counts
+    *_, own = fit_linear(rows, answers, target, (50.0,), ratios=True)
+    known = LogisticRegression(C=50.0, tol=1e-9, max_iter=1000).fit(counts * ratio, answers)
+    outputs = as_outputs(own.scores(rows, target), target)
+    assert np.abs(np.exp(outputs) - known.predict_proba(counts * ratio)).max() < 1e-3
+    *_, without = fit_linear(rows, answers, target, (50.0,))
+    assert np.abs(own.weights - without.weights).max() > 0.05
+
+
+def test_ratios_of_many_outputs() -> None:
+    """Of three classes and of labels: the feature that tells an output apart has its largest weight."""
+    classes = np.arange(300) % 3
+    rows = csr_matrix(
+        (np.arange(3) == classes[:, None]) | (np.random.default_rng(4).random((300, 3)) < 0.3), dtype="f4"
+    )
+    labels = (classes[:, None] == np.arange(3)).astype(np.float32)
+    for target, answers in (
+        (Classification(["a", "b", "c"], classes), classes),
+        (MultiLabel.of(["a", "b", "c"], labels), labels),
+    ):
+        *_, own = fit_linear(rows, answers, target, (1.0, 10.0), ratios=True)
+        assert own.weights.argmax(axis=0).tolist() == [0, 1, 2]
+
+
 def test_labels_at_once_are_those_of_each_alone() -> None:
     answers = (ROWS[:, :3] + CHANCE.normal(size=(300, 3)) > 0.5).astype(np.float32)
     both = MultiLabel.of(["a", "b", "c"], answers)

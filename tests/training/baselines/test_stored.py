@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from chordmixer.data.text_words import TextWords
+from chordmixer.data.tokenizers import Bytes, Characters
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import FittedBaseline, fit_baselines, load
 from chordmixer.training.baselines.linear import as_outputs
@@ -74,6 +76,37 @@ def test_two_are_added_as_a_combination_does(asked: str) -> None:
     assert both.outputs(own) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("tokenizer", [Bytes(), Characters(" abcdefgz")], ids=["bytes", "characters"])
+@pytest.mark.parametrize("asked", [*TARGETS])
+def test_words_answer_the_same_after_loading(tokenizer: Any, asked: str, tmp_path: Path) -> None:
+    """Bit for bit, also of texts without a word, of one token, and of characters that the vocabulary lacks."""
+    target, answers = TARGETS[asked]
+    chance, words = np.random.default_rng(0), TextWords.of(tokenizer)
+    texts = [" ".join(chance.choice(["abc", "de", "fg", "Zz"], 6)) + " " + "abc"[c] * 4 for c in CLASSES]
+    own = [np.asarray(tokenizer.encode(text.replace("Z", "z"))) for text in texts]
+    found = fit_baselines(own, [len(s) for s in own], answers, PARTS, target, "text", words=words)
+    (baseline,) = [b.fitted for b in found if b.fitted and b.name.startswith("words")][:1]
+    path, odd = tmp_path / "baseline.safetensors", [*own, *map(tokenizer.encode, (" ", "a", "?", "abc" * 400_000))]
+    path.write_bytes(baseline.packed())
+    again, outputs = load(path, target), baseline.outputs(odd)
+    assert (again.outputs(odd) == outputs).all() and again.packed() == baseline.packed()
+    assert np.isfinite(outputs).all() and all((again.outputs([odd[i]])[0] == outputs[i]).all() for i in (0, 60, 121))
+
+
+def test_files_of_18_bits_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they were written before the number of bits was."""
+    target, answers = TARGETS["classes"]
+    own, path = sequences("text"), tmp_path / "baseline.safetensors"
+    monkeypatch.setattr("chordmixer.training.baselines.candidates.BITS", {})
+    *_, baseline = fit_baselines(own, [len(s) for s in own], answers, PARTS, target, "text", k=2)
+    assert baseline.fitted
+    path.write_bytes(baseline.fitted.packed())
+    arrays, document = load_file(path), _document(path)
+    assert document["members"][0].pop("bits") == 18 and not document["members"][0].pop("words")
+    save_file(arrays, path, metadata={"baseline": json.dumps(document)})
+    assert (load(path, target).outputs(own) == baseline.fitted.outputs(own)).all()
+
+
 def test_another_process_answers_the_same(tmp_path: Path) -> None:
     *_, baseline = fitted("dna", "classes")
     (tmp_path / "baseline.safetensors").write_bytes(baseline.packed())
@@ -126,6 +159,8 @@ def test_damaged_files_are_one_line(kind: str, asked: str, tmp_path: Path) -> No
         ("offset", lambda a: None, "offset is missing"),
         ("kept", lambda a: a[::-1].copy(), "kept has numbers out of range"),
         ("rarity", lambda a: a[1:], "rarity has type float32"),
+        ("document", lambda d: {**d, "members": [{**d["members"][0], "bits": 60}]}, "bits=60 is out of range"),
+        ("points", lambda a: np.array([1 << 30], np.uint32), "points has numbers out of range"),
         ("document", lambda d: {**d, "format": 2}, "format 2 is not 1"),
         ("document", lambda d: {**d, "weights": []}, "1 members have 0 weights"),
         ("document", lambda d: {**d, "outputs": 7}, "it has 7 outputs, where 3 are asked for"),
@@ -142,8 +177,9 @@ def test_what_is_wrong_is_said(name: str, change: Any, reason: str, tmp_path: Pa
     arrays, document = load_file(path), _document(path)
     if name == "document":
         document = change(document)
-    elif (changed := change(arrays.pop(f"0.{name}"))) is not None:
+    elif (changed := change(arrays.pop(f"0.{name}", None))) is not None:
         arrays[f"0.{name}"] = np.ascontiguousarray(changed)
+        document["members"][0]["words"] = name == "points"
     save_file(arrays, path, metadata={"baseline": json.dumps(document)})
     with pytest.raises(ValueError, match=reason) as raised:
         load(path, target)

@@ -8,6 +8,8 @@ from typing import Any
 
 from numpy import ndarray
 
+from chordmixer.data.text_words import TextWords
+from chordmixer.training.baselines import counting
 from chordmixer.training.baselines.counting import ENTRIES, Grams, TfIdf
 from chordmixer.training.baselines.features import Features, Frequencies, SeriesRows
 
@@ -22,6 +24,10 @@ SETS: dict[str, tuple[tuple[int, ...], ...]] = {
     "text": ((5,), (4, 5, 6)),
 }
 """Lengths of k-mers that are counted together; of several, in one TF-IDF matrix."""
+WORDS = {(1, 2): "words and pairs of them", (1, 2, 3): "words, pairs and triples of them"}
+"""Lengths of runs of words that are counted together, where tokens make words."""
+BITS = {"text": 21}
+"""Of a hashed feature's number, where the default makes too many share one: a text has some 400,000 5-grams."""
 COMPOSED = {"protein": (1,)}
 """Lengths whose shares are taken together with the logarithm of the length."""
 NEAR = {"dna": 8, "protein": 3, "text": 4}
@@ -41,17 +47,21 @@ class Candidate:
     k: tuple[int, ...] = ()
     length: bool = False
     dense: bool = False
+    words: TextWords | None = None
+    """Makes words of tokens, runs of which are then counted."""
 
     @property
     def neighbours(self) -> bool:
         """Whether nearest neighbours are looked for: short k-mers, which all records share, say little of them."""
-        return not self.dense and self.kind in NEAR and min(self.k) >= NEAR[self.kind]
+        return not (self.dense or self.words) and self.kind in NEAR and min(self.k) >= NEAR[self.kind]
 
     @property
     def name(self) -> str:
         """As in '6-, 8- and 10-mers'."""
         if self.kind == "real":
             return "series features"
+        if self.words:
+            return WORDS[self.k]
         noun = "mers" if self.kind in ("dna", "protein") else "grams"
         if self.length:
             return "composition and length"
@@ -69,11 +79,8 @@ class Candidate:
             return f"the frequencies of all {LETTERS[self.kind] ** self.k[0]:,} {self.name}, standardised"
         return f"hashed counts of {self.name}, weighted by how rare each is (TF-IDF)"
 
-    def fit(self, training: Sequence[ndarray], room: int, most: int | None = None) -> tuple[Features, Any]:
-        """Features of training records, and their rows.
-
-        Sparse ones have at most `room` entries, and the `most` common features.
-        """
+    def fit(self, training: Sequence[ndarray], room: int) -> tuple[Features, Any]:
+        """Features of training records, and their rows; sparse ones have at most `room` entries."""
         if self.kind == "real":
             return SeriesRows.fit(training)
         grams = [Grams(k, LETTERS.get(self.kind)) for k in self.k]
@@ -81,12 +88,14 @@ class Candidate:
         if self.dense:
             features = Frequencies.fit(training, grams, self.length)
         else:
-            features = TfIdf.fit(training, grams, room, most)
+            features = TfIdf.fit(training, grams, room, self.words, BITS.get(self.kind, counting.BITS))
         return features, features(training)
 
 
-def candidates(kind: str, records: int, tokens: int, k: int = 0, single: bool = False) -> Iterator[Candidate]:
-    """All for a kind of tokens, of so many training records and tokens.
+def candidates(
+    kind: str, records: int, tokens: int, k: int = 0, single: bool = False, words: TextWords | None = None
+) -> Iterator[Candidate]:
+    """All for a kind of tokens, of so many training records and tokens; where tokens make words, also of these.
 
     >>> [own.name for own in candidates("text", 100, 1000)]
     ['5-grams', '4-, 5- and 6-grams']
@@ -99,5 +108,9 @@ def candidates(kind: str, records: int, tokens: int, k: int = 0, single: bool = 
         size = LETTERS[kind] ** own[0] if len(own) == 1 and kind in LETTERS else ALL + 1
         filled = size <= min(ALL, tokens / max(records, 1)) and size * records <= ENTRIES
         yield Candidate(kind, own, dense=size <= FEW or filled)
-    if kind in COMPOSED and not (k or single):
+    if k or single:
+        return
+    if kind in COMPOSED:
         yield Candidate(kind, COMPOSED[kind], length=True, dense=True)
+    for own in [*WORDS][: 1 if tokens > LONG else None] if words else ():
+        yield Candidate(kind, own, words=words)

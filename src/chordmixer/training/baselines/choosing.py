@@ -29,6 +29,8 @@ SHARPNESS = (10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 """Of neighbours and of centroids."""
 WEIGHTS = 1_000_000
 """Of a linear model, at most: with more outputs it has fewer features, the commonest."""
+TWICE = 10_000_000
+"""Entries times outputs up to which text is fitted with and without ratios; beyond, with them alone."""
 WORK = 200_000_000
 """Entries of the training matrix times outputs up to which logistic regression is fitted; beyond, class centroids."""
 
@@ -67,15 +69,21 @@ class Choice:
     def near(self) -> bool:
         return isinstance(self.member.model, Neighbours)
 
+    @property
+    def family(self) -> int:
+        """Of which one is chosen: linear models of tokens, linear models of words, neighbours."""
+        return 2 if self.near else int(self.candidate.words is not None)
+
 
 def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
-    """The best linear model and, where the training part is small enough to keep, the best neighbours."""
-    best: dict[bool, Choice] = {}
+    """The best linear model, of text also the best by words, and the best neighbours where the training part is small
+    enough to keep."""
+    best: dict[int, Choice] = {}
     for candidate in candidates:
         for choice in _tried(candidate, data, neighbours):
-            if choice.near not in best or choice.loss < best[choice.near].loss:
-                best[choice.near] = choice
-    return [best[near] for near in sorted(best)]
+            if choice.family not in best or choice.loss < best[choice.family].loss:
+                best[choice.family] = choice
+    return [best[family] for family in sorted(best)]
 
 
 def loss_of(outputs: ndarray, answers: ndarray, target: AnyTarget) -> float:
@@ -94,7 +102,7 @@ def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choic
     if neighbours and candidate.neighbours and rows.nnz <= STORED:
         yield _neighbours(candidate, features, rows, data)
     if features.width > most:
-        features, rows = candidate.fit(data.training, data.room, most)
+        features, rows = features.limited(rows, most)
     yield from _linear(candidate, features, rows, data, SPARSE)
 
 
@@ -102,23 +110,34 @@ def _linear(
     candidate: Candidate, features: Features, rows: Any, data: Data, strengths: Sequence[float]
 ) -> Iterator[Choice]:
     """Models from weak to strong, until the validation loss rises."""
-    target, answers = data.target, data.answers
     held = features(data.validation)
+    with one_thread():
+        for models, how in _linear_models(candidate, rows, data, strengths):
+            lowest = np.inf
+            for model in models:
+                model = _calibrated(model, model.scores(held, data.target), data)
+                choice = _choice(candidate, Member(features, model), model.scores(held, data.target), data, how)
+                yield choice
+                if choice.loss > lowest:
+                    break
+                lowest = choice.loss
+
+
+def _linear_models(
+    candidate: Candidate, rows: Any, data: Data, strengths: Sequence[float]
+) -> Iterator[tuple[Iterator[Linear], str]]:
+    """What can be fitted in the time, and what it is called."""
+    target, answers = data.target, data.answers["training"]
     work = (rows.nnz if hasattr(rows, "nnz") else rows.size) * target.outputs
     if isinstance(target, Classification) and work > WORK:
-        models, how = _centroids(rows, answers["training"], target), "similarity to the mean of each class, by"
-    else:
-        models = fit_linear(rows, answers["training"], target, strengths)
-        how = f"{regression(target)} on"
-    lowest = np.inf
-    with one_thread():
-        for model in models:
-            model = _calibrated(model, model.scores(held, target), data)
-            choice = _choice(candidate, Member(features, model), model.scores(held, target), data, how)
-            yield choice
-            if choice.loss > lowest:
-                return
-            lowest = choice.loss
+        yield _centroids(rows, answers, target), "similarity to the mean of each class, by"
+        return
+    with_ratios = candidate.kind == "text" and not isinstance(target, Regression)
+    if with_ratios:
+        how = f"{regression(target)}, penalised by how alike the classes are in each feature (NB-SVM), on"
+        yield fit_linear(rows, answers, target, strengths, ratios=True), how
+    if not with_ratios or work <= TWICE:
+        yield fit_linear(rows, answers, target, strengths), f"{regression(target)} on"
 
 
 def _kernel(

@@ -1,9 +1,9 @@
-"""Counts of k-mers as features: the shares of all of them, or hashed and weighted by how rare they are (TF-IDF)."""
+"""Counts of k-mers or words as features: shares of all k-mers, or hashed and weighted by rarity (TF-IDF)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.kmers import RADIX, chunks, mix, whole, windows
+from chordmixer.data.text_words import TextWords
 
 TOKENS, RECORDS = 1_000_000, 4096
 """Of records that are counted at a time, at most."""
 BITS = 18
-"""Of a hashed feature's number, for each length of k-mers."""
+"""Of a hashed feature's number, for each length of k-mers, unless more are asked for."""
 ENTRIES = 40_000_000
 """Of the matrices of a data set, at most: 320 MB sparse. The commonest k-mers make room first, as they say least."""
 
@@ -55,6 +56,8 @@ def kmer_frequencies(sequences: Sequence[ndarray], indices: ndarray, grams: Gram
 class TfIdf:
     """Sparse rows of length one: hashed counts of runs of one or several lengths, weighted by how rare each is.
 
+    Runs are of tokens, or of words where these are made first.
+
     >>> texts = [np.frombuffer(text, np.uint8) for text in (b"aabb", b"abab", b"bbaa")]
     >>> TfIdf.fit(texts, (Grams(1), Grams(2)))(texts).shape
     (3, 6)
@@ -65,30 +68,49 @@ class TfIdf:
     """Numbers of the hashed features that count, ascending."""
     rarity: ndarray
     """Weight of each."""
+    words: TextWords | None = None
+    bits: int = BITS
+    """Of a feature's number."""
 
     @classmethod
     def fit(
-        cls, sequences: Sequence[ndarray], grams: Sequence[Grams], room: int = ENTRIES, most: int | None = None
+        cls,
+        sequences: Sequence[ndarray],
+        grams: Sequence[Grams],
+        room: int = ENTRIES,
+        words: TextWords | None = None,
+        bits: int = BITS,
     ) -> TfIdf:
         """From training records. A feature is kept when two of them have it.
 
-        The rarest are kept first until their matrix has `room` entries; of these the `most` common ones.
+        The rarest are kept first until their matrix has `room` entries.
         """
-        seen = np.zeros(len(grams) << BITS, np.int64)
-        for _, _, features, _ in _hashed(sequences, grams):
-            seen += np.bincount(features, minlength=len(seen))
-        order = np.argsort(seen, kind="stable")
-        kept = order[(seen[order] > 1) & (np.cumsum(np.where(seen[order] > 1, seen[order], 0)) <= room)]
-        kept = np.sort(kept if most is None else kept[max(0, len(kept) - most) :])
+        raw = cls(tuple(grams), np.empty(0, np.int32), np.empty(0, np.float32), words, bits)
+        seen = np.zeros(len(grams) << raw.bits, np.int64)
+        for _, _, features, _ in raw._hashed(sequences):
+            np.add.at(seen, features, 1)
+        order = np.flatnonzero(seen > 1)
+        order = order[np.argsort(seen[order], kind="stable")]
+        kept = np.sort(order[np.cumsum(seen[order]) <= room])
         rarity = np.log((1 + len(sequences)) / (1 + seen[kept])) + 1
-        return cls(tuple(grams), kept.astype(np.int32), rarity.astype(np.float32))
+        return replace(raw, kept=kept.astype(np.int32), rarity=rarity.astype(np.float32))
+
+    def limited(self, rows: Any, most: int) -> tuple[TfIdf, Any]:
+        """With the `most` common features alone; and rows that were made before, of these, of length one again."""
+        from scipy.sparse import diags_array
+
+        chosen = np.sort(np.argsort(self.rarity, kind="stable")[:most])
+        own = rows[:, chosen]
+        length = np.sqrt(np.asarray(own.multiply(own).sum(axis=1))).ravel()
+        scaled = diags_array(1 / np.maximum(length, 1e-9)).astype(np.float32) @ own
+        return replace(self, kept=self.kept[chosen], rarity=self.rarity[chosen]), scaled
 
     def __call__(self, sequences: Sequence[ndarray]) -> Any:
         """A scipy CSR matrix of float32, one row per record, one column per kept feature."""
         from scipy.sparse import csr_matrix
 
         columns, weights, sizes = [np.empty(0, np.int32)], [np.empty(0, np.float32)], [np.zeros(1, np.int64)]
-        for height, rows, features, counts in _hashed(sequences, self.grams):
+        for height, rows, features, counts in self._hashed(sequences):
             column = self._number[features]
             kept = column >= 0
             rows, column, counts = rows[kept], column[kept], counts[kept]
@@ -108,9 +130,21 @@ class TfIdf:
     @cached_property
     def _number(self) -> ndarray:
         """The column of each hashed feature, or -1."""
-        number = np.full(len(self.grams) << BITS, -1, np.int32)
+        number = np.full(len(self.grams) << self.bits, -1, np.int32)
         number[self.kept] = np.arange(len(self.kept), dtype=np.int32)
         return number
+
+    def _hashed(self, sequences: Sequence[ndarray]) -> Iterator[tuple[int, ndarray, ndarray, ndarray]]:
+        """The number of some records, then of each distinct (record, feature): both and their count, by record."""
+        width = (len(self.grams) - 1).bit_length() + self.bits
+        for chunk in chunks(sequences, TOKENS, RECORDS):
+            runs, keys = self.words(chunk) if self.words else chunk, []
+            for block, own in enumerate(self.grams):
+                rows, codes = _runs(runs, own)
+                feature = (mix(codes) >> np.uint64(64 - self.bits)).astype(np.int64)
+                keys.append(rows << width | block << self.bits | feature)
+            distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
+            yield len(chunk), distinct >> width, distinct & (1 << width) - 1, counts
 
 
 def gram_counts(sequences: Sequence[ndarray], parts: Mapping[str, ndarray], grams: Grams) -> dict[str, Any]:
@@ -119,18 +153,6 @@ def gram_counts(sequences: Sequence[ndarray], parts: Mapping[str, ndarray], gram
     room = ENTRIES * len(training) // max(1, sum(map(len, parts.values())))
     weighted = TfIdf.fit(training, (grams,), room)
     return {part: weighted([sequences[i] for i in own.tolist()]) for part, own in parts.items()}
-
-
-def _hashed(sequences: Sequence[ndarray], grams: Sequence[Grams]) -> Iterator[tuple[int, ndarray, ndarray, ndarray]]:
-    """The number of some records, then of each distinct (record, feature): both and their count, by record."""
-    width = (len(grams) - 1).bit_length() + BITS
-    for chunk in chunks(sequences, TOKENS, RECORDS):
-        keys = []
-        for block, own in enumerate(grams):
-            rows, codes = _runs(chunk, own)
-            keys.append(rows << width | block << BITS | (mix(codes) >> np.uint64(64 - BITS)).astype(np.int64))
-        distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
-        yield len(chunk), distinct >> width, distinct & (1 << width) - 1, counts
 
 
 def _runs(chunk: Sequence[ndarray], grams: Grams) -> tuple[ndarray, ndarray]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from chordmixer.data.text_words import TextWords
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.candidates import KINDS, Candidate, candidates
 from chordmixer.training.baselines.choosing import Choice, Data, choose, loss_of, one_thread, regression
@@ -59,12 +60,14 @@ def fit_baselines(
     kind: str,
     k: int = 0,
     single: bool = False,
+    words: TextWords | None = None,
 ) -> Iterator[Baseline]:
     """All that suit the kind of tokens (one of `KINDS`; `real` are series), one after the other.
 
     `parts` names the records of `training`, `validation` and `test`; where there are no sequences, lengths alone are
     looked at. Records of one length have no baseline of length. Where no `k` is given, the validation part chooses
-    it; `single` leaves out k-mers of several lengths together, and neighbours.
+    it; `single` leaves out k-mers of several lengths together, and neighbours. `words` makes words of the tokens of a
+    text; without it characters alone are counted.
 
     >>> series = [np.full((n, 1), n % 2, dtype=np.float32) for n in range(2, 42)]
     >>> parts = {"training": range(20), "validation": range(20, 30), "test": range(30, 40)}
@@ -88,7 +91,7 @@ def fit_baselines(
     held = {part: [sequences[i] for i in own.tolist()] for part, own in indices.items()}
     data = Data(held["training"], held["validation"], answers, target)
     records, tokens = len(held["training"]), int(own_lengths["training"].sum())
-    tried = list(candidates(kind, records, tokens, k, single))
+    tried = list(candidates(kind, records, tokens, k, single, words))
     yield from _content(tried, data, held["test"], neighbours=not (k or single))
 
 
@@ -141,31 +144,50 @@ def _length_features(lengths: Mapping[str, ndarray]) -> Matrices:
 
 
 def _content(tried: Sequence[Candidate], data: Data, test: Sequence[ndarray], neighbours: bool) -> Iterator[Baseline]:
-    """The best linear model, the best neighbours, and both together where the validation part prefers that."""
+    """The best linear models, the best neighbours, and those together that the validation part prefers to one."""
     chosen, scores = choose(tried, data, neighbours), []
     for own in chosen:
         fitted = FittedBaseline(data.target, (own.member,))
         scores.append(own.member.scores(test, data.target))
         name = f"neighbours by {own.candidate.name}" if own.near else own.candidate.name
         yield Baseline(name, own.how + _options(tried), fitted.combined(scores[-1:]), own.outputs, own.loss, fitted)
-    if len(chosen) == 2 and (both := _both(chosen, data)):
-        validation = both.combined([own.scores for own in chosen])
+    weights, shift = _together(chosen, data)
+    if len(weights) > 1:
+        used = [chosen[i] for i in sorted(weights)]
+        together = FittedBaseline(
+            data.target, tuple(own.member for own in used), tuple(weights[i] for i in sorted(weights)), shift
+        )
+        validation = together.combined([own.scores for own in used])
         loss = loss_of(validation, data.answers["validation"], data.target)
-        name = f"{chosen[0].candidate.name} and neighbours"
-        sentence = "the two before together, each with the weight that the validation part gives it"
-        yield Baseline(name, sentence, both.combined(scores), validation, loss, both)
+        sentence = f"the {len(used)} models together, each with the weight that the validation part gives it"
+        outputs = together.combined([scores[i] for i in sorted(weights)])
+        yield Baseline(_joined(used), sentence, outputs, validation, loss, together)
 
 
-def _both(chosen: Sequence[Choice], data: Data) -> FittedBaseline | None:
-    first, second = chosen
-    found = combine(data.target, first.outputs, second.outputs, data.answers["validation"])
-    if found.using != "both":
-        return None
-    *weights, shift = found.weights["both"]
-    return FittedBaseline(data.target, (first.member, second.member), tuple(weights), shift)
+def _together(chosen: Sequence[Choice], data: Data) -> tuple[dict[int, float], float]:
+    """The weight of each model, by its place, and what is added to a number: from the best one on, each of the others
+    joins where it lowers the loss in cross-validation on the validation part."""
+    first, *others = sorted(range(len(chosen)), key=lambda i: chosen[i].loss)
+    weights, shift, outputs = {first: 1.0}, 0.0, chosen[first].outputs
+    for i in others:
+        found = combine(data.target, outputs, chosen[i].outputs, data.answers["validation"])
+        before, own, extra = found.weights["both"]
+        if found.using == "both" and before and own:
+            weights = {**{place: before * weight for place, weight in weights.items()}, i: own}
+            shift = before * shift + extra
+            outputs = found.outputs(data.target, outputs, chosen[i].outputs)
+    return weights, shift
+
+
+def _joined(used: Sequence[Choice]) -> str:
+    """As in '5-grams, words and neighbours'."""
+    *names, last = (
+        "neighbours" if own.near else "words" if own.candidate.words else own.candidate.name for own in used
+    )
+    return f"{', '.join(names)} and {last}"
 
 
 def _options(tried: Sequence[Candidate]) -> str:
     if len(tried) == 1:
         return ""
-    return f"; chosen from {len(tried)} sets of k-mers by the validation loss"
+    return f"; chosen from {len(tried)} sets of features by the validation loss"

@@ -20,6 +20,8 @@ WORK = 50_000_000
 """Records times outputs times steps, at most, on standardised features: with a thousand classes steps are fewer."""
 ABSENT, CERTAIN = -1e4, 20.0
 """Its score, and the log-odds of a label that all training records have."""
+FLAT = 0.01
+"""The logarithm of a ratio, at least: a feature that all classes share may still have a small weight."""
 STEPS, DENSE_STEPS, SMALL = 15, 60, 1e-6
 """Of the solver: steps at most on sparse and on standardised features, and the relative gain at which it ends."""
 
@@ -65,13 +67,20 @@ def as_outputs(scores: ndarray, target: AnyTarget) -> ndarray:
     return scores.astype(np.float32)
 
 
-def fit_linear(rows: Any, answers: ndarray, target: AnyTarget, strengths: Sequence[float]) -> Iterator[Linear]:
-    """A model for each strength (scikit-learn's C), in their order; each starts where the last one ended."""
+def fit_linear(
+    rows: Any, answers: ndarray, target: AnyTarget, strengths: Sequence[float], ratios: bool = False
+) -> Iterator[Linear]:
+    """A model for each strength (scikit-learn's C), in their order; each starts where the last one ended.
+
+    With `ratios`, of classes and labels: a weight may be the larger, the more often its class has the feature than
+    the others do, or the less often (NB-SVM: Wang and Manning, 2012). The penalty of each is divided by the square of
+    the logarithm of that ratio.
+    """
     if isinstance(target, Regression):
         for strength in strengths:
             yield _ridge(rows, answers, target, strength)
         return
-    problem = _Problem.of(rows, answers, target)
+    problem = _Problem.of(rows, answers, target, ratios)
     start = np.zeros((rows.shape[1] + 1, len(problem.columns)))
     for strength in strengths:
         if len(problem.columns):
@@ -129,12 +138,21 @@ class _Problem:
     """How each record weighs."""
     softmax: bool
     """Whether they exclude each other."""
+    ratios: bool
+    """Whether what the classes have of each feature says how far its weights may go."""
 
     @classmethod
-    def of(cls, rows: Any, answers: ndarray, target: Classification | MultiLabel) -> _Problem:
+    def of(cls, rows: Any, answers: ndarray, target: Classification | MultiLabel, ratios: bool) -> _Problem:
         from scipy.sparse import issparse
 
-        return cls(rows, rows.T.tocsr() if issparse(rows) else rows.T, *_asked(answers, target))
+        return cls(rows, rows.T.tocsr() if issparse(rows) else rows.T, *_asked(answers, target), ratios)
+
+    @cached_property
+    def stiffness(self) -> ndarray:
+        """Of each weight, and of the offset, which is free: what its penalty is multiplied by."""
+        shape = self.rows.shape[1], len(self.columns)
+        own = 1 / _ratios(self.turned, self.hits) ** 2 if self.ratios else np.ones(shape)
+        return np.concatenate([own, np.zeros((1, shape[1]))])
 
     @cached_property
     def curvature(self) -> ndarray:
@@ -155,7 +173,7 @@ class _Problem:
         from scipy.optimize import minimize
         from scipy.sparse import issparse
 
-        penalty = 1 / (strength * self.total)
+        penalty = self.stiffness / (strength * self.total)
         unit = 1 / np.sqrt(self.curvature + penalty)
 
         def loss(flat: ndarray) -> tuple[float, ndarray]:
@@ -167,14 +185,15 @@ class _Problem:
         found = minimize(loss, (start / unit).ravel(), jac=True, method="L-BFGS-B", options=options)
         return np.asarray(unit * found.x.reshape(start.shape))
 
-    def _loss(self, own: ndarray, penalty: float) -> tuple[float, ndarray]:
+    def _loss(self, own: ndarray, penalty: ndarray) -> tuple[float, ndarray]:
         odds = np.asarray(self.rows @ own[:-1].astype(np.float32), dtype=np.float64) + own[-1]
         losses, errors = _softmax_loss(odds, self.hits) if self.softmax else _sigmoid_loss(odds, self.hits)
         errors = self.weights * errors / self.total
         slope = np.empty_like(own)
-        slope[:-1] = self.turned @ errors.astype(np.float32) + penalty * own[:-1]
+        slope[:-1] = self.turned @ errors.astype(np.float32)
         slope[-1] = errors.sum(axis=0)
-        return float((self.weights * losses).sum() / self.total + penalty / 2 * (own[:-1] ** 2).sum()), slope
+        bent = penalty * own
+        return float((self.weights * losses).sum() / self.total + (bent * own).sum() / 2), slope + bent
 
 
 def _curvature(rows: Any, hits: ndarray, weights: ndarray) -> ndarray:
@@ -187,6 +206,15 @@ def _curvature(rows: Any, hits: ndarray, weights: ndarray) -> ndarray:
     columns = np.bincount(own.indices, weights=squares, minlength=own.shape[1])
     shares = hits.mean(axis=0)
     return np.asarray(np.append(columns, heavy.sum())[:, None] * (shares * (1 - shares) + 0.02))
+
+
+def _ratios(turned: Any, hits: ndarray) -> ndarray:
+    """How far each class, or label, and all others are apart in their shares of each feature: |log(p / q)|."""
+    present = turned.astype(bool).astype(np.float64)
+    own = present @ hits + 1
+    others = present @ (1 - hits) + 1
+    logs = np.log(own / own.sum(axis=0)) - np.log(others / others.sum(axis=0))
+    return np.maximum(np.abs(logs), FLAT)
 
 
 def _softmax_loss(odds: ndarray, hits: ndarray) -> tuple[ndarray, ndarray]:

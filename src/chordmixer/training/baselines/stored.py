@@ -14,9 +14,10 @@ from numpy import ndarray
 from chordmixer import config
 from chordmixer.data.kmers import chunks
 from chordmixer.data.series_features import MOST_CHANNELS, SeriesFeatures
+from chordmixer.data.text_words import POINTS, TextWords
 from chordmixer.tasks.targets import MultiLabel, Regression
 from chordmixer.training.baselines import counting
-from chordmixer.training.baselines.counting import BITS, Grams, TfIdf
+from chordmixer.training.baselines.counting import Grams, TfIdf
 from chordmixer.training.baselines.features import Features, Frequencies, SeriesRows
 from chordmixer.training.baselines.kernel import Kernel
 from chordmixer.training.baselines.linear import AnyTarget, Linear, as_outputs, unweighting
@@ -66,9 +67,8 @@ class FittedBaseline:
         total = sum(weight * own for weight, own in zip(self.weights, outputs, strict=True))
         total = np.asarray(total) + self.shift - extra
         first = self.members[0].model
-        return as_outputs(
-            np.where(first.certain, scores[0], total) if isinstance(first, Linear) else total, self.target
-        )
+        certain = first.certain if isinstance(first, Linear) else False
+        return as_outputs(np.where(certain, scores[0], total), self.target)
 
     def packed(self) -> bytes:
         """The file's bytes; the same baseline gives the same bytes."""
@@ -125,6 +125,8 @@ class _MemberDocument:
     k: list[int] = field(default_factory=list)
     letters: int | None = None
     length: bool = False
+    words: bool = False
+    bits: int = 18
     dilations: list[int] = field(default_factory=list)
     channels: int = 0
     width: float = 0.0
@@ -134,6 +136,8 @@ class _MemberDocument:
     def __post_init__(self) -> None:
         if not 0 <= self.width <= 1000 or not 0 <= self.sharpness <= 1000 or not 1e-9 < self.temperature < 1e9:
             raise ValueError("width, sharpness or temperature is out of range")
+        if not 1 <= self.bits <= 24:
+            raise ValueError(f"bits={self.bits} is out of range")
         if self.letters is not None and not 1 <= self.letters <= 1 << 16:
             raise ValueError(f"letters={self.letters} is out of range")
         if not all(1 <= own <= 1 << 20 for own in self.dilations):
@@ -161,8 +165,10 @@ def _described(member: Member) -> tuple[_MemberDocument, Arrays]:
     if isinstance(features, Frequencies | TfIdf):
         said |= {"k": [own.k for own in features.grams], "letters": features.grams[0].letters}
     if isinstance(features, TfIdf):
-        said["features"] = "tfidf"
+        said |= {"features": "tfidf", "bits": features.bits, "words": features.words is not None}
         arrays |= {"kept": features.kept, "rarity": features.rarity}
+        if features.words is not None and features.words.points is not None:
+            arrays["points"] = features.words.points
     if isinstance(features, Frequencies | SeriesRows):
         arrays |= {"mean": features.mean, "spread": features.spread}
     if isinstance(features, Frequencies):
@@ -224,9 +230,20 @@ def _grams(document: _MemberDocument) -> tuple[Grams, ...]:
 
 def _tfidf(document: _MemberDocument, arrays: _Checked) -> Features:
     grams, kept = _grams(document), arrays("kept", np.int32, None)
-    if len(kept) and (kept.min() < 0 or kept.max() >= len(grams) << BITS or (np.diff(kept) < 1).any()):
+    if len(kept) and (kept.min() < 0 or kept.max() >= len(grams) << document.bits or (np.diff(kept) < 1).any()):
         raise ValueError("kept has numbers out of range")
-    return TfIdf(grams, kept, arrays("rarity", np.float32, len(kept)))
+    words = _words(arrays) if document.words else None
+    return TfIdf(grams, kept, arrays("rarity", np.float32, len(kept)), words, document.bits)
+
+
+def _words(arrays: _Checked) -> TextWords:
+    """Of bytes, unless the file has the code points of characters."""
+    if "points" not in arrays.arrays:
+        return TextWords()
+    points = arrays("points", np.uint32, None)
+    if not len(points) or points.max() >= POINTS:
+        raise ValueError("points has numbers out of range")
+    return TextWords(points)
 
 
 def _frequencies(document: _MemberDocument, arrays: _Checked) -> Features:
