@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from chordmixer import cli
+from chordmixer import cli, recipes  # noqa: F401  # sys.modules has the recipes then
 from chordmixer.training import evaluation
 
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
@@ -62,12 +62,27 @@ def motifs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(folder / "with.fa"), str(folder / "without.fa")]
 
 
+@pytest.fixture(scope="session")
+def small() -> Callable[[pytest.MonkeyPatch], None]:
+    """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no short runs before."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        patch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 6))
+        patch.setattr(recipe, "TRIAL", 0.0)
+
+    return apply
+
+
 @pytest.fixture
 def chordmixer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    small: Callable[[pytest.MonkeyPatch], None],
 ) -> Callable[..., tuple[int, str, str]]:
-    """Run a command in this process: exit code, output, errors."""
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    """Run a command in this process, with quick runs: exit code, output, errors."""
+    small(monkeypatch)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])

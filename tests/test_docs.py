@@ -7,13 +7,13 @@ import random
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-import chordmixer.recipes  # noqa: F401
 from chordmixer.cli import app
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -56,17 +56,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(folder: Path, small: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass over the records, and nothing in the user's own cache."""
+    small(monkeypatch)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
     monkeypatch.setattr(recipe, "STEPS", {"cpu": 1, "cuda": 1})
-    monkeypatch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 4))
-    monkeypatch.setattr("chordmixer.training.evaluation.RESAMPLES", 20)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("here")
 def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
     """All of them, in the page's order: later ones use what earlier ones leave."""
     for line in COMMANDS:
@@ -89,7 +88,7 @@ def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
         assert (folder / made).stat().st_size > 0
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("here")
 def test_the_python_of_the_page_for_engineers_runs() -> None:
     exec(compile("\n".join(fenced("backbone.md", "python")), "backbone.md", "exec"), {})
 

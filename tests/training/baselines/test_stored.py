@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.forked import Forked
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import FittedBaseline, fit_baselines, load
@@ -87,8 +87,8 @@ def test_another_process_answers_the_same(tmp_path: Path) -> None:
         "print(load(sys.argv[1], target).outputs(records).tobytes().hex())"
     )
     given = [str(tmp_path / "baseline.safetensors"), str(tmp_path / "records.npz")]
-    seen = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=True)
-    assert seen.stdout.strip() == baseline.outputs(own).tobytes().hex()
+    said, _ = Forked([sys.executable, "-c", code, *given]).communicate(timeout=60)
+    assert said.strip() == baseline.outputs(own).tobytes().hex()
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("dna", "classes"), ("real", "number"), ("protein", "number")])
