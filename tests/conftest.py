@@ -64,13 +64,15 @@ def motifs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="session")
 def small() -> Callable[[pytest.MonkeyPatch], None]:
-    """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no short runs before."""
+    """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no short runs before,
+    and one evaluation at the end."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
         recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
         patch.setattr(evaluation, "RESAMPLES", 10)
         patch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 6))
         patch.setattr(recipe, "TRIAL", 0.0)
+        patch.setattr(recipe, "EVALUATIONS", 1)
 
     return apply
 

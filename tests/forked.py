@@ -19,11 +19,9 @@ from typing import IO, Any
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed", "chordmixer.cli.learning", "chordmixer.training.loop", "accelerate"]
-    + [
-        f"chordmixer.{name}"
-        for name in ("cli", "training", "recipes", "reproduction.together", "reproduction.running")
-    ]
+    ["accelerate", "matplotlib.pyplot", "pandas", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"]
+    + ["torch.distributed", "chordmixer.cli.learning", "chordmixer.reproduction.running", "chordmixer.views.report"]
+    + [f"chordmixer.{name}" for name in ("cli", "recipes", "reproduction.together", "training", "training.loop")]
 )
 
 
