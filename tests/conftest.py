@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,12 @@ from chordmixer.training import evaluation
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("house")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look at all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -63,7 +70,7 @@ def motifs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def small() -> Callable[[pytest.MonkeyPatch], None]:
+def quick_runs() -> Callable[[pytest.MonkeyPatch], None]:
     """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no short runs before,
     and one evaluation at the end."""
 
@@ -81,10 +88,10 @@ def small() -> Callable[[pytest.MonkeyPatch], None]:
 def chordmixer(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    small: Callable[[pytest.MonkeyPatch], None],
+    quick_runs: Callable[[pytest.MonkeyPatch], None],
 ) -> Callable[..., tuple[int, str, str]]:
     """Run a command in this process, with quick runs: exit code, output, errors."""
-    small(monkeypatch)
+    quick_runs(monkeypatch)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])

@@ -22,8 +22,8 @@ SETTINGS = {"training.steps": 2, "training.device": "cpu"}
 
 
 @pytest.fixture(autouse=True)
-def quick(small: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    small(monkeypatch)
+def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_runs(monkeypatch)
 
 
 def waves(records: int = 48) -> tuple[list[np.ndarray], np.ndarray]:

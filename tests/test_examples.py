@@ -21,8 +21,8 @@ def loaded(name: str) -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def quick(small: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    small(monkeypatch)
+def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    quick_runs(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 

@@ -19,8 +19,8 @@ QUICK = {"training.steps": 3, "training.trial": 0.0, "training.checkpoint_every"
 
 
 @pytest.fixture(autouse=True)
-def quick(small: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    small(monkeypatch)
+def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_runs(monkeypatch)
 
 
 @pytest.fixture(scope="module")

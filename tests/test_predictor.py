@@ -37,11 +37,11 @@ KINDS: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def predictors(
-    small: Callable[[pytest.MonkeyPatch], None], tmp_path_factory: pytest.TempPathFactory
+    quick_runs: Callable[[pytest.MonkeyPatch], None], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Predictor]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        small(patch)
+        quick_runs(patch)
         return {
             kind: fit(
                 Dataset.from_lists(sequences, targets, cache=folder / "cache", **options),

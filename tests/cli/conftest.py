@@ -17,13 +17,13 @@ SHORT = ("training.epochs=2", "training.evaluate_epochs=1")
 
 @pytest.fixture(scope="session")
 def trained(
-    motifs: list[str], small: Callable[[pytest.MonkeyPatch], None], tmp_path_factory: pytest.TempPathFactory
+    motifs: list[str], quick_runs: Callable[[pytest.MonkeyPatch], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """What `train --no-baselines` leaves of the motifs: only to be read."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     settings = [word for setting in (*SMALL, *SHORT) for word in ("--set", setting)]
     with pytest.MonkeyPatch.context() as patch:
-        small(patch)
+        quick_runs(patch)
         done = CliRunner().invoke(app, ["train", *motifs, "--no-baselines", *settings, "--out", str(folder)])
     assert done.exit_code == 0, done.output
     return folder

@@ -132,10 +132,15 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Arrange:
     return arrange
 
 
-@SIGNALS
 @pytest.mark.parametrize(
-    ("method", "call", "step"),
-    [("_step", 1, 1), ("_step", 12, 12), ("_step", 13, 13), ("_validate", 1, 13), ("_validate", 2, 24)],
+    ("method", "call", "step", "number"),
+    [
+        ("_step", 1, 1, signal.SIGINT),
+        ("_step", 12, 12, signal.SIGTERM),
+        ("_step", 13, 13, signal.SIGINT),
+        ("_validate", 1, 13, signal.SIGTERM),
+        ("_validate", 2, 24, signal.SIGINT),
+    ],
     ids=["first step", "last step of an epoch", "first of the next", "validation", "last validation"],
 )
 def test_a_signal_at_any_point(
