@@ -6,6 +6,7 @@ import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from chordmixer import cli, recipes  # noqa: F401  # sys.modules has the recipes then
+from chordmixer import cli
 from chordmixer.training import evaluation
 
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
@@ -75,7 +76,7 @@ def quick_runs() -> Callable[[pytest.MonkeyPatch], None]:
     and one evaluation at the end."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
+        recipe = import_module("chordmixer.recipes.files")  # its function has the same name
         patch.setattr(evaluation, "RESAMPLES", 10)
         patch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 6))
         patch.setattr(recipe, "TRIAL", 0.0)

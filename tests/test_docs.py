@@ -6,8 +6,8 @@ import gzip
 import random
 import re
 import shlex
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,7 @@ def here(folder: Path, quick_runs: Callable[[pytest.MonkeyPatch], None], monkeyp
     quick_runs(monkeypatch)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
+    recipe = import_module("chordmixer.recipes.files")  # its function has the same name
     monkeypatch.setattr(recipe, "STEPS", {"cpu": 1, "cuda": 1})
 
 
