@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# A process for each core; their threads would only wait for each other.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# A process for each core; their threads would only wait for each other. Bytecode is kept: every process would
+# compile the package and the tests again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: demo test test-gpu lint check format bench wheel docs clean
 

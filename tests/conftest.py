@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ from chordmixer.training import evaluation
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("house")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look at all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -95,12 +103,29 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.fixture(scope="session")
+def quick_runs() -> Callable[[pytest.MonkeyPatch], None]:
+    """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no short runs before,
+    and one evaluation at the end."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        recipe = import_module("chordmixer.recipes.files")  # its function has the same name
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        patch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 6))
+        patch.setattr(recipe, "TRIAL", 0.0)
+        patch.setattr(recipe, "EVALUATIONS", 1)
+
+    return apply
+
+
 @pytest.fixture
 def chordmixer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quick_runs: Callable[[pytest.MonkeyPatch], None],
 ) -> Callable[..., tuple[int, str, str]]:
-    """Run a command in this process: exit code, output, errors."""
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    """Run a command in this process, with quick runs: exit code, output, errors."""
+    quick_runs(monkeypatch)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])

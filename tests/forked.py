@@ -5,46 +5,56 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import shutil
+import signal
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import reduction
 from pathlib import Path
-from subprocess import TimeoutExpired
-from typing import Any
+from subprocess import STDOUT, TimeoutExpired
+from typing import IO, Any
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed", "chordmixer.cli.learning", "chordmixer.training.loop", "accelerate"]
-    + [
-        f"chordmixer.{name}"
-        for name in (
-            "cli",
-            "training",
-            "recipes",
-            "paper.recipes",
-            "paper.reproduction.subprocesses",
-            "paper.reproduction.running",
-        )
-    ]
+    ["accelerate", "matplotlib.pyplot", "pandas", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"]
+    + ["torch.distributed", "chordmixer.cli.learning", "chordmixer.views.report", "chordmixer.training.loop"]
+    + [f"chordmixer.{name}" for name in ("cli", "recipes", "training", "paper.recipes")]
+    + [f"chordmixer.paper.reproduction.{name}" for name in ("running", "subprocesses")]
 )
 
 
 class Forked:
     """As much of `subprocess.Popen` as tests need, for `python -c CODE ...` and `python -m MODULE ...`.
 
-    It can be killed, interrupted and waited for as any process; what it says is text.
+    It can be killed, interrupted and waited for as any process. What it says is text, unless a file is given for it;
+    with `stderr=subprocess.STDOUT` its errors go there too.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, **_: Any) -> None:
+    context: Any = SERVER
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        stdout: IO[Any] | None = None,
+        stderr: int | None = None,
+        start_new_session: bool = False,
+        **_: Any,
+    ) -> None:
         python, how, what, *arguments = command
         assert python == sys.executable and how in ("-c", "-m"), command
-        self.own = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.folder = Path(self.own.name)
-        for name in ("output", "errors"):
-            (self.folder / name).touch()
-        given = (how, what, arguments, {**(env or os.environ)}, Path.cwd(), self.folder)
-        self.process = SERVER.Process(target=_become, args=given)
+        self.folder = Path(tempfile.mkdtemp())
+        self.cleanup = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        output, errors = (self.folder / name for name in ("output", "errors"))
+        for path in (output, errors):
+            path.touch()
+        log = output if stdout is None else Log(stdout.fileno())
+        given = (how, what, arguments, {**(env or os.environ)}, Path.cwd(), start_new_session)
+        streams = (log, log if stderr == STDOUT else errors)
+        self.process = self.context.Process(target=_become, args=(*given, *streams))
         self.process.start()
         self.pid = self.process.pid or 0
         self.stdout = self._lines()
@@ -70,7 +80,7 @@ class Forked:
             raise TimeoutExpired("forked", timeout)
         said, errors = ((self.folder / name).read_text() for name in ("output", "errors"))
         self.stdout.close()
-        self.own.cleanup()
+        self.cleanup()
         return said, errors
 
     def _lines(self) -> Iterator[str]:
@@ -83,7 +93,29 @@ class Forked:
                 time.sleep(0.01)
 
 
-def _become(how: str, what: str, arguments: list[str], env: dict[str, str], cwd: Path, folder: Path) -> None:
+class Copied(Forked):
+    """The same, forked from the process that starts it, which then is its parent."""
+
+    context = multiprocessing.get_context("fork")
+
+
+class Log:
+    """A file that is open here and that another process writes to."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _handed_on, (reduction.DupFd(self.number),)
+
+
+def _handed_on(duplicate: Any) -> Log:
+    return Log(duplicate.detach())
+
+
+def _become(
+    how: str, what: str, arguments: list[str], env: dict[str, str], cwd: Path, session: bool, *streams: Path | Log
+) -> None:
     """The process of this command."""
     import torch
 
@@ -91,11 +123,15 @@ def _become(how: str, what: str, arguments: list[str], env: dict[str, str], cwd:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    for stream, name, number in ((sys.stdout, "output", 1), (sys.stderr, "errors", 2)):
+    if session:
+        os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a new process has none of its parent's handlers
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for stream, given, number in zip((sys.stdout, sys.stderr), streams, (1, 2), strict=True):
         stream.flush()
-        written = os.open(folder / name, os.O_WRONLY)
-        os.dup2(written, number)
-        os.close(written)
+        opened = os.dup(given.number) if isinstance(given, Log) else os.open(given, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
     sys.argv = [what, *arguments]
     if how == "-m":
         runpy.run_module(what, run_name="__main__", alter_sys=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forked import Forked
 from typer.testing import CliRunner
 
 from chordmixer import cli, files
@@ -274,15 +275,17 @@ def test_a_loss_that_is_no_number_is_one_line(
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000000"]
 
 
-@pytest.mark.parametrize("command", ["inspect {file}", "--version"])
-def test_output_to_a_full_device(command: str, motifs: list[str]) -> None:
-    words = [sys.executable, "-m", "chordmixer", *command.format(file=motifs[0]).split()]
+FULL = "chordmixer: standard output cannot be written (No space left on device): make room"
+
+
+def test_output_to_a_full_device(motifs: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.stderr.startswith(
-        "chordmixer: standard output cannot be written (No space left on device): make room"
-    )
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        words = [sys.executable, "-m", "chordmixer"]
+        done = subprocess.run([*words, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        inspected = Forked([*words, "inspect", motifs[0]], stdout=full)
+        _, errors = inspected.communicate(timeout=60)
+    for code, said in ((done.returncode, done.stderr), (inspected.returncode, errors)):
+        assert (code, said.count("\n")) == (2, 1) and said.startswith(FULL)
 
 
 def test_a_name_that_no_disk_can_hold(chordmixer: Command) -> None:

@@ -13,6 +13,8 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +69,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(folder: Path, quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass over the records, and nothing in the user's own cache."""
+    quick_runs(monkeypatch)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    recipe = sys.modules["chordmixer.recipes.files"]  # its function has the same name
+    recipe = import_module("chordmixer.recipes.files")  # its function has the same name
     monkeypatch.setattr(recipe, "STEPS", {"cpu": 1, "cuda": 1})
-    monkeypatch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 4))
-    monkeypatch.setattr("chordmixer.training.evaluation.RESAMPLES", 20)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("here")
 def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
     """All of them, in the page's order: later ones use what earlier ones leave."""
     for line in COMMANDS:
@@ -100,7 +101,7 @@ def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
         assert (folder / made).stat().st_size > 0
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("here")
 def test_the_python_of_the_page_for_engineers_runs() -> None:
     exec(compile("\n".join(fenced("backbone.md", "python")), "backbone.md", "exec"), {})
 
@@ -114,7 +115,7 @@ class Reviews:
         return {"text": ["a good film", "a bad film"], "label": ["good", "bad"]}[name]
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("here")
 def test_the_python_of_the_page_for_python_users_runs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks as checks
 
 from chordmixer import ChordMixerClassifier, ChordMixerRegressor
-from chordmixer.training import evaluation
 
 SETTINGS = {"training.steps": 2, "training.device": "cpu"}
 
 
 @pytest.fixture(autouse=True)
-def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_runs(monkeypatch)
 
 
 def waves(records: int = 48) -> tuple[list[np.ndarray], np.ndarray]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from chordmixer.training import evaluation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -22,8 +21,8 @@ def loaded(name: str) -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def quick_scores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    quick_runs(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -31,7 +30,7 @@ def test_backbone() -> None:
     lines = (EXAMPLES / "backbone.py").read_text().split('"""\n', 1)[1].splitlines()
     code = [line for line in lines if line.strip() and "argparse" not in line]
     assert len(code) <= 45
-    assert loaded("backbone").main(steps=120) > 0.6
+    assert loaded("backbone").main(steps=60) > 0.6
 
 
 def test_series_cross_validation() -> None:

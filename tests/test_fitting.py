@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ import pytest
 
 from chordmixer import Dataset, Predictor, fit
 from chordmixer.fitting import ensemble_settings, nested
-from chordmixer.training import Experiment, evaluation
+from chordmixer.training import Experiment
 from chordmixer.training.loop import TrainingRun
 
 QUICK = {"training.steps": 3, "training.trial": 0.0, "training.checkpoint_every": 1, "training.device": "cpu"}
 
 
 @pytest.fixture(autouse=True)
-def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    quick_runs(monkeypatch)
 
 
 @pytest.fixture(scope="module")

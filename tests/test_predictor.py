@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 from chordmixer import Dataset, Predictor, fit
-from chordmixer.training import evaluation
 from chordmixer.training.prediction import predict as predict_files
 
 QUICK = {"training.steps": 2, "training.trial": 0.0, "training.device": "cpu"}
@@ -36,10 +36,12 @@ KINDS: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def predictors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Predictor]:
+def predictors(
+    quick_runs: Callable[[pytest.MonkeyPatch], None], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Predictor]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "RESAMPLES", 10)
+        quick_runs(patch)
         return {
             kind: fit(
                 Dataset.from_lists(sequences, targets, cache=folder / "cache", **options),

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from chordmixer import files, recipes
-from chordmixer.config import override
-from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import evaluation, outcome, train
+from chordmixer import files
+from chordmixer.training import evaluation, outcome
 
 Command = Callable[..., tuple[int, str, str]]
 VALUES: list[Any] = [
@@ -47,13 +45,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained for one epoch, with baselines: only to be read."""
-    folder = tmp_path_factory.mktemp("hostile") / "run"
-    given = {"model": {"network": {"track_size": 2, "hidden": 4}}, "training": {"epochs": 1, "device": "cpu"}}
+def run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With baselines: only to be read."""
+    folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("hostile") / "run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 5)
-        train(override(recipes.files(FilesConfig(tuple(motifs)), lambda _: None), given), folder)
         outcome.compare(folder, lambda _: None)
     return folder
 

@@ -23,7 +23,7 @@ SHORT = ["--set", "training.epochs=2", "--set", "training.evaluate_epochs=1"]
 
 def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    given = [*TINY, *SHORT, *WORDS, "--group", "header:gene", "--rc"]
+    given = [*TINY, *SHORT, *WORDS, "--set", "training.trial=0.15", "--group", "header:gene", "--rc"]
     code, said, errors = chordmixer("train", *motifs, "--out", run, *given, "--ladder")
     assert (code, errors) == (0, "")
     for line in (
@@ -63,10 +63,8 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
     assert code == 2 and "was started with other settings: resume with the same ones" in errors
 
 
-def test_a_run_at_work(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
+def test_a_run_at_work(chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path) -> None:
     """predict, embed, evaluate and report of the same run."""
-    run = tmp_path / "run"
-    assert chordmixer("train", *motifs, "--out", run, *TINY, *SHORT, "--no-baselines")[0] == 0
     assert not (run / "baselines.json").exists()
 
     code, said, errors = chordmixer("predict", run, motifs[0])

@@ -15,7 +15,6 @@ from chordmixer import files
 from chordmixer.cli.looking import first_rank, say
 
 Command = Callable[..., tuple[int, str, str]]
-STEPS = ("--set", "training.steps=3", "--set", "training.evaluate_epochs=9")
 
 
 def test_inspect(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
@@ -46,9 +45,8 @@ def write_new(folder: Path, motifs: list[str]) -> list[str]:
     return made
 
 
-def test_evaluate_says_what_was_trained_on(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
-    run, out = tmp_path / "run", tmp_path / "scores"
-    assert chordmixer("train", *motifs, "--out", run, *TINY, *SHORT)[0] == 0
+def test_evaluate_says_what_was_trained_on(chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "scores"
     code, said, errors = chordmixer("evaluate", run, *motifs)
     assert (code, errors) == (0, "")
     assert said.startswith(
@@ -161,14 +159,6 @@ def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 # --- Hostile run folders ---
-
-
-@pytest.fixture
-def run(chordmixer: Command, motifs: list[str], tmp_path: Path) -> Path:
-    """A run of three steps."""
-    code, _, errors = chordmixer("train", *motifs, "--no-baselines", *STEPS, "--out", tmp_path / "run")
-    assert (code, errors) == (0, "")
-    return tmp_path / "run"
 
 
 def hostile(run: Path, **data: str) -> None:

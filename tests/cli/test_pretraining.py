@@ -102,9 +102,7 @@ def test_refusals(chordmixer: Command, motifs: list[str], tmp_path: Path, argume
     assert code == 2 and message in errors and len(errors.splitlines()) == 1
 
 
-def test_a_run_of_another_kind(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert chordmixer("train", *motifs, "--out", run, *TINY, "--no-baselines")[0] == 0
+def test_a_run_of_another_kind(chordmixer: Command, run: Path) -> None:
     code, _, errors = chordmixer("pretrain", "--resume", run)
     assert code == 2 and f"is a run of files: go on with chordmixer train --resume {run}" in errors
 

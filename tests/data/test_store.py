@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.data import store as store_module
@@ -72,9 +73,10 @@ def test_pickled_by_its_path(store: Store) -> None:
     assert pickle.loads(data).tokens(0).tolist() == [0, 1, 2, 3]
 
 
-def test_in_a_spawned_process(store: Store) -> None:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(Store.id, (store, 1)) == "b"
+def test_in_another_process(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "pickled").write_bytes(pickle.dumps(store))
+    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).id(1))"
+    assert Forked([sys.executable, "-c", code, str(tmp_path / "pickled")]).communicate(60) == ("b\n", "")
 
 
 # --- Damage ---

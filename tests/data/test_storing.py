@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.data import storing
@@ -194,10 +194,10 @@ for name, entries in {
     except ValueError as error:
         print(error)
 """
-    seen = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    first, second = seen.stdout.splitlines()
+    said, errors = Forked([sys.executable, "-c", code, str(tmp_path)]).communicate(timeout=60)
+    first, second = said.splitlines()
     assert "tokens needs more than" in first and "ids needs more than" in second
-    assert not seen.stderr and not names(tmp_path)
+    assert not errors and not names(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -228,7 +228,8 @@ def entries():
     os.kill(os.getpid(), signal.SIGKILL)
 write_store(entries(), Dna(), sys.argv[1], Account())
 """
-    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], check=False)
+    killed = Forked([sys.executable, "-c", code, str(tmp_path / "store")])
+    killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".writing-store-") and (left / "tokens.bin").stat().st_size == 4_000_000

@@ -27,8 +27,15 @@ from chordmixer.views.explained_tests import explain_tests
 from chordmixer.views.report import write_report
 
 TINY = {
-    "model": {"network": {"track_size": 2, "hidden": 4}},
-    "training": {"steps": 6, "batch_sequences": 8, "checkpoint_every": 2, "device": "cpu", "ema": 0.0},
+    "model": {"network": {"track_size": 2, "hidden": 4}, "stem": {"layers": 1}, "words": {"bits": 6}},
+    "training": {
+        "steps": 6,
+        "checkpoint_every": 2,
+        "trial": 0.5,
+        "evaluate_every": 6,
+        "device": "cpu",
+        "ema": 0.0,
+    },
 }
 NEW = ">new1\nACGTTATAAGCACGTACGT\n>new2\nACGGGTTTACGATCA\n"
 evaluation.RESAMPLES = 5

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from chordmixer import ChordMixer, ChordMixerConfig, Packed
 from chordmixer.models.chordmixer import depth
 
-LENGTHS = [1, 2, 3, 16, 17, 1023, 1024, 1025, 5000]
+LENGTHS = [1, 2, 3, 16, 17, 127, 128, 129, 300]
+LONG = [1, 5000, 17, 1023, 1024, 1025]
+"""More than a tile of tokens."""
 KINDS = (None, "layer", "batch", "group")
 SMALL = ChordMixerConfig(max_length=100, track_size=2, hidden=8)
 
@@ -35,21 +37,41 @@ def configs(max_length: int) -> list[Any]:
     ]
 
 
+def invariant(encoder: Any, x: Packed) -> None:
+    """Each sequence comes out as it does alone, in this order and in another."""
+    shuffled = torch.randperm(len(x.lengths)).tolist()
+    with torch.no_grad():
+        alone = [encoder(Packed.from_list([s])).values for s in x.to_list()]
+        together, mixed = encoder(x), encoder(x.select(shuffled))
+    assert together.lengths == x.lengths and mixed.lengths == tuple(x.lengths[i] for i in shuffled)
+    same = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(together.to_list(), alone, **same)
+    torch.testing.assert_close(mixed.to_list(), [alone[i] for i in shuffled], **same)
+
+
 class TestInvariance:
-    @pytest.mark.parametrize("config", configs(max_length=5000))
+    @pytest.mark.parametrize("config", configs(max_length=300))
     def test_alone_in_any_batch_in_any_order(
         self, config: ChordMixerConfig, scrambled: Make, random_batch: Make
     ) -> None:
         encoder = scrambled(ChordMixer(config))
-        x = random_batch(LENGTHS, encoder.width)
-        shuffled = torch.randperm(len(LENGTHS)).tolist()
-        with torch.no_grad():
-            alone = [encoder(Packed.from_list([s])).values for s in x.to_list()]
-            together, mixed = encoder(x), encoder(x.select(shuffled))
-        assert together.lengths == x.lengths and mixed.lengths == tuple(LENGTHS[i] for i in shuffled)
-        same = {"rtol": 1e-5, "atol": 1e-5}
-        torch.testing.assert_close(together.to_list(), alone, **same)
-        torch.testing.assert_close(mixed.to_list(), [alone[i] for i in shuffled], **same)
+        invariant(encoder, random_batch(LENGTHS, encoder.width))
+
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            {},
+            {"order": "released", "prenorm": "layer", "norm": "group"},
+            {"prenorm": "batch", "norm": "layer"},
+            {"order": "released", "prenorm": "group", "norm": "batch"},
+            {"prenorm": "layer", "reversible": True},
+        ],
+        ids=str,
+    )
+    def test_long_beside_short(self, kinds: dict[str, Any], scrambled: Make, random_batch: Make) -> None:
+        """Each kind of norm once before and once behind; `test_tiled_block` has all pairs in tiles."""
+        encoder = scrambled(ChordMixer(ChordMixerConfig(5000, 2, 12, **kinds)))
+        invariant(encoder, random_batch(LONG, encoder.width))
 
     @pytest.mark.parametrize("config", configs(max_length=600))
     def test_with_and_without_gradients(self, config: ChordMixerConfig, scrambled: Make, random_batch: Make) -> None:

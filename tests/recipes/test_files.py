@@ -59,7 +59,8 @@ def test_minutes_become_steps(motifs: list[str], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pace, "speed", lambda *given: pace.Speed(1e-6, 0.0))
     short, long = (files(FilesConfig(tuple(motifs)), silent, minutes, "cpu").training for minutes in (0.05, 0.1))
     assert 1.9 < long.steps / short.steps < 2.1 and short.minutes == 0
-    assert files(FilesConfig(tuple(motifs)), silent, 1e-9, "cpu").training.steps == 20
+    least = files(FilesConfig(tuple(motifs)), silent, 1e-9, "cpu").training
+    assert (least.steps, least.evaluate_every) == (20, 10) and long.evaluate_every == long.steps // EVALUATIONS + 1
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

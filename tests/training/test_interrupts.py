@@ -26,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("quick_scores")
 
 SIGNALS = pytest.mark.parametrize("number", Interrupts.SIGNALS, ids=lambda number: number.name)
 MODEL = "model.safetensors"
+SHORT = "training.epochs=10"
+"""60 steps and 20 checkpoints."""
 
 Arrange = Callable[[str, int, signal.Signals], None]
 
@@ -44,7 +46,7 @@ def kills() -> ModuleType:
 def unkilled(kills: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The weights that every run of these settings must come to."""
     folder = tmp_path_factory.mktemp("unkilled") / "run"
-    child = kills.start(folder)
+    child = kills.start(folder, SHORT)
     _, errors = child.communicate(timeout=60)
     assert (child.returncode, errors) == (0, "")
     return bytes(kills.weights(folder))
@@ -71,7 +73,7 @@ def killed(child: Forked, run: Path, seconds: float) -> None:
 def test_killed_three_times_at_random(kills: ModuleType, unkilled: bytes, tmp_path: Path) -> None:
     chance = random.Random(7)
     for _ in range(3):
-        killed(kills.start(tmp_path), tmp_path, chance.uniform(0, 0.2))
+        killed(kills.start(tmp_path, SHORT), tmp_path, chance.uniform(0, 0.06))
     assert resumed(tmp_path) == unkilled
 
 
@@ -81,17 +83,17 @@ def test_pre_training_killed_three_times(kills: ModuleType, tmp_path: Path) -> N
     genome = "".join(chance.choice("ACGT") for _ in range(4_000))
     (tmp_path / "genome.fa").write_text(f">a\n{genome}\n")
     command = kills.pretrain(tmp_path / "genome.fa")
-    _, errors = kills.start(tmp_path / "whole", command=command).communicate(timeout=120)
+    _, errors = kills.start(tmp_path / "whole", SHORT, command=command).communicate(timeout=120)
     assert errors == ""
     for _ in range(3):
-        killed(kills.start(run, command=command), run, chance.uniform(0, 0.2))
+        killed(kills.start(run, SHORT, command=command), run, chance.uniform(0, 0.06))
     assert not (run / MODEL).exists()
     assert resumed(run) == kills.weights(tmp_path / "whole")
 
 
 def test_killed_inside_a_save(kills: ModuleType, unkilled: bytes, tmp_path: Path) -> None:
     """In place of the third checkpoint's rename: 9 calls for config.json, 9 for each, the 8th its rename."""
-    child = kills.start(tmp_path, dies_at_write=9 + 2 * 9 + 8)
+    child = kills.start(tmp_path, SHORT, dies_at_write=9 + 2 * 9 + 8)
     child.communicate(timeout=60)
     assert child.returncode == -signal.SIGKILL
     (stray,) = kills.strays(tmp_path)
@@ -104,12 +106,12 @@ def test_a_signal_saves_and_leaves(
     kills: ModuleType, unkilled: bytes, tmp_path: Path, number: signal.Signals
 ) -> None:
     """The only checkpoint is the signal's own. It comes when steps are taken, however long a busy machine needs."""
-    child, journal = kills.start(tmp_path, "training.checkpoint_every=0"), tmp_path / "metrics.jsonl"
+    child, journal = kills.start(tmp_path, SHORT, "training.checkpoint_every=0"), tmp_path / "metrics.jsonl"
     while not (journal.exists() and journal.stat().st_size) and child.poll() is None:
         time.sleep(0.01)
     assert kills.send(number, child, 0.0) == (128 + number, "")
     (newest,) = checkpoints.found(tmp_path)
-    assert 0 < files.read_json(newest / "state.json")["step"] < 120
+    assert 0 < files.read_json(newest / "state.json")["step"] < 60
     assert resumed(tmp_path) == unkilled
 
 
@@ -130,10 +132,15 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Arrange:
     return arrange
 
 
-@SIGNALS
 @pytest.mark.parametrize(
-    ("method", "call", "step"),
-    [("_step", 1, 1), ("_step", 12, 12), ("_step", 13, 13), ("_validate", 1, 13), ("_validate", 2, 24)],
+    ("method", "call", "step", "number"),
+    [
+        ("_step", 1, 1, signal.SIGINT),
+        ("_step", 12, 12, signal.SIGTERM),
+        ("_step", 13, 13, signal.SIGINT),
+        ("_validate", 1, 13, signal.SIGTERM),
+        ("_validate", 2, 24, signal.SIGINT),
+    ],
     ids=["first step", "last step of an epoch", "first of the next", "validation", "last validation"],
 )
 def test_a_signal_at_any_point(

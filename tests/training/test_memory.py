@@ -32,7 +32,6 @@ NETWORKS: list[dict[str, Any]] = [
     {"reversible": True, "prenorm": "layer", "dropout": 0.1},
 ]
 each_network = pytest.mark.parametrize("network", NETWORKS, ids=lambda settings: " ".join(settings) or "paper")
-each_precision = pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 
 
 def model(network: dict[str, Any], longest: int, **settings: Any) -> ModelConfig:
@@ -41,8 +40,7 @@ def model(network: dict[str, Any], longest: int, **settings: Any) -> ModelConfig
 
 
 @each_network
-@each_precision
-@pytest.mark.parametrize("lengths", [MIXED, ONE_LONG], ids=["mixed", "one-long"])
+@pytest.mark.parametrize(("half", "lengths"), [(True, MIXED), (False, ONE_LONG)], ids=["bfloat16", "float32"])
 def test_the_count_is_what_a_step_takes(
     peak_bytes: Callable[..., int],
     steps: Callable[..., None],

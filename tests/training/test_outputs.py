@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.forked import Forked
 from tests.training.trained_runs import make_run, write_fasta
 
 from chordmixer.training import inference, outputs, threads
@@ -226,9 +227,11 @@ def test_a_reader_that_goes_away_is_one_line() -> None:
         "    while True: sink.write(batch)\n"
         "except ValueError as error:\n    import sys; print(error, file=sys.stderr)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout and process.stderr
-        assert process.stdout.readline() == b"id\n"
-        process.stdout.close()
-        assert process.stderr.read() == b"whoever read standard output has closed it: not all rows were written\n"
-        assert process.wait() == 0
+    reads, writes = os.pipe()
+    with os.fdopen(reads, "rb") as reader, os.fdopen(writes, "wb") as writer:
+        process = Forked([sys.executable, "-c", code], stdout=writer)
+        writer.close()
+        assert reader.readline() == b"id\n"
+    _, errors = process.communicate(timeout=60)
+    assert errors == "whoever read standard output has closed it: not all rows were written\n"
+    assert process.returncode == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,21 +24,33 @@ MODEL = "model.safetensors"
 
 DYING = """
 import os, signal, sys
-from pathlib import Path
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from chordmixer.cli import main
 from chordmixer.training.loop import TrainingRun
 
-life, take = os.environ["TORCHELASTIC_RESTART_COUNT"], TrainingRun._step
+take = TrainingRun._step
 
 def step(self, *arguments):
+    life = os.environ["TORCHELASTIC_RESTART_COUNT"]
     if (life, self.accelerator.process_index, self.state.step) in {("0", 1, 3), ("1", 0, 5)}:
         os.kill(os.getpid(), signal.SIGKILL)
     take(self, *arguments)
 
-TrainingRun._step = step
-main()
+def rank(*words):
+    TrainingRun._step, sys.argv = step, ["chordmixer", *words]
+    try:
+        main()
+    except SystemExit as leave:
+        if leave.code:
+            raise
+
+place = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": str(os.getpid())}
+config = LaunchConfig(
+    min_nodes=1, max_nodes=1, nproc_per_node=2, max_restarts=2, start_method="fork", monitor_interval=0.1, **place
+)
+elastic_launch(config, rank)(*sys.argv[1:])
 """
-"""The command line; rank 1 is killed at step 3, and after the restart rank 0 at step 5."""
+"""The command line under torchrun's agent; rank 1 is killed at step 3, and after the restart rank 0 at step 5."""
 
 
 @pytest.fixture(scope="module")
@@ -63,26 +74,6 @@ def ranks_of_their_own(*words: str) -> list[str]:
     ended = [rank.communicate(timeout=300) for rank in both]
     assert [rank.returncode for rank in both] == [0, 0], ended
     return [said for said, _ in ended]
-
-
-def launched(experiment: Experiment, run: Path, *command: str) -> str:
-    """Train on two ranks from the command line, by torchrun; what it says."""
-    experiment.save(run)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
-    torchrun = subprocess.Popen(
-        [sys.executable, *launch, *command, "train", "--resume", str(run)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        said, errors = torchrun.communicate(timeout=300)
-    finally:
-        torchrun.terminate()  # where it hangs; torchrun ends its ranks
-        torchrun.communicate()
-    assert torchrun.returncode == 0, errors
-    return said
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +137,11 @@ def test_the_first_rank_decides_and_the_others_are_told(monkeypatch: pytest.Monk
 def test_a_rank_that_dies_costs_nothing_but_time(
     steady: Experiment, two_ranks: tuple[Path, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "dying.py").write_text(DYING)
-    said = launched(steady, tmp_path / "run", str(tmp_path / "dying.py"))
+    steady.save(tmp_path / "run")
+    command = [sys.executable, "-c", DYING, "train", "--resume", str(tmp_path / "run")]
+    torchrun = Forked(command, os.environ | {"OMP_NUM_THREADS": "1"})
+    said, errors = torchrun.communicate(timeout=300)
+    assert torchrun.returncode == 0, errors
     assert said.count("going on from") == 2
     assert (tmp_path / "run" / MODEL).read_bytes() == (two_ranks[0] / MODEL).read_bytes()
     assert checkpoints.found(tmp_path / "run")[0].name == "step-000000007-finished"

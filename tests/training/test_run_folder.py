@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.tasks.targets import Classification
@@ -116,14 +116,14 @@ def test_a_model_for_use_needs_a_manifest_of_all_its_parts(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def holder(run: Path) -> subprocess.Popen[str]:
-    child = subprocess.Popen([sys.executable, "-c", HOLDING, str(run)], stdout=subprocess.PIPE, text=True)
-    assert child.stdout and child.stdout.readline() == "held\n"
+def holder(run: Path) -> Forked:
+    child = Forked([sys.executable, "-c", HOLDING, str(run)])
+    assert next(child.stdout) == "held\n"
     return child
 
 
 def test_a_second_writer_is_refused_by_name_and_number(
-    run: Path, holder: subprocess.Popen[str], quick_scores: None, monkeypatch: pytest.MonkeyPatch
+    run: Path, holder: Forked, quick_scores: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chordmixer.views.report.WAIT", 0.1)
     monkeypatch.setattr("chordmixer.training.evaluation.WAIT", 0.1)
@@ -134,7 +134,7 @@ def test_a_second_writer_is_refused_by_name_and_number(
             write(run)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     os.kill(holder.pid, signal.SIGKILL)  # and a dead process holds nothing
-    holder.communicate()
+    holder.communicate(timeout=60)
     write_report(run)
     assert (run / ".lock").read_bytes() == b""
 

@@ -37,6 +37,8 @@ WORDS = {"dna": (4, 6, 8), "protein": (2, 3), "text": (3, 5, 7)}
 WORD_BITS = {"dna": 16, "protein": 14, "text": 18}
 LEAST_STEPS = 20
 """However little time there is."""
+APART = 10
+"""Steps from one evaluation to the next at least, in a given time: each takes as long as several steps."""
 
 
 def files(
@@ -142,4 +144,5 @@ def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
     share = 1 + 2 * experiment.training.trial
     steps = max(LEAST_STEPS, int(left / (share * a_step)))
     made = training(lengths, task.max_length, device.type, steps)
-    return replace(experiment, training=replace(made, trial=experiment.training.trial))
+    every = max(APART, made.evaluate_every)
+    return replace(experiment, training=replace(made, evaluate_every=every, trial=experiment.training.trial))

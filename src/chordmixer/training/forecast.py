@@ -52,7 +52,7 @@ class Forecast:
     free: int
     """Bytes of the device that a run may have."""
     room: int
-    """Tokens of the longest single record that fits into them."""
+    """Tokens of the longest single record that fits into them; 0 without `limits`."""
     too_long: tuple[str, ...]
     """Ids of the records that do not, longest first."""
     started: bool = False
@@ -102,13 +102,15 @@ def forecast(
     *,
     timed: bool = False,
     scored: Mapping[str, Sequence[int]] | None = None,
+    limits: bool = True,
 ) -> Forecast:
     """What training on records of these lengths takes on one device; `name` gives a record's id by its number.
 
     Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs no more. With
     `timed`, a few steps on made-up records of the same lengths are measured, in some five seconds, or half a minute
     where kernels have to be compiled; before that the number of threads is chosen, as a run chooses it. `scored` has
-    the lengths of the validation and test records (`scored_lengths`), whose passes are then timed too.
+    the lengths of the validation and test records (`scored_lengths`), whose passes are then timed too. Without
+    `limits`, `room` and `too_long` stay empty: finding them takes as long as all else.
     """
     resident = resident_bytes() + LOADED if device.type == "cpu" else 0
     config, place = experiment.training, memory.Place.of(device, experiment.training.precision)
@@ -117,8 +119,8 @@ def forecast(
     an_epoch = -(-batches // config.accumulate)
     epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
     steps = min(an_epoch * epochs, config.steps or an_epoch * epochs)
-    room = longest_that_fits(experiment.model, place, free, config.freeze)
-    over = sorted((i for i, n in enumerate(lengths) if n > room), key=lambda i: -lengths[i])
+    room = longest_that_fits(experiment.model, place, free, config.freeze) if limits else 0
+    over = sorted((i for i, n in enumerate(lengths) if limits and n > room), key=lambda i: -lengths[i])
     records = largest(sampler, epochs)
     of_batch = tuple(int(lengths[i]) for i in records)
     terms = memory.peak(experiment.model, of_batch, place, config.accumulate, config.freeze)
@@ -188,7 +190,7 @@ def check_room(
     Of encoders without a count of their memory, only weights, gradients and moments are counted.
     """
     if experiment.model.encoder == memory.COUNTED:
-        check_fits(forecast(experiment, lengths, device, name))
+        check_fits(forecast(experiment, lengths, device, name, limits=False))
         return
     needed, free = 16 * memory.weights(experiment.model), free_bytes(device)
     if needed > TOLERANCE * free:
