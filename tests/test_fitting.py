@@ -100,6 +100,18 @@ def test_an_ensemble_of_folds(records: Any) -> None:
     assert member.embed(records[0]).shape[0] == 48  # type: ignore[union-attr]
 
 
+def test_a_report_does_without_explanations(
+    records: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("there is no room")
+
+    monkeypatch.setattr("chordmixer.fitting.explain_tests", refuse)
+    fit(Dataset.from_lists(*records, cache=tmp_path / "cache"), tmp_path / "run", settings=QUICK, baselines=False)
+    assert "the report does not explain any prediction: there is no room" in capsys.readouterr().out
+    assert (tmp_path / "run" / "report.html").exists()
+
+
 def test_settings_are_said_and_checked(records: Any, tmp_path: Path, capsys: Any) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
     fit(data, tmp_path / "run", seed=5, settings=QUICK, baselines=False)

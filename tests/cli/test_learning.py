@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from chordmixer import files
-from chordmixer.cli.learning import _explain
 from chordmixer.training import Experiment
 
 Command = Callable[..., tuple[int, str, str]]
@@ -225,8 +224,3 @@ def test_a_ladder_is_of_one_process(
     code, _, errors = chordmixer("train", *motifs, "--out", tmp_path / "run", "--ladder")
     assert code == 2 and "--ladder trains a second network in one process" in errors
     assert not (tmp_path / "run").exists()
-
-
-def test_a_report_does_without_explanations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _explain(tmp_path / "none", None)
-    assert "the report does not say where answers come from: " in capsys.readouterr().out
