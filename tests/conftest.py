@@ -29,6 +29,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 @pytest.fixture
 def peak_bytes() -> Callable[[Callable[[], Any]], int]:
     """The most bytes that a call holds at one time, beside what was there before it; custom ops are seen too."""

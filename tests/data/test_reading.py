@@ -471,7 +471,10 @@ def test_mutants(tmp_path: Path, kind: str) -> None:
             account.use()
         return account
 
-    for mutant, account in survivors(data, accounted, seed=2):
+    seed = {"parquet": 5, "parquet-series": 3}.get(
+        kind, 2
+    )  # others have a page for which Arrow takes seconds and 2 GB
+    for mutant, account in survivors(data, accounted, seed):
         if mutant.startswith(data[:4]) and expected is not None:
             assert account.read == expected
         assert account.read == account.used + account.rejected.total() > 0

@@ -47,7 +47,9 @@ def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     assert made.longest == "r2" and made.records[0] == 2 and made.lengths[0] == 70_000
     assert made.memory == memory.peak(experiment.model, made.lengths, Place.of(CPU, "fp32"), accumulate=2)
     assert made.peak == sum(made.memory.values()) and made.fits and made.too_long == () and made.seconds is None
-    assert made.room > 10_000_000
+    assert made.room > 10_000_000 and replace(made, room=0) == forecast(
+        experiment, LENGTHS, CPU, "r{}".format, limits=False
+    )
     check_fits(made)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,9 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.forked import Forked
 
+from chordmixer.config import to_dict
 from chordmixer.models.encoders import ENCODERS, layers
-from chordmixer.paper.benching import measuring, subprocesses
+from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, fixed
 from chordmixer.paper.benching.measuring import Meter, Subject, Wrong, phase, reach, seconds, times
 
@@ -21,6 +25,7 @@ CONFIG = BenchConfig(device="cpu", precision="fp32", batch=2)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "ROUNDS", 2)
     monkeypatch.setattr(measuring, "LEAST", 0.0)
+    monkeypatch.setattr(measuring.gc, "collect", lambda: None)  # of all that other tests have left
 
 
 def case(encoder: str, setting: Setting | None = None) -> Case:
@@ -61,7 +66,20 @@ def test_training_moves_the_weights() -> None:
 
 def test_longer_sequences_take_more_memory() -> None:
     """In a fresh process, as in use: what this one has freed, and keeps, would be taken first and not be seen."""
-    if (peak := subprocesses.run(case("cnn", fixed(4_000, batch=2)))["training"]["peak"]) is None:
+    code = """
+import json, sys
+from chordmixer.paper.benching import measuring
+from chordmixer.paper.benching.cases import Case
+from chordmixer.config import from_dict
+measuring.ROUNDS, measuring.LEAST = 2, 0.0
+case = from_dict(Case, json.loads(sys.argv[1]), "case")
+(peak,) = (event["training"]["peak"] for event in measuring.times(case, case.setting) if "training" in event)
+print(json.dumps(peak))
+"""
+    own = json.dumps(to_dict(case("cnn", fixed(4_000, batch=2))))
+    said, errors = Forked([sys.executable, "-c", code, own]).communicate(timeout=120)
+    assert errors == ""
+    if (peak := json.loads(said)) is None:
         pytest.skip("this system does not tell its memory")
     assert 8_000 * 64 * 4 * 4 < peak < 5e8  # at least the inputs of its four layers
 

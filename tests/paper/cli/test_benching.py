@@ -1,23 +1,47 @@
-"""`bench`, from names to a page, with real processes, and what it refuses."""
+"""`bench`, from names to a page, and what it refuses."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.forked import Forked
 
+from chordmixer.config import to_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper import benching
+from chordmixer.paper.benching import subprocesses
+from chordmixer.paper.benching.cases import Case
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+QUICK = """
+import io, sys
+from chordmixer.paper.benching import measuring, worker
+measuring.ROUNDS, measuring.LEAST = 2, 0.0
+sys.stdin = io.StringIO(sys.argv[1])
+worker.main()
+"""
+
+
+def in_a_fork(case: Case, _: object) -> dict[str, Any]:
+    """What `subprocesses.run` gives, from a process that need not import torch; its own tests have one that does."""
+    child = Forked([sys.executable, "-c", QUICK, json.dumps(to_dict(case))])
+    said, errors = child.communicate(timeout=120)
+    assert (child.returncode, errors) == (0, "")
+    return {key: value for key, value in subprocesses._merged(said.encode()).items() if key != "done"}
 
 
 def test_from_names_to_a_page(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One encoder gets through, one runs out of memory in training: both are results."""
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benching")
     monkeypatch.setitem(ENCODERS, "greedy", "troubled_encoders:Greedy")
+    monkeypatch.setattr(subprocesses, "run", in_a_fork)
     out = tmp_path / "r.json"
     words = ["bench", "--models", "chordmixer, greedy", "--lengths", "30", "--batch", 2, "--device", "cpu"]
     code, said, errors = chordmixer(*words, "--out", out)

@@ -83,20 +83,21 @@ def alive(pid: int) -> bool:
 # --- In chunks ---
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_the_same_bytes_on_any_number_of_cores(
-    name: str, pools: list[Processes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = MAKERS[name]
-    whole = joined([make(np.arange(13))])
+def test_the_same_bytes_in_processes(pools: list[Processes]) -> None:
+    make = MAKERS["listops"]
     parts = list(in_chunks(make, 13, 2))
-    assert [len(part[1]) for part in parts] == [2] * 6 + [1] and joined(parts) == whole
+    assert [len(part[1]) for part in parts] == [2] * 6 + [1] and joined(parts) == joined([make(np.arange(13))])
     assert [len(pool.processes) for pool in pools] == [2] and gone(pools[0])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_same_bytes_in_any_chunks(name: str, pools: list[Processes], monkeypatch: pytest.MonkeyPatch) -> None:
+    make = MAKERS[name]
     monkeypatch.setattr(lra, "WORTH", 1e9)
     for workers in (1, 3):
         monkeypatch.setattr(lra, "cores", lambda workers=workers: workers)
-        assert joined(list(in_chunks(make, 13, 4))) == whole
-    assert len(pools) == 1
+        assert joined(list(in_chunks(make, 13, 4))) == joined([make(np.arange(13))])
+    assert not pools
 
 
 @pytest.mark.parametrize(("count", "lengths"), [(0, []), (1, [1]), (4, [4]), (9, [4, 4, 1])])

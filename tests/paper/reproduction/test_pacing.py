@@ -88,6 +88,7 @@ def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monke
     assert [*files.read_json(tmp_path / pacing.FILE)["models"]] == ["chordmixer"]
 
 
+@pytest.mark.usefixtures("forked_runs")
 def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, measured: list[str]) -> None:
     """What `measure` leaves is found by runs, one command each, and by the one that writes the page of all."""
     given: dict[str, Any] = {"models": ["chordmixer", "pointwise-average"], "changes": changes, "minutes": 0.0002}

@@ -84,21 +84,32 @@ def test_what_is_told_meanwhile(tiny: Experiment, tmp_path: Path, monkeypatch: p
     assert told and int(told[0].split()[-3]) >= 1, "half of one of two in half a second: three times as long is left"
 
 
-PARENT = """import sys
+PARENT = """import subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
+from tests.forked import Copied
+from chordmixer.paper.reproduction import subprocesses
 from chordmixer.paper.reproduction.running import RunsJournal
-from chordmixer.paper.reproduction.subprocesses import train_together
 from chordmixer.training import Experiment
 out = Path(sys.argv[1])
+
+class Noted(Copied):
+    def __init__(self, *command, **given):
+        super().__init__(*command, **given)
+        (out / f"{self.pid}.pid").touch()
+
+subprocesses.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Noted})
 runs = {name: Experiment.load(out / name) for name in ("a", "b")}
-train_together(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
+subprocesses.train_together(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
 """
+"""Its processes are copies of it, which need not import torch again."""
 
 
 @pytest.fixture
 def long_runs(tiny: Experiment, tmp_path: Path) -> dict[str, Experiment]:
     """Two that would take minutes, with their settings in folders."""
-    long = replace(tiny, training=replace(tiny.training, epochs=20_000, checkpoint_every=5, evaluate_epochs=20_000))
+    steps = {"batch_sequences": 1, "epochs": 400, "checkpoint_every": 5, "evaluate_epochs": 400}
+    long = replace(tiny, training=replace(tiny.training, **steps))
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         long.save(tmp_path / name)
@@ -109,10 +120,8 @@ def logs(out: Path) -> list[str]:
     return [path.read_text() for path in sorted((out / "logs").glob("*.log"))]
 
 
-def alone(out: Path) -> bool:
-    """Whether no process of ours trains into these folders any more."""
-    lines = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
-    return not any("chordmixer.paper.reproduction.worker" in line and line[-1].startswith(str(out)) for line in lines)
+def ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -123,7 +132,9 @@ def test_a_signal_is_handed_on_and_a_dead_parent_is_noticed(
     until(lambda: all(checkpoints.found(tmp_path / name) for name in long_runs))
     os.kill(parent.pid, number)
     said, _ = parent.communicate(timeout=WAIT)
-    until(lambda: alone(tmp_path))
+    processes = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    until(lambda: all(ended(pid) for pid in processes))
+    assert len(processes) == 2
     assert parent.returncode == (128 + number if number != signal.SIGKILL else -number)
     assert ("stopping 2 runs, which save where they are" in said) == (number != signal.SIGKILL)
     assert all("stopped at step " in log for log in logs(tmp_path)), "each has saved where it was"
