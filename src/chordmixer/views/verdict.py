@@ -185,7 +185,7 @@ def _beside_guessing(test: Evaluation) -> Iterator[str]:
     guess, own = test.guessing.get(test.headline, math.nan), test.scores[test.headline]
     if not math.isfinite(guess):
         return
-    said = f"One constant answer for all records would reach {metrics.number(guess)}"
+    said = f"A constant prediction would reach {metrics.number(guess)}"
     if own.low is None or own.low > guess:
         yield f"{said}."
     else:
