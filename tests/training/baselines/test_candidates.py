@@ -18,7 +18,7 @@ def test_all_kmers_are_counted_where_records_can_fill_their_table() -> None:
 
 
 def test_much_data_has_lengths_counted_alone() -> None:
-    assert [own.k for own in candidates("dna", 10, LONG + 1)] == [(4,), (6,), (8,), (10,)]
+    assert [own.k for own in candidates("dna", 10, LONG + 1)] == [(4,), (6,), (8,), (10,), (3, 4)]
     assert max(len(own.k) for own in candidates("dna", 10, LONG)) == 3
     assert [own.k for own in candidates("protein", 10, 1000, single=True)] == [(2,), (3,), (4,)]
 
@@ -35,7 +35,16 @@ def test_words_are_counted_where_tokens_make_them() -> None:
 
 def test_short_kmers_find_no_neighbours() -> None:
     near = {own.name: own.neighbours for own in candidates("dna", 10, 1000)}
-    assert [name for name, found in near.items() if found] == ["8-mers"] and len(near) == 5
+    assert [name for name, found in near.items() if found] == ["8-mers"] and len(near) == 6
+
+
+def test_trees_grow_on_few_features() -> None:
+    """Which are left out where their table is larger than all memory that is set aside."""
+    assert [own.name for own in candidates("dna", 10, 1000) if own.trees] == ["3- and 4-mers and length"]
+    assert [own.name for own in candidates("protein", 10, 1000) if own.trees] == ["composition and length"]
+    assert next(candidates("real", 10, 1000)).trees
+    assert not any(own.trees for own in candidates("dna", 200_000, 10**7))
+    assert not any(own.trees for own in candidates("dna", 10, 1000, single=True))
 
 
 def test_composition_is_fitted_with_the_length() -> None:

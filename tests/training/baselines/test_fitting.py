@@ -215,7 +215,7 @@ def test_the_length_of_kmers_is_chosen_on_the_validation_part() -> None:
     *_, four = run(sequences, CLASSES, target, "dna", k=4).values()
     assert "8" in found[2].name and "8-mers" in found[3].name and found[3].name.startswith("neighbours by ")
     assert min(headline(own, CLASSES, target) for own in found[2:]) > 0.9 > headline(four, CLASSES, target)
-    assert found[2].sentence.endswith(" (TF-IDF); chosen from 5 sets of features by the validation loss")
+    assert found[2].sentence.endswith(" (TF-IDF); chosen from 6 sets of features by the validation loss")
     assert found[3].sentence.startswith("the answers of the 50 nearest training records by hashed counts of ")
     assert four.sentence == "logistic regression on the frequencies of all 256 4-mers, standardised"
     *_, alone = run(sequences, CLASSES, target, "dna", single=True).values()
@@ -300,4 +300,4 @@ def test_introns_of_worm_and_fly() -> None:
     targets, parts = np.array(classes), split(classes, SplitConfig(), sequences=sequences, kind="dna").parts
     target = Classification(["worm", "fly"], targets[parts["training"]])
     *_, kmers = fit_baselines(sequences, [len(s) for s in sequences], targets, parts, target, "dna")
-    assert 0.9 < target.metrics(kmers.outputs, targets[parts["test"]])["roc_auc"] < 0.97
+    assert 0.9 < target.metrics(kmers.outputs, targets[parts["test"]])["roc_auc"] < 0.985

@@ -155,42 +155,6 @@ def test_damaged_files_are_one_line(kind: str, asked: str, tmp_path: Path) -> No
             load(path, target)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "reason"),
-    [
-        ("weights", lambda a: a[:, :2], "weights has type float32 and shape"),
-        ("weights", lambda a: a.astype(np.float64), "weights has type float64"),
-        ("weights", lambda a: np.full_like(a, np.nan), "weights has numbers that are not finite"),
-        ("offset", lambda a: None, "offset is missing"),
-        ("kept", lambda a: a[::-1].copy(), "kept has numbers out of range"),
-        ("rarity", lambda a: a[1:], "rarity has type float32"),
-        ("document", lambda d: {**d, "members": [{**d["members"][0], "bits": 60}]}, "bits=60 is out of range"),
-        ("points", lambda a: np.array([1 << 30], np.uint32), "points has numbers out of range"),
-        ("document", lambda d: {**d, "format": 2}, "format 2 is not 1"),
-        ("document", lambda d: {**d, "weights": []}, "1 members have 0 weights"),
-        ("document", lambda d: {**d, "outputs": 7}, "it has 7 outputs, where 3 are asked for"),
-        ("document", lambda d: {**d, "members": [{**d["members"][0], "k": [40]}]}, "k=40 is not a k-mer's length"),
-        ("document", lambda d: {**d, "members": [{**d["members"][0], "model": "neighbours"}]}, "values is missing"),
-    ],
-)
-def test_what_is_wrong_is_said(name: str, change: Any, reason: str, tmp_path: Path) -> None:
-    target, answers = TARGETS["classes"]
-    own, path = sequences("text"), tmp_path / "baseline.safetensors"
-    *_, baseline = fit_baselines(own, [len(s) for s in own], answers, PARTS, target, "text", k=2)
-    assert baseline.fitted
-    path.write_bytes(baseline.fitted.packed())
-    arrays, document = load_file(path), _document(path)
-    if name == "document":
-        document = change(document)
-    elif (changed := change(arrays.pop(f"0.{name}", None))) is not None:
-        arrays[f"0.{name}"] = np.ascontiguousarray(changed)
-        document["members"][0]["words"] = name == "points"
-    save_file(arrays, path, metadata={"baseline": json.dumps(document)})
-    with pytest.raises(ValueError, match=reason) as raised:
-        load(path, target)
-    assert str(raised.value).endswith(": use another copy") and "\n" not in str(raised.value)
-
-
 def _document(path: Path) -> Any:
     from safetensors import safe_open
 

@@ -28,7 +28,7 @@ WORDS = {(1, 2): "words and pairs of them", (1, 2, 3): "words, pairs and triples
 """Lengths of runs of words that are counted together, where tokens make words."""
 BITS = {"text": 21}
 """Of a hashed feature's number, where the default makes too many share one: a text has some 400,000 5-grams."""
-COMPOSED = {"protein": (1,)}
+COMPOSED = {"dna": (3, 4), "protein": (1,)}
 """Lengths whose shares are taken together with the logarithm of the length."""
 NEAR = {"dna": 8, "protein": 3, "text": 4}
 """K-mers of at least this length find nearest neighbours."""
@@ -56,6 +56,11 @@ class Candidate:
         return not (self.dense or self.words) and self.kind in NEAR and min(self.k) >= NEAR[self.kind]
 
     @property
+    def trees(self) -> bool:
+        """Whether trees are grown: on features that are few, or of which each says something of its own."""
+        return self.length or self.kind == "real"
+
+    @property
     def name(self) -> str:
         """As in '6-, 8- and 10-mers'."""
         if self.kind == "real":
@@ -63,10 +68,11 @@ class Candidate:
         if self.words:
             return WORDS[self.k]
         noun = "mers" if self.kind in ("dna", "protein") else "grams"
-        if self.length:
+        if self.k == (1,) and self.length:
             return "composition and length"
         *first, last = map(str, self.k)
-        return f"{', '.join(f'{k}-' for k in first)} and {last}-{noun}" if first else f"{last}-{noun}"
+        mers = f"{', '.join(f'{k}-' for k in first)} and {last}-{noun}" if first else f"{last}-{noun}"
+        return f"{mers} and length" if self.length else mers
 
     @property
     def sentence(self) -> str:
@@ -74,7 +80,9 @@ class Candidate:
         if self.kind == "real":
             return "amplitudes, spectrum, autocorrelation and 84 fixed convolutions of each channel, standardised"
         if self.length:
-            return f"the shares of the {LETTERS[self.kind]} letters and the logarithm of the length, standardised"
+            count = sum(LETTERS[self.kind] ** k for k in self.k)
+            what = "letters" if self.k == (1,) else "k-mers of these lengths"
+            return f"the shares of the {count} {what} and the logarithm of the length, standardised"
         if self.dense:
             return f"the frequencies of all {LETTERS[self.kind] ** self.k[0]:,} {self.name}, standardised"
         return f"hashed counts of {self.name}, weighted by how rare each is (TF-IDF)"
@@ -110,7 +118,7 @@ def candidates(
         yield Candidate(kind, own, dense=size <= FEW or filled)
     if k or single:
         return
-    if kind in COMPOSED:
+    if kind in COMPOSED and records * sum(LETTERS[kind] ** own for own in COMPOSED[kind]) <= ENTRIES:
         yield Candidate(kind, COMPOSED[kind], length=True, dense=True)
     for own in [*WORDS][: 1 if tokens > LONG else None] if words else ():
         yield Candidate(kind, own, words=words)

@@ -17,9 +17,10 @@ from chordmixer.training.baselines.counting import ENTRIES, TfIdf
 from chordmixer.training.baselines.features import Features
 from chordmixer.training.baselines.kernel import RECORDS, fit_kernel
 from chordmixer.training.baselines.linear import ABSENT, AnyTarget, Linear, as_outputs, fit_linear, unweighting
+from chordmixer.training.baselines.member_document import Member
 from chordmixer.training.baselines.neighbours import ENTRIES as STORED
 from chordmixer.training.baselines.neighbours import NEAREST, Neighbours
-from chordmixer.training.baselines.stored import Member
+from chordmixer.training.baselines.trees import Trees, fit_trees
 from chordmixer.training.calibration import temperature
 
 DENSE = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -70,14 +71,18 @@ class Choice:
         return isinstance(self.member.model, Neighbours)
 
     @property
+    def grown(self) -> bool:
+        return isinstance(self.member.model, Trees)
+
+    @property
     def family(self) -> int:
-        """Of which one is chosen: linear models of tokens, linear models of words, neighbours."""
-        return 2 if self.near else int(self.candidate.words is not None)
+        """Of which one is chosen: linear models of tokens, linear models of words, trees, neighbours."""
+        return 3 if self.near else 2 if self.grown else int(self.candidate.words is not None)
 
 
 def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
-    """The best linear model, of text also the best by words, and the best neighbours where the training part is small
-    enough to keep."""
+    """The best linear model, of text also the best by words, the best trees, and the best neighbours where the
+    training part is small enough to keep."""
     best: dict[int, Choice] = {}
     for candidate in candidates:
         for choice in _tried(candidate, data, neighbours):
@@ -98,6 +103,8 @@ def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choic
         yield from _linear(candidate, features, rows, data, DENSE)
         if isinstance(data.target, Regression) and len(rows) <= RECORDS:
             yield from _kernel(candidate, features, rows, data, data.target)
+        if neighbours and candidate.trees and isinstance(data.target, Regression | Classification):
+            yield from _trees(candidate, features, rows, data, data.target)
         return
     if neighbours and candidate.neighbours and rows.nnz <= STORED:
         yield _neighbours(candidate, features, rows, data)
@@ -147,6 +154,21 @@ def _kernel(
     for model in fit_kernel(rows, data.answers["training"], target):
         how = "kernel ridge regression on"
         yield _choice(candidate, Member(features, model), model.scores(held, target), data, how)
+
+
+def _trees(
+    candidate: Candidate, features: Features, rows: ndarray, data: Data, target: Regression | Classification
+) -> Iterator[Choice]:
+    """Few trees to many, until the validation loss rises."""
+    held, lowest = features(data.validation), np.inf
+    for model in fit_trees(rows, data.answers["training"], target):
+        model = _calibrated(model, model.scores(held, target), data)
+        how = f"{len(model.roots)} gradient-boosted trees of each output on"
+        choice = _choice(candidate, Member(features, model), model.scores(held, target), data, how)
+        yield choice
+        if choice.loss > lowest:
+            return
+        lowest = choice.loss
 
 
 def _neighbours(candidate: Candidate, features: TfIdf, rows: Any, data: Data) -> Choice:

@@ -66,8 +66,8 @@ def fit_baselines(
 
     `parts` names the records of `training`, `validation` and `test`; where there are no sequences, lengths alone are
     looked at. Records of one length have no baseline of length. Where no `k` is given, the validation part chooses
-    it; `single` leaves out k-mers of several lengths together, and neighbours. `words` makes words of the tokens of a
-    text; without it characters alone are counted.
+    it; `single` leaves out k-mers of several lengths together, trees and neighbours. `words` makes words of tokens of
+    a text; without it characters alone are counted.
 
     >>> series = [np.full((n, 1), n % 2, dtype=np.float32) for n in range(2, 42)]
     >>> parts = {"training": range(20), "validation": range(20, 30), "test": range(30, 40)}
@@ -149,7 +149,8 @@ def _content(tried: Sequence[Candidate], data: Data, test: Sequence[ndarray], ne
     for own in chosen:
         fitted = FittedBaseline(data.target, (own.member,))
         scores.append(own.member.scores(test, data.target))
-        name = f"neighbours by {own.candidate.name}" if own.near else own.candidate.name
+        kind = "neighbours by " if own.near else "trees by " if own.grown else ""
+        name = f"{kind}{own.candidate.name}"
         yield Baseline(name, own.how + _options(tried), fitted.combined(scores[-1:]), own.outputs, own.loss, fitted)
     weights, shift = _together(chosen, data)
     if len(weights) > 1:
@@ -181,9 +182,8 @@ def _together(chosen: Sequence[Choice], data: Data) -> tuple[dict[int, float], f
 
 def _joined(used: Sequence[Choice]) -> str:
     """As in '5-grams, words and neighbours'."""
-    *names, last = (
-        "neighbours" if own.near else "words" if own.candidate.words else own.candidate.name for own in used
-    )
+    short = {1: "words", 2: "trees", 3: "neighbours"}
+    *names, last = (short.get(own.family, own.candidate.name) for own in used)
     return f"{', '.join(names)} and {last}"
 
 
