@@ -18,10 +18,12 @@ from chordmixer.config import from_dict
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import Baseline, FittedBaseline
 from chordmixer.training.baselines import load as load_baseline
-from chordmixer.training.combination import Combination, Using, Weights, combine
+from chordmixer.training.combination import HEAVIEST, Combination, Using, Weights, combine
 
 FILE, BASELINE = "combination.json", "baseline.safetensors"
 FORMAT = 1
+FARTHEST = 1e6
+"""What may be added to a number, in spreads of the training targets."""
 NETWORK = "network alone"
 """What the network is called beside an answer that is not its own."""
 
@@ -144,6 +146,8 @@ def _read(given: Mapping[str, Any]) -> Described:
     for what, entries in (("weights", own.weights), ("losses", own.losses)):
         if {*entries} != {*get_args(Using)}:
             raise ValueError(f"{what} are of {', '.join(entries) or 'nothing'}, not of {', '.join(get_args(Using))}")
-    if any(len(weights) != 3 or not np.isfinite(weights).all() for weights in own.weights.values()):
-        raise ValueError("weights are not three finite numbers each")
+    for name, weights in own.weights.items():
+        most = np.array([HEAVIEST * (name != "baseline"), HEAVIEST * (name != "network"), FARTHEST])
+        if len(weights) != 3 or min(weights[:2]) < 0 or not (np.abs(weights) <= most).all():
+            raise ValueError(f"weights of {name} are {weights[:4]}, not three numbers in their range")
     return own

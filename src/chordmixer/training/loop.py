@@ -253,8 +253,8 @@ class TrainingRun:
     def _validate(self, training_loss: float) -> None:
         """Score the validation set; keep the best weights; count patience only once something was learnt.
 
-        The best have the highest headline metric, and of several the lowest loss; for numbers and tokens, the lowest
-        loss alone.
+        The best have the highest headline metric, and of several the lowest loss; for numbers and tokens, and where
+        validation records leave the metric undefined, as those of one class do ROC-AUC, the lowest loss alone.
         """
         state, target = self.state, self.task.target
         with self.average.in_place() if self.average else nullcontext():
@@ -271,7 +271,8 @@ class TrainingRun:
             )
         constant = predictions.constant(target).loss(target)
         learnt = state.best_loss < LEARNT * constant or training_loss < BY_HEART * constant
-        score = metrics[target.headline] if isinstance(target, Classification | MultiLabel) else -loss
+        score = metrics[target.headline] if isinstance(target, Classification | MultiLabel) else math.nan
+        score = score if math.isfinite(score) else -loss
         if (score, -loss) > (state.best_score, -state.best_loss):
             state.best_score, state.best_loss, state.best_step, state.waited = score, loss, state.step, 0
             state.best_weights = weights

@@ -15,6 +15,8 @@ from numpy import ndarray
 from chordmixer.data.series_features import SeriesFeatures
 from chordmixer.training.baselines.counting import Grams, kmer_frequencies
 
+SMALLEST = 1e-9
+"""Spread: of a smaller one the column counts as constant."""
 LARGEST = 20.0
 """Spreads from the mean at most: a record unlike all of training must not outvote every other feature."""
 
@@ -103,8 +105,9 @@ def _channels(series: ndarray) -> int:
 def _moments(rows: ndarray) -> tuple[ndarray, ndarray]:
     """Mean and spread of each column; a constant column has spread one."""
     mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
-    return mean.astype(np.float32), np.where(spread > 1e-9, spread, 1).astype(np.float32)
+    return mean.astype(np.float32), np.where(spread > SMALLEST, spread, 1).astype(np.float32)
 
 
 def _standardised(rows: ndarray, mean: ndarray, spread: ndarray) -> ndarray:
-    return np.clip((rows - mean) / spread, -LARGEST, LARGEST).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite is as far as the largest
+        return np.clip((rows - mean) / spread, -LARGEST, LARGEST).astype(np.float32)

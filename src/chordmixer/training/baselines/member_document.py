@@ -15,7 +15,7 @@ from chordmixer.data.text_words import POINTS, TextWords
 from chordmixer.tasks.targets import MultiLabel, Regression
 from chordmixer.training.baselines import counting
 from chordmixer.training.baselines.counting import Grams, TfIdf
-from chordmixer.training.baselines.features import Features, Frequencies, SeriesRows
+from chordmixer.training.baselines.features import SMALLEST, Features, Frequencies, SeriesRows
 from chordmixer.training.baselines.kernel import Kernel
 from chordmixer.training.baselines.linear import AnyTarget, Linear
 from chordmixer.training.baselines.neighbours import Neighbours
@@ -147,8 +147,10 @@ def _tfidf(document: MemberDocument, arrays: _Checked) -> Features:
     grams, kept = _grams(document), arrays("kept", np.int32, None)
     if len(kept) and (kept.min() < 0 or kept.max() >= len(grams) << document.bits or (np.diff(kept) < 1).any()):
         raise ValueError("kept has numbers out of range")
-    words = _words(arrays) if document.words else None
-    return TfIdf(grams, kept, arrays("rarity", np.float32, len(kept)), words, document.bits)
+    rarity, words = arrays("rarity", np.float32, len(kept)), _words(arrays) if document.words else None
+    if len(rarity) and not 0 < rarity.min() <= rarity.max() < 100:
+        raise ValueError("rarity has numbers out of range")
+    return TfIdf(grams, kept, rarity, words, document.bits)
 
 
 def _words(arrays: _Checked) -> TextWords:
@@ -181,8 +183,8 @@ def _series(document: MemberDocument, arrays: _Checked) -> Features:
 def _moments(arrays: _Checked, width: int | None) -> tuple[ndarray, ndarray]:
     mean = arrays("mean", np.float32, width)
     spread = arrays("spread", np.float32, len(mean))
-    if not (spread > 0).all():
-        raise ValueError("spread has numbers that are not above 0")
+    if not (spread > SMALLEST / 2).all():
+        raise ValueError("spread has numbers out of range")
     return mean, spread
 
 
@@ -230,6 +232,8 @@ def _neighbours(document: MemberDocument, arrays: _Checked, width: int, target: 
     ends = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(values) and (np.diff(offsets) >= 0).all()
     if not ends or (len(columns) and (columns.min() < 0 or columns.max() >= width)):
         raise ValueError("offsets or columns have numbers out of range")
+    if len(values) and np.abs(values).max() > 1.01:  # rows have length one
+        raise ValueError("values has numbers out of range")
     answers = _answers(arrays, len(offsets) - 1, target)
     return Neighbours(values, columns, offsets, answers, width, document.sharpness, document.temperature)
 

@@ -1,0 +1,277 @@
+"""Odd and damaged input through the default pipeline: a rule that is stated here, or a ValueError of one line.
+
+Records go from a file through network, baselines and combination to answers; the network is tiny.
+What a single part does is held by its own tests: stem, words, features, stored baselines, delivery.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.data.gathering import TokenizerConfig
+from chordmixer.data.text_words import TextWords
+from chordmixer.recipes import files as recipe
+from chordmixer.tasks.files import FilesConfig
+from chordmixer.tasks.targets import Classification, Regression
+from chordmixer.training import evaluation, train
+from chordmixer.training.baselines import fit_baselines, load
+from chordmixer.training.inference import Trained
+from chordmixer.training.outcome import compare
+from chordmixer.training.prediction import predict
+
+SMALL = {
+    "model": {"network": {"track_size": 2, "hidden": 4}, "words": {"bits": 8}},
+    "training": {"steps": 4, "trial": 0.0, "device": "cpu"},
+}
+LETTERS = {"dna": "ACGT", "protein": "ACDEFGHIKLMNPQRSTVWY", "bytes": "a b!é日"}
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+
+
+def written(path: Path, sequences: Sequence[Any], answers: Sequence[Any], **columns: Sequence[Any]) -> str:
+    """A JSONL file; numbers are targets, all others labels."""
+    key = "target" if isinstance(answers[0], float) else "label"
+    named = {"sequence": sequences, key: answers, **columns}
+    rows = [{"id": f"r{i}", **{name: own[i] for name, own in named.items()}} for i in range(len(sequences))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def trained(path: str, run: Path, **config: Any) -> Path:
+    """A run of it, with its baseline and combination."""
+    experiment = override(recipe(FilesConfig((path,), **config), lambda line: None), SMALL)
+    train(experiment, run)
+    compare(run, lambda line: None, deliver=True)
+    return run
+
+
+def answers(run: Path, path: str, using: Any = None, **more: Any) -> list[dict[str, Any]]:
+    """Of each record, all numbers finite."""
+    out = run / f"{using}-{'-'.join(more.values())}.jsonl"
+    predict(run, [path], out, using=using, say=lambda line: None, **more)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert all(np.isfinite([v for v in row.values() if isinstance(v, float)]).all() for row in rows)
+    return rows
+
+
+def all_answer(run: Path, path: str, records: int) -> None:
+    """The network, the baseline and both."""
+    for using in ("network", "baseline", "both"):
+        assert len(answers(run, path, using)) == records
+
+
+def split_of(i: int) -> str:
+    return "training" if i < 36 else "validation" if i < 48 else "test"
+
+
+@pytest.mark.parametrize("tokenizer", [*LETTERS])
+def test_records_shorter_than_kmers_taps_and_words(tokenizer: Any, tmp_path: Path) -> None:
+    """Down to one token, in training and in use: what has no k-mer has no counts, and is answered all the same."""
+    chance = random.Random(0)
+    short = ["".join(chance.choices(LETTERS[tokenizer], k=1 + i % 4)).strip() or "a" for i in range(60)]
+    path = written(tmp_path / "short.jsonl", short, ["ab"[i % 2] for i in range(60)])
+    all_answer(trained(path, tmp_path / "run", tokenizer=TokenizerConfig(tokenizer)), path, 60)
+
+
+def constant(i: int) -> list[Any]:
+    return [3.0] * (1 + i)
+
+
+def one_sample(i: int) -> list[Any]:
+    return [i % 2 + i / 1000]
+
+
+def constant_channel(i: int) -> list[Any]:
+    return [[1.0, i % 2 + step / 7 + i / 99] for step in range(2 + i % 5)]
+
+
+def largest(i: int) -> list[Any]:
+    return np.random.default_rng(i).uniform(-3e38, 3e38, 12).tolist()
+
+
+@pytest.mark.parametrize("series", [constant, one_sample, constant_channel, largest])
+def test_series_without_spread_neighbours_or_room(series: Callable[[int], list[Any]], tmp_path: Path) -> None:
+    """Accepted: a channel without spread is only centred, and a record of one sample has no spectrum."""
+    path = written(tmp_path / "series.jsonl", [series(i) for i in range(60)], ["ab"[i % 2] for i in range(60)])
+    all_answer(trained(path, tmp_path / "run"), path, 60)
+
+
+def test_a_number_from_one_sample(tmp_path: Path) -> None:
+    """Where neither network nor baseline earns a weight, the answer is one number for all, and no error."""
+    numbers = [random.Random(i).random() for i in range(60)]
+    path = written(tmp_path / "series.jsonl", [one_sample(i) for i in range(60)], numbers)
+    all_answer(trained(path, tmp_path / "run"), path, 60)
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "-inf", "1e39"])
+def test_numbers_that_are_not_finite(bad: str, tmp_path: Path) -> None:
+    """Refused with the record's place; taken as the mean, or left out, where that is asked for; in use too."""
+    path, chance = tmp_path / "series.csv", random.Random(0)
+    rows = [f'r{i},"[{i % 2}, {bad if i == 7 else 2}, {chance.random()}]",{"ab"[i % 2]}' for i in range(60)]
+    path.write_text("\n".join(["id,sequence,label", *rows]) + "\n")
+    line = r"series\.csv, row 8 \(r7\): .* at position 2 is missing or not finite in float32: mend the record, leave"
+    with pytest.raises(ValueError, match=line):
+        recipe(FilesConfig((str(path),)), lambda line: None)
+    if bad == "inf":
+        run = trained(str(path), tmp_path / "run", tokenizer=TokenizerConfig(on_bad="unknown"))
+        assert len(answers(run, str(path))) == 60
+
+
+@pytest.mark.parametrize(("classes", "missing"), [("abc", "c"), ("ab", "b")], ids=["one of three", "one of two"])
+def test_a_class_without_validation_records(classes: str, missing: str, tmp_path: Path) -> None:
+    """Accepted. Where ROC-AUC is undefined by that, the loss decides which weights are kept."""
+    chance = random.Random(0)
+    known = [(classes[i % len(classes)], split_of(i)) for i in range(60)]
+    known = [own for own in known if own != (missing, "validation")]
+    letters = ["".join(chance.choices("ACGT", k=20)) for _ in known]
+    path = written(tmp_path / "dna.jsonl", letters, [c for c, _ in known], split=[part for _, part in known])
+    rows = answers(trained(path, tmp_path / "run"), path)
+    assert len(rows) == len(known) and all(sum(row[c] for c in classes) == pytest.approx(1, abs=1e-4) for row in rows)
+
+
+def test_a_label_without_validation_records(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    labels = [("y" if i % 2 else "x") + (";z" if i < 9 else "") for i in range(60)]
+    letters = ["".join(chance.choices("ACGT", k=20)) for _ in labels]
+    path = written(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
+    rows = answers(trained(path, tmp_path / "run", target_type="labels"), path)
+    assert len(rows) == 60 and all(0 <= row["z"] <= 1 for row in rows)
+
+
+@pytest.mark.parametrize("asked", ["classes", "labels"])
+def test_a_class_without_training_records(asked: Any, tmp_path: Path) -> None:
+    labels = ["c" if split_of(i) != "training" and i % 3 else "ab"[i % 2] for i in range(60)]
+    letters = ["".join(random.Random(i).choices("ACGT", k=20)) for i in range(60)]
+    path = written(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
+    with pytest.raises(ValueError, match="class 'c' has no training record: every class needs one; leave the class"):
+        recipe(FilesConfig((path,), target_type=asked), lambda line: None)
+
+
+# --- Files of a run ---
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """On series of two kinds, with trees among its baselines: only to be read."""
+    folder, chance = tmp_path_factory.mktemp("bad"), np.random.default_rng(0)
+    series = [chance.normal(i % 2, 1, 3 + i % 5).tolist() for i in range(450)]
+    path = written(folder / "series.jsonl", series, ["ab"[i % 2] for i in range(450)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        return trained(path, folder / "run")
+
+
+def each(weights: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The combination with these weights of all three choices."""
+    return lambda known: known | {"weights": dict.fromkeys(known["weights"], weights)}
+
+
+def of(name: str, *weights: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """With these weights of one choice."""
+    return lambda known: known | {"weights": known["weights"] | {name: weights}}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda d: [d], "holds list, not an object"),
+        (lambda d: None, "holds NoneType, not an object"),
+        (lambda d: {}, "format is missing"),
+        (lambda d: d | {"format": "1"}, "format='1' is not of type int"),
+        (lambda d: d | {"format": 1.0}, "format=1.0 is not of type int"),
+        (lambda d: d | {"baseline": 5}, "baseline=5 is not of type str"),
+        (lambda d: d | {"using": ["both"]}, "is not a choice"),
+        (lambda d: d | {"losses": dict.fromkeys(d["losses"])}, "losses.network=None is not of type float"),
+        (lambda d: d | {"weights": None}, "weights=None is not a table"),
+        (each(["1", "0", "0"]), "network='1' is not of type float"),
+        (each([True, 0, 0]), "network=True is not of type float"),
+        (each([[1], [0], [0]]), r"network=\[1\] is not of type float"),
+        (of("both", 1.0, 1.0), "weights of both are .*, not three numbers in their range"),
+        (of("both", 1e300, 1.0, 0.0), "weights of both are .*, not three numbers in their range"),
+        (of("both", 1.0, -1.0, 0.0), "weights of both are .*, not three numbers in their range"),
+        (of("both", 1.0, 1.0, 1e300), "weights of both are .*, not three numbers in their range"),
+        (of("baseline", 1.0, 1.0, 0.0), "weights of baseline are .*, not three numbers in their range"),
+        (of("network", 1.0, 1.0, 0.0), "weights of network are .*, not three numbers in their range"),
+    ],
+)
+def test_a_combination_of_other_types(run: Path, change: Any, reason: str, tmp_path: Path) -> None:
+    """Also where the manifest agrees with it."""
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    changed = change(files.read_json(copy / "combination.json"))
+    files.write_recorded(copy, {"combination.json": json.dumps(changed).encode()})
+    with pytest.raises(
+        ValueError, match=rf"combination\.json is not whole .*{reason}.*: use another copy$"
+    ) as raised:
+        Trained(copy)
+    assert "\n" not in str(raised.value)
+
+
+def damaged(data: bytes, start: int, count: int) -> list[bytes]:
+    """Copies with one bit flipped, somewhere from `start` on."""
+    chance, found = np.random.default_rng(1), []
+    for at in chance.integers(start, len(data), count).tolist():
+        changed = bytearray(data)
+        changed[at] ^= 1 << int(chance.integers(8))
+        found.append(bytes(changed))
+    return found
+
+
+def test_a_flipped_byte_of_a_run_is_named(run: Path, tmp_path: Path) -> None:
+    """Any byte: the manifest knows them all."""
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    for data in damaged((copy / "baseline.safetensors").read_bytes(), 0, 20):
+        (copy / "baseline.safetensors").write_bytes(data)
+        with pytest.raises(ValueError, match=r"baseline\.safetensors was changed or damaged") as raised:
+            Trained(copy)
+        assert "\n" not in str(raised.value)
+
+
+def told_apart() -> dict[str, tuple[list[np.ndarray], np.ndarray, Any]]:
+    """Records whose baselines together have every kind of model and of features."""
+    chance, classes = np.random.default_rng(0), np.arange(420) % 2
+    yes = Classification(["a", "b"], classes)
+    words = [[*"abcdef", "good" if c and i % 3 else "bad"] for i, c in enumerate(classes)]
+    texts = [" ".join(chance.permutation(own)) for own in words]
+    shares = np.array([[4, 3, 3, 3], [3, 4, 3, 3]]) / 13
+    return {
+        "text": ([np.frombuffer(text.encode(), np.uint8) for text in texts], classes, yes),
+        "dna": ([chance.choice(4, 50, p=shares[c]).astype(np.uint8) for c in classes], classes, yes),
+        "real": ([chance.normal(c, 1, (30, 1)).astype(np.float32) for c in classes], classes, yes),
+        "protein": (
+            [chance.integers(20 - 5 * c, size=50).astype(np.uint8) for c in classes],
+            classes / 2,
+            Regression(),
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["text", "dna", "real", "protein"])
+def test_a_flipped_byte_of_a_baseline_without_a_manifest(kind: str, tmp_path: Path) -> None:
+    """Of its numbers, whatever model has them: refused in one line, or finite answers, and no warning."""
+    sequences, targets, target = told_apart()[kind]
+    parts = {"training": np.arange(300), "validation": np.arange(300, 400), "test": np.arange(400, 420)}
+    words, path, refused = TextWords() if kind == "text" else None, tmp_path / "baseline", 0
+    lengths = [len(own) for own in sequences]
+    for baseline in fit_baselines(sequences, lengths, targets, parts, target, kind, words=words):
+        packed = baseline.fitted.packed() if baseline.fitted else b""
+        for data in damaged(packed, 8 + int.from_bytes(packed[:8], "little"), 40) if packed else ():
+            path.write_bytes(data)
+            try:
+                assert np.isfinite(load(path, target).outputs(sequences[:3])).all()
+            except ValueError as error:
+                refused += 1
+                assert str(error).endswith(": use another copy") and "\n" not in str(error)
+    assert refused > 0
