@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +77,7 @@ def test_json_round_trip(tmp_path: Path) -> None:
 
 def test_tensors_round_trip(tmp_path: Path) -> None:
     tensors = {"w": torch.randn(3, 4).T, "n": torch.arange(5), "b": torch.randn(2).bfloat16().requires_grad_()}
-    files.write_tensors(tmp_path / "x.safetensors", tensors)
+    files.write_bytes(tmp_path / "x.safetensors", files.tensor_bytes(tensors))
     back = files.read_tensors(tmp_path / "x.safetensors")
     assert back.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -98,7 +100,7 @@ def test_the_old_file_survives(
         patch.setattr(step, failing(error))
         files.write_text(path, "new")
     assert path.read_text() == "old"
-    files.sweep(tmp_path)
+    files.sweep_run(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -144,7 +146,7 @@ def test_sweep_removes_strays_and_nothing_else(folder: Path) -> None:
     (folder / ".writing-file").write_text("half")
     (folder / ".writing-folder" / "deep").mkdir(parents=True)
     (folder.parent / ".writing-above").write_text("half")
-    files.sweep(folder.parent)
+    files.sweep_run(folder.parent)
     assert sorted(folder.rglob("*")) == kept and list(folder.parent.iterdir()) == [folder]
 
 
@@ -295,3 +297,61 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
         "loss": None,
         "mse": None,
     }
+
+
+def test_names_are_new_and_nobody_can_guess_them(tmp_path: Path) -> None:
+    found = [files.new_file(tmp_path) for _ in range(3)]
+    assert len({path for path, _ in found}) == 3
+    for path, file in found:
+        assert path.name.startswith(files.TEMPORARY) and len(path.name) > 20
+        file.close()
+
+
+def test_a_name_that_is_there_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even through a link that somebody put where the next name will be."""
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / "target").write_text("mine")
+    (tmp_path / ".writing-guessed").symlink_to(tmp_path / "target")
+    with pytest.raises(FileExistsError):
+        files.new_file(tmp_path)
+    with pytest.raises(FileExistsError):
+        files.new_folder(tmp_path)
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_sweep_leaves_what_a_living_process_writes(tmp_path: Path) -> None:
+    path, file = files.new_file(tmp_path)
+    with files.temporary_folder(tmp_path) as folder:
+        files.sweep(tmp_path)
+        assert path.exists() and folder.exists()
+    assert path.exists() and not folder.exists()
+    file.close()
+    files.sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_sweep_follows_no_link(tmp_path: Path) -> None:
+    elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+    (elsewhere / ".writing-mine").mkdir(parents=True)
+    run.mkdir()
+    (run / "checkpoints").symlink_to(elsewhere)
+    (run / ".writing-link").symlink_to(elsewhere)
+    files.sweep_run(run)
+    assert (elsewhere / ".writing-mine").exists() and (run / ".writing-link").is_symlink()
+
+
+def test_a_name_that_was_swept_before_it_was_locked_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, taken = fcntl.flock, list[Path]()
+
+    def late(handle: int, how: int) -> None:
+        if not taken:
+            taken.extend(tmp_path.iterdir())
+            taken[0].unlink()
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    path, file = files.new_file(tmp_path)
+    with file:
+        assert path != taken[0] and os.path.samestat(path.stat(), os.fstat(file.fileno()))

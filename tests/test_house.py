@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "chordmixer"
 MODULES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 
-LEAVES = {"packed", "moving", "files", "temporary", "config", "terminal", "version"}
+LEAVES = {"packed", "files", "config", "terminal", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
 PREDICTING = LEARNING | {"training", "views", "dataset"}
 CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators"}
@@ -33,8 +33,6 @@ EVERYTHING = CORE | PAPER | {"cli"}
 REPRODUCING = EVERYTHING - {"cli", "paper.cli"}
 LAW: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
-    "packed": {"moving"},
-    "files": {"temporary"},
     "ops": set(),
     "data": LEAVES,
     "models": LEAVES | {"ops"},

@@ -1,4 +1,7 @@
-"""Files that are whole or absent: written under a temporary name, flushed, renamed; checked by SHA-256."""
+"""Atomic files: written under a temporary name, flushed, renamed, and checked by SHA-256.
+
+Temporary names cannot be guessed, and their writer locks them. `sweep` removes those that a killed process left.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-from chordmixer import temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,32 +28,36 @@ MANIFEST = "manifest.json"
 BLOCK = 4096
 """Bytes that the smallest file takes on a disk."""
 
+TEMPORARY = ".writing-"
+"""Prefix of temporary names."""
+
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and onto the disk before returning, whoever else writes it at the time."""
+    """Write a file atomically and flush it to the disk; several processes may write the same file at once."""
     _write(path, lambda: data, len(data))
 
 
-def _write(path: Path, made: Callable[[], bytes], needed: int) -> None:
-    """What `made` gives while nobody else writes into the folder, of about `needed` bytes."""
+def _write(path: Path, content: Callable[[], bytes], needed: int) -> None:
+    """Write what `content` returns, about `needed` bytes, while no other process writes into the folder."""
     with _explaining(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _in_turn(path.parent), replacing(path) as file:
-            file.write(made())
+            file.write(content())
 
 
 @contextmanager
 def replacing(path: Path, sweeping: bool = False) -> Iterator[BinaryIO]:
-    """A file under a temporary name, which takes the place of `path` when the block ends well.
+    """A file under a temporary name, which replaces `path` when the block ends without an error.
 
-    With `sweeping`, what killed writers left in the folder is removed first.
+    With `sweeping`, temporary files of killed writers are first removed from the folder.
     """
     folder = path.absolute().parent
     if sweeping:
-        temporary.sweep(folder)
-    new, file = temporary.new_file(folder)
+        sweep(folder)
+    new, file = new_file(folder)
     try:
         with file:
             yield file
@@ -68,13 +75,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add to a file; what a kill tears is the end of its last line."""
+    """Append to a file; a kill can truncate only the last line."""
     with _explaining(path, len(text)), open_own(path, os.O_APPEND) as file:
         file.write(text.encode())
 
 
 def open_own(path: Path, flags: int) -> BinaryIO:
-    """Open a file of a known name for writing, or make it; one that is a symbolic link is refused."""
+    """Open or create a file for writing; a symbolic link is refused."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o666), "wb")
     except OSError as error:
@@ -88,20 +95,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Write what `change` makes of the object that is there, or of an empty one.
+    """Replace the JSON object of a file, or an empty one, by what `change` makes of it.
 
-    Processes that do so at the same time lose nothing of each other's.
+    No change is lost where several processes do so at once.
     """
     _write(path, lambda: json_bytes(change(read_json(path) if path.exists() else {})), BLOCK)
 
 
 def json_bytes(value: Any) -> bytes:
-    """As every JSON file of a run is written."""
+    """The format of every JSON file of a run."""
     return (json.dumps(finite(value), indent=2, allow_nan=False) + "\n").encode()
 
 
 def finite(value: Any) -> Any:
-    """The same with None for every number that is NaN or infinite: JSON has neither.
+    """The same value with None for NaN and infinity, which JSON does not have.
 
     >>> finite({"r2": float("nan"), "counts": (1, 2)})
     {'r2': None, 'counts': [1, 2]}
@@ -113,12 +120,8 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    write_bytes(path, tensor_bytes(tensors))
-
-
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The safetensors form of named tensors; the same tensors give the same bytes."""
+    """Named tensors as safetensors; equal tensors give equal bytes."""
     from safetensors.torch import save
 
     data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
@@ -126,10 +129,10 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Write a folder with its manifest whole or not at all: one rename puts it in place."""
+    """Write a folder and its manifest atomically, by one rename."""
     with _explaining(path, sum(map(len, contents.values()))):
         path.parent.mkdir(exist_ok=True)
-        with temporary.making(path.parent) as new:
+        with temporary_folder(path.parent) as new:
             manifest = json.dumps(_digests(contents), indent=2).encode()
             for name, data in {**contents, MANIFEST: manifest}.items():
                 with (new / name).open("xb") as file:
@@ -141,9 +144,9 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def write_recorded(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files of a folder that its manifest records.
+    """Write files into a folder and record them in its manifest.
 
-    A kill at any moment leaves each as it was or as it is to be, and a manifest that knows both.
+    A kill at any moment leaves the old or the new version of each file, and a manifest that accepts both.
     """
     digests = _digests(contents)
     update_json(
@@ -156,24 +159,24 @@ def write_recorded(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
-    """Record the SHA-256 of these files of a folder, beside what its manifest records already."""
+    """Add the SHA-256 of these files to the manifest of their folder."""
     found = {name: _sha256(folder / name) for name in names}
     update_json(folder / MANIFEST, lambda before: before | found)
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """What the manifest of a folder says; nothing where there is none."""
+    """The manifest of a folder; empty where there is none."""
     return read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
 
 
 def unrecord(folder: Path, names: Iterable[str]) -> None:
-    """Forget the SHA-256 of files that are to change."""
+    """Remove files that are about to change from the manifest."""
     if gone := set(recorded(folder)) & set(names):
         update_json(folder / MANIFEST, lambda before: {k: v for k, v in before.items() if k not in gone})
 
 
 def verify(folder: Path, names: Iterable[str]) -> None:
-    """Refuse a folder in which these files are not, byte for byte, those that its manifest records."""
+    """Refuse a folder in which one of these files differs from the manifest."""
     manifest = read_json(folder / MANIFEST)
     for name in names:
         known = _known(manifest, name)
@@ -187,12 +190,12 @@ def verify(folder: Path, names: Iterable[str]) -> None:
 
 
 def matches(folder: Path, name: str, manifest: Mapping[str, Any] | None = None) -> bool:
-    """Whether a file has the SHA-256 that the manifest records of it."""
+    """Whether a file has the SHA-256 that the manifest records."""
     return _sha256(folder / name) in _known(manifest or read_json(folder / MANIFEST), name)
 
 
 def _known(manifest: Mapping[str, Any], name: str) -> set[str]:
-    """The SHA-256 that a manifest records of a file: two, where a kill came between it and the file."""
+    """The SHA-256 recorded for a file: two where a kill interrupted `write_recorded`."""
     recorded = manifest.get(name, [])
     return {str(digest) for digest in (recorded if isinstance(recorded, list) else [recorded])}
 
@@ -202,7 +205,7 @@ def _digests(contents: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or one line that says what is wrong with it."""
+    """The JSON object in a file."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -215,7 +218,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Named tensors from a safetensors file; nothing else is ever loaded, so no file can run code."""
+    """The tensors in a safetensors file; no other format is loaded, so that no file can run code."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -230,17 +233,76 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def is_folder(path: Path | str) -> bool:
-    """Whether a folder is there; a name that no file system can hold is none."""
+    """Whether a folder exists; False for a name that no file system accepts."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
         return False
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes had not finished writing, here and in the folders below; no link is followed."""
-    for own in [folder, *(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())]:
-        temporary.sweep(own)
+def new_file(folder: Path) -> tuple[Path, BinaryIO]:
+    """A new temporary file, open for writing and locked until it is closed."""
+    while True:
+        path = _temporary_name(folder, "")
+        handle = os.open(path, _NEW, 0o666)
+        if _locked(path, handle):
+            return path, os.fdopen(handle, "wb")
+
+
+def new_folder(folder: Path, kind: str = "") -> tuple[Path, int]:
+    """A new temporary folder, and the handle that locks it until it is closed."""
+    while True:
+        path = _temporary_name(folder, kind)
+        path.mkdir()
+        with suppress(FileNotFoundError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            if _locked(path, handle):
+                return path, handle
+
+
+@contextmanager
+def temporary_folder(folder: Path, kind: str = "") -> Iterator[Path]:
+    """A new temporary folder, which is removed when the block ends unless it was renamed."""
+    path, handle = new_folder(folder, kind)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(handle)
+
+
+def sweep(folder: Path, kind: str = "") -> None:
+    """Remove temporary names that killed processes left in a folder; those of a living process are locked."""
+    for stray in folder.glob(f"{TEMPORARY}{kind}*"):
+        with suppress(OSError):  # such as one that is locked, a symbolic link, or already gone
+            handle = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                directory = stat.S_ISDIR(os.fstat(handle).st_mode)
+                shutil.rmtree(stray, ignore_errors=True) if directory else stray.unlink()
+            finally:
+                os.close(handle)
+
+
+def sweep_run(folder: Path) -> None:
+    """`sweep` a run folder and the folders directly in it; no symbolic link is followed."""
+    for path in [folder, *(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())]:
+        sweep(path)
+
+
+def _temporary_name(folder: Path, kind: str) -> Path:
+    return folder / f"{TEMPORARY}{kind}{secrets.token_hex(8)}"
+
+
+def _locked(path: Path, handle: int) -> bool:
+    """Lock a new name; False, with the handle closed, where another process has swept it meanwhile."""
+    with suppress(OSError):  # some network file systems have no locks; nothing is swept there either
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(handle), path.lstat()):
+            return True
+    os.close(handle)
+    return False
 
 
 def _flush_file(file: BinaryIO) -> None:
@@ -249,7 +311,7 @@ def _flush_file(file: BinaryIO) -> None:
 
 
 def flush(path: Path) -> None:
-    """Onto the disk: the content of a file, or the names in a folder."""
+    """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -259,10 +321,10 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def _in_turn(folder: Path) -> Iterator[None]:
-    """Processes that write into a folder wait for each other here; one that is killed holds nobody up."""
+    """Let one process at a time write into a folder; the lock of a killed process is free again."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # not every file system can lock
+        with suppress(OSError):  # not every file system has locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
@@ -280,7 +342,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def explaining_no_room(path: Path, needed: str, cure: str) -> Iterator[None]:
-    """Turn a full disk, or one that cannot be written to, into one line."""
+    """Turn the error of a full or unwritable disk into a `ValueError` of one line."""
     try:
         yield
     except OSError as error:

@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from chordmixer.moving import Layout
+LONG = 1 << 14
+"""Mean length from which `Layout` copies sequences one by one: an index is faster for short ones only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,3 +219,120 @@ def _check(values: Tensor, offsets: Tensor, lengths: tuple[int, ...]) -> None:
             f"{len(offsets)} offsets: lengths must add up to the tokens, with one offset more than sequences; "
             "build with Packed.from_list or Packed.from_lengths"
         )
+
+
+class Layout:
+    """Positions of sequences in a row of `size` tokens, with gaps between them; no two sequences overlap.
+
+    `put` and `take` are each other's gradient, which is therefore copied and never summed.
+
+    >>> layout = Layout([2, 1], [3, 0], size=5)
+    >>> layout.put(torch.tensor([1, 2, 3])).tolist()
+    [3, 0, 0, 1, 2]
+    >>> layout.take(torch.tensor([3, 0, 0, 1, 2])).tolist()
+    [1, 2, 3]
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], starts: Sequence[int], size: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self.lengths, self.starts, self.size, self.device = [*lengths], [*starts], size, torch.device(device)
+        self.tokens = sum(lengths)
+        self._place: Tensor | None = None
+
+    def put(self, values: Shaped[Tensor, "T *C"]) -> Shaped[Tensor, "L *C"]:
+        """The row, with zeros in the gaps."""
+        if torch.compiler.is_compiling():  # one graph for all lengths
+            return values.new_zeros(self.size, *values.shape[1:]).index_copy(0, self.place, values)
+        row: Tensor = _Put.apply(values, self)
+        return row
+
+    def take(self, row: Shaped[Tensor, "L *C"]) -> Shaped[Tensor, "T *C"]:
+        """The tokens of the sequences, end to end."""
+        if torch.compiler.is_compiling():
+            return row.index_select(0, self.place)
+        values: Tensor = _Take.apply(row, self)
+        return values
+
+    def within(self, before: int, after: int) -> Layout:
+        """The same sequences in a row that is longer by so many tokens at its ends."""
+        starts = [before + start for start in self.starts]
+        other = Layout(self.lengths, starts, before + self.size + after, self.device)
+        if not self.apart:
+            other._place = self.place + before
+        return other
+
+    @property
+    def place(self) -> Int[Tensor, "T"]:
+        """The position of each token in the row."""
+        if self._place is None:
+            self._place = self._places()
+        return self._place
+
+    def _places(self) -> Int[Tensor, "T"]:
+        ends = torch.tensor(self.lengths).cumsum(0)
+        first = torch.tensor(self.starts) - ends + torch.tensor(self.lengths)
+        first, lengths = (t.to(self.device, non_blocking=True) for t in (first, torch.tensor(self.lengths)))
+        return first.repeat_interleave(lengths, output_size=self.tokens).add_(
+            torch.arange(self.tokens, device=self.device)
+        )
+
+    @property
+    def apart(self) -> bool:
+        """Whether sequences are copied one by one."""
+        return self.tokens >= LONG * len(self.lengths)
+
+
+def gathered(values: Shaped[Tensor, "L *C"], place: Int[Tensor, "T"]) -> Shaped[Tensor, "T *C"]:
+    """`values.index_select(0, place)` for places that all differ: the gradient is copied, not summed.
+
+    >>> gathered(torch.tensor([5, 6, 7]), torch.tensor([2, 0])).tolist()
+    [7, 5]
+    """
+    if torch.compiler.is_compiling():
+        return values.index_select(0, place)
+    found: Tensor = _Gather.apply(values, place)
+    return found
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.size = len(values)
+        return values.index_select(0, place)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (place,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.size, *gradient.shape[1:]).index_copy(0, place, gradient), None
+
+
+class _Put(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, layout: Layout) -> Tensor:
+        ctx.layout = layout
+        row = values.new_zeros(layout.size, *values.shape[1:])
+        if not layout.apart:
+            return row.index_copy_(0, layout.place, values)
+        for start, own in zip(layout.starts, values.split(layout.lengths), strict=True):
+            row[start : start + len(own)] = own
+        return row
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.layout.take(gradient), None
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, row: Tensor, layout: Layout) -> Tensor:
+        ctx.layout = layout
+        if not layout.apart:
+            return row.index_select(0, layout.place)
+        pairs = zip(layout.starts, layout.lengths, strict=True)
+        return torch.cat([row[start : start + length] for start, length in pairs])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.layout.put(gradient), None

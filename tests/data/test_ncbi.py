@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.data.ncbi_server import Database, fasta, nothing, serving, short, status
 
-from chordmixer import files, temporary
+from chordmixer import files
 from chordmixer.data.entrez import Service
 from chordmixer.data.fasta import read_fasta
 from chordmixer.data.ncbi import FetchConfig, entrez_term, fetch, file_name
@@ -120,7 +120,7 @@ def test_a_kill_at_any_moment(fetcher: Fetcher, database: Database, monkeypatch:
             if done == life:
                 if data:  # torn
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.with_name(temporary.TEMPORARY + path.name).write_bytes(data[0][: len(data[0]) // 2])
+                    path.with_name(files.TEMPORARY + path.name).write_bytes(data[0][: len(data[0]) // 2])
                 raise Killed
             done += 1
             call(path, *data)

@@ -55,7 +55,7 @@ def test_a_changed_or_missing_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / seen.FILE).unlink()
     with pytest.raises(ValueError, match=r"seen\.safetensors is missing"):
         seen.load(tmp_path)
-    files.write_tensors(tmp_path / seen.FILE, {"training": torch.zeros(2)})
+    files.write_bytes(tmp_path / seen.FILE, files.tensor_bytes({"training": torch.zeros(2)}))
     files.write_manifest(tmp_path, [seen.FILE])
     with pytest.raises(ValueError, match="is not the hashes of training and validation records"):
         seen.load(tmp_path)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from chordmixer import files, temporary
+from chordmixer import files
 from chordmixer.data.entrez import FORMATS, NCBI, Found, Service
 from chordmixer.terminal import tell
 
@@ -237,7 +237,7 @@ def _join(parts: Path, target: Path, note: Path, state: dict[str, Any], count: C
 def _remove(parts: Path) -> None:
     """The pages and their list; nothing else that may lie there."""
     with suppress(OSError):  # what is not ours keeps its folder, and other queries may have theirs beside it
-        temporary.sweep(parts)
+        files.sweep(parts)
         for own in [*parts.glob("[0-9]*.gz"), parts / "accessions.txt"]:
             own.unlink(missing_ok=True)
         parts.rmdir()

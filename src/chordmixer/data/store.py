@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from chordmixer import files, temporary, terminal
+from chordmixer import files, terminal
 from chordmixer.data.entries import Account
 from chordmixer.data.tokenizers import tokenizer_from_json
 
@@ -129,7 +129,7 @@ def cached_store(key: str, cache: Path, build: Callable[[Path], object]) -> Stor
     except ValueError as error:
         _check_ours(folder)
         terminal.tell(f"warning: {error}; doing so", stderr=True)
-    with temporary.making(cache, KIND) as aside:
+    with files.temporary_folder(cache, KIND) as aside:
         with suppress(OSError):  # another process was quicker
             folder.rename(aside / key)
         try:

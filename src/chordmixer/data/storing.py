@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from chordmixer import files, temporary
+from chordmixer import files
 from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.store import ABOUT, BLOCK, FORMAT, KIND, OFFSETS, PART, RECORDS, TOKENS, WHOLE, Store
@@ -98,8 +98,8 @@ class _Writer:
     def __enter__(self) -> Self:
         with _explaining(self.folder):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            temporary.sweep(self.folder.parent, KIND)
-            self.making, self.lock = temporary.new_folder(self.folder.parent, KIND)
+            files.sweep(self.folder.parent, KIND)
+            self.making, self.lock = files.new_folder(self.folder.parent, KIND)
         try:
             for name in (TOKENS, OFFSETS, PART):
                 self._begin(name)

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chordmixer.moving import Layout
-from chordmixer.packed import Packed
+from chordmixer.packed import Layout, Packed
 
 
 class Convolution(nn.Conv1d):

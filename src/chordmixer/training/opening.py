@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from chordmixer import files
-from chordmixer.temporary import TEMPORARY
 from chordmixer.training import checkpoints, ranks
 from chordmixer.training.checkpoints import State
 from chordmixer.training.experiment import Experiment
@@ -80,7 +79,7 @@ def open_folder(experiment: Experiment, out: Path, resume: bool, unverified: boo
     try:
         if (out / CONFIG).exists() != there:
             raise ValueError(f"{out} was begun by another process: give a new folder, or add --resume")
-        files.sweep(out)
+        files.sweep_run(out)
         if not there:
             experiment.save(out)
     except BaseException:
@@ -91,7 +90,7 @@ def open_folder(experiment: Experiment, out: Path, resume: bool, unverified: boo
 
 def _check_new(out: Path) -> None:
     """Refuse a folder with anything in it but what a kill leaves of a run's first moment."""
-    there = {path.name for path in out.iterdir() if not path.name.startswith(TEMPORARY)} - {LOCK}
+    there = {path.name for path in out.iterdir() if not path.name.startswith(files.TEMPORARY)} - {LOCK}
     if there and not (there == {files.MANIFEST} and {*files.read_json(out / files.MANIFEST)} == {CONFIG}):
         raise ValueError(f"{out} is not empty and holds no run: give a new folder")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chordmixer import Packed
 from chordmixer.models.encoders import layers
-from chordmixer.moving import Layout
+from chordmixer.packed import Layout
 
 LENGTHS = (1, 2, 3, 7, 12)
 

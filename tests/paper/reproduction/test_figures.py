@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from chordmixer.files import TEMPORARY
 from chordmixer.paper.reproduction import figures
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.views import tradeoff
-from chordmixer.temporary import TEMPORARY
 from chordmixer.training import Experiment, train
 
 PNG = b"\x89PNG\r\n\x1a\n"

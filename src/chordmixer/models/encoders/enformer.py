@@ -29,8 +29,7 @@ from chordmixer.models.encoders.layers import (
     softmax_attention,
 )
 from chordmixer.models.encoders.tree_lstm import pairs
-from chordmixer.moving import gathered
-from chordmixer.packed import Packed
+from chordmixer.packed import Packed, gathered
 
 FEATURES = 16
 """Half-lives, and steps, that describe a distance."""

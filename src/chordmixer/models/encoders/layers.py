@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from chordmixer.config import LONGEST, check_numbers
-from chordmixer.moving import Layout
-from chordmixer.packed import Packed
+from chordmixer.packed import Layout, Packed
 
 MOST = {"max_length": LONGEST, "layers": 1000, "halvings": 40}
 """Of what a config counts."""

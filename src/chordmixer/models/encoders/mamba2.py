@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from chordmixer.models.convolutions import Convolution
 from chordmixer.models.encoders.layers import check_settings
 from chordmixer.models.encoders.packed_layers import PackedStack
-from chordmixer.moving import Layout
-from chordmixer.packed import Packed
+from chordmixer.packed import Layout, Packed
 
 GROUP = 16
 """Chunks whose states are carried on together."""

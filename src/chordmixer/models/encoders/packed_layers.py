@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chordmixer.models.encoders.layers import check_fits
-from chordmixer.moving import Layout
-from chordmixer.packed import Packed
+from chordmixer.packed import Layout, Packed
 
 SMALL = 1 << 14
 """Up to this size of transforms there are few sizes: cuFFT makes a plan for each, which takes longer than they do."""

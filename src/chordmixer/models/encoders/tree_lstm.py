@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from chordmixer.models.encoders.layers import Residual, check_settings
 from chordmixer.models.encoders.packed_layers import PackedStack
-from chordmixer.moving import gathered
-from chordmixer.packed import Packed
+from chordmixer.packed import Packed, gathered
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from torch import Tensor
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.encoders import layers
-from chordmixer.moving import Layout
-from chordmixer.packed import Packed
+from chordmixer.packed import Layout, Packed
 from chordmixer.paper.benching.cases import Case, Setting
 
 ROUNDS, LEAST, SECONDS = 7, 0.5, 4.0

@@ -16,7 +16,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer import files, temporary, terminal
+from chordmixer import files, terminal
 from chordmixer.data.gathering import default_cache
 from chordmixer.data.records import Record
 from chordmixer.packed import Packed
@@ -90,8 +90,8 @@ def made_once(cache: str | None, name: str, what: Iterable[Any], parts: Callable
         return folder
     with files.explaining_no_room(folder, "more", ""):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary.sweep(folder.parent, KIND)
-        with temporary.making(folder.parent, KIND) as new:
+        files.sweep(folder.parent, KIND)
+        with files.temporary_folder(folder.parent, KIND) as new:
             _write(new, parts())
             try:
                 new.rename(folder)
