@@ -95,7 +95,7 @@ def case(network: str, size: str, device: str, precision: str) -> dict[str, Any]
     lengths = SIZES[size]
     model = config(network, lengths)
     measured = measure(model, lengths, device, precision)
-    terms = memory.peak(model, lengths, memory.Place.of(torch.device(device), precision))
+    terms = memory.peak(model, lengths, memory.Hardware.of(torch.device(device), precision))
     forecast = sum(terms.values())
     numbers = {"forecast": forecast, "measured": measured, "ratio": forecast / measured}
     return {"network": network, "size": size, **numbers, "terms": terms}

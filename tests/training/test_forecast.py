@@ -14,7 +14,7 @@ from chordmixer.models import ChordMixerConfig, Model
 from chordmixer.training import Experiment, TrainingConfig, memory, pace, train
 from chordmixer.training import forecast as module
 from chordmixer.training.forecast import check_fits, check_room, cures, forecast, largest, scored_lengths
-from chordmixer.training.memory import Place
+from chordmixer.training.memory import Hardware
 
 CPU = torch.device("cpu")
 LENGTHS = [3_000, 40, 70_000, 500, 900] + [600] * 40
@@ -45,7 +45,7 @@ def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     assert not made.started
     assert (made.batches, made.steps, made.budget) == (len(sampler), -(-len(sampler) // 2) * 3, 71_000)
     assert made.longest == "r2" and made.records[0] == 2 and made.lengths[0] == 70_000
-    assert made.memory == memory.peak(experiment.model, made.lengths, Place.of(CPU, "fp32"), accumulate=2)
+    assert made.memory == memory.peak(experiment.model, made.lengths, Hardware.of(CPU, "fp32"), accumulate=2)
     assert made.peak == sum(made.memory.values()) and made.fits and made.too_long == () and made.seconds is None
     assert made.room > 10_000_000 and replace(made, room=0) == forecast(
         experiment, LENGTHS, CPU, "r{}".format, limits=False
@@ -94,8 +94,8 @@ def test_both_strands_are_two_passes(tiny: Experiment) -> None:
 def test_the_whole_process(experiment: Experiment, free: SimpleNamespace) -> None:
     """What it has, a step, and as much again that the heap keeps of batches of other sizes."""
     made = forecast(experiment, LENGTHS, CPU)
-    place = Place.of(CPU, "fp32")
-    assert made.kept == memory.kept(experiment.model, made.lengths, place, made.memory) > made.peak / 2
+    hardware = Hardware.of(CPU, "fp32")
+    assert made.kept == memory.retained(experiment.model, made.lengths, hardware, made.memory) > made.peak / 2
     assert made.resident > module.LOADED + 100e6 and made.process == made.peak + made.kept + made.resident
     assert forecast(experiment, [500], CPU).kept == 0, "a single batch"
     free.bytes = made.peak + made.kept - 1
@@ -108,7 +108,8 @@ def test_records_that_do_not_fit(experiment: Experiment, free: SimpleNamespace) 
     made = forecast(experiment, LENGTHS, CPU, "r{}".format)
     assert made.too_long == ("r2",) and 3_000 < made.room < 70_000 and not made.fits
     of = [
-        sum(memory.peak(experiment.model, [n], Place.of(CPU, "fp32")).values()) for n in (made.room, made.room + 400)
+        sum(memory.peak(experiment.model, [n], Hardware.of(CPU, "fp32")).values())
+        for n in (made.room, made.room + 400)
     ]
     assert of[0] <= free.bytes < of[1]
 
@@ -136,7 +137,9 @@ def test_a_frozen_encoder(experiment: Experiment, free: SimpleNamespace) -> None
     probing = replace(experiment, training=replace(experiment.training, start="PRE", freeze=True))
     whole, made = (forecast(own, LENGTHS, CPU) for own in (experiment, probing))
     assert made.started and (made.weights, made.learning) == (whole.weights, experiment.model.network.width + 1)
-    assert made.memory == memory.peak(probing.model, made.lengths, Place.of(CPU, "fp32"), accumulate=2, freeze=True)
+    assert made.memory == memory.peak(
+        probing.model, made.lengths, Hardware.of(CPU, "fp32"), accumulate=2, freeze=True
+    )
     assert made.peak < whole.peak / 3 and made.room > 3 * whole.room
 
 

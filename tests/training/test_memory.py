@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from chordmixer import ops
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
@@ -15,7 +18,7 @@ from chordmixer.packed import Packed
 from chordmixer.tasks.masks import MaskedTokens
 from chordmixer.training import memory
 from chordmixer.training.asking import ask
-from chordmixer.training.memory import Place
+from chordmixer.training.memory import Hardware
 
 Peak, Steps = Callable[..., int], Callable[..., None]
 EQUAL, MIXED, ONE_LONG = [512] * 4, [900, 300, 300, 100, 20, 5], [2000] + [30] * 40
@@ -50,7 +53,7 @@ def test_the_count_is_what_a_step_takes(
 ) -> None:
     config = model(network, max(lengths), final_norm="layer" if "prenorm" in network else None)
     measured = peak_bytes(lambda: steps(config, lengths, half))
-    assert sum(memory.peak(config, lengths, Place(half=half)).values()) == pytest.approx(measured, rel=0.05)
+    assert sum(memory.peak(config, lengths, Hardware(half=half)).values()) == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize("lengths", [EQUAL, MIXED], ids=["equal", "mixed"])
@@ -66,7 +69,7 @@ def test_the_count_is_what_a_step_takes(
 def test_the_count_of_local_parts(peak_bytes: Peak, steps: Steps, lengths: list[int], parts: dict[str, Any]) -> None:
     config = model({"prenorm": "layer"}, max(lengths), final_norm="layer", **parts)
     measured = peak_bytes(lambda: steps(config, lengths, half=False))
-    assert sum(memory.peak(config, lengths, Place()).values()) == pytest.approx(measured, rel=0.15)
+    assert sum(memory.peak(config, lengths, Hardware()).values()) == pytest.approx(measured, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_the_count_of_pairs(peak_bytes: Peak, steps: Steps, pairs: list[int], of
     config = model({}, max(pairs), head="pair")
     measured = peak_bytes(lambda: steps(config, pairs, half=False))
     records = [sum(pairs[:2]), sum(pairs[2:])]
-    assert sum(memory.peak(config, records, Place()).values()) == pytest.approx(measured, rel=off)
+    assert sum(memory.peak(config, records, Hardware()).values()) == pytest.approx(measured, rel=off)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_the_count_of_masked_tokens(
             adam.step()
             adam.zero_grad(set_to_none=True)
 
-    counted = memory.peak(config, MIXED, Place())
+    counted = memory.peak(config, MIXED, Hardware())
     assert sum(counted.values()) == pytest.approx(peak_bytes(masked), rel=0.1)
 
 
@@ -113,7 +116,7 @@ def test_weights_are_counted_without_building_them() -> None:
 
 def test_small_batches_leave_the_optimiser_the_fullest_moment() -> None:
     config = model({}, 100)
-    counted = memory.peak(config, [1], Place())
+    counted = memory.peak(config, [1], Hardware())
     assert counted == {
         "weights": 4 * memory.weights(config),
         "moments of AdamW": 8 * memory.weights(config),
@@ -124,7 +127,7 @@ def test_small_batches_leave_the_optimiser_the_fullest_moment() -> None:
 
 def test_gradients_that_are_added_up_stay() -> None:
     config = model({}, 512)
-    once, added = (memory.peak(config, EQUAL, Place(), accumulate) for accumulate in (1, 2))
+    once, added = (memory.peak(config, EQUAL, Hardware(), accumulate) for accumulate in (1, 2))
     assert sum(added.values()) - sum(once.values()) == 4 * memory.weights(config)
 
 
@@ -133,26 +136,163 @@ def test_holes_in_the_heap() -> None:
     config = model({}, 100_000)
     assert config.network.width == 144
     for tokens, holes in ((10_000, 4 * 10_000 * 4 * (144 + 32)), (80_000, 4 * 80_000 * 4 * 32)):
-        counted = memory.peak(config, [tokens], Place.of(torch.device("cpu"), "fp32"))
+        counted = memory.peak(config, [tokens], Hardware.of(torch.device("cpu"), "fp32"))
         assert counted["holes in the heap"] == holes
-        frozen = memory.peak(config, [tokens], Place.of(torch.device("cpu"), "fp32"), freeze=True)
+        frozen = memory.peak(config, [tokens], Hardware.of(torch.device("cpu"), "fp32"), freeze=True)
         assert frozen["holes in the heap"] == 0
-        assert "holes in the heap" not in memory.peak(config, [tokens], Place(kernels=True))
+        assert "holes in the heap" not in memory.peak(config, [tokens], Hardware(kernels=True))
 
 
-def test_what_the_heap_keeps() -> None:
+def test_what_the_heap_retains() -> None:
     """As much as a step takes, of tensors that are not mapped; nothing on a GPU."""
     config = model({}, 2000)
-    terms, heap = memory.peak(config, MIXED, Place(heap=True)), Place(heap=True)
+    terms, heap = memory.peak(config, MIXED, Hardware(heap=True)), Hardware(heap=True)
     stay = terms["weights"] + terms["moments of AdamW"] + terms["inputs"]
-    assert memory.kept(config, MIXED, heap, terms) == memory.KEPT * (sum(terms.values()) - stay)
-    assert memory.kept(config, MIXED, Place(), terms) == 0
+    assert memory.retained(config, MIXED, heap, terms) == memory.KEPT * (sum(terms.values()) - stay)
+    assert memory.retained(config, MIXED, Hardware(), terms) == 0
     tokens = memory.MAPPED // (4 * config.network.width)
     long = [tokens // 2] * 3
-    wide = memory.kept(config, long, heap, memory.peak(config, long, heap))
+    wide = memory.retained(config, long, heap, memory.peak(config, long, heap))
     assert wide == memory.KEPT * memory.peak(config, long, heap)["hidden layers"], "rows of fewer numbers"
 
 
 def test_other_encoders_are_not_counted() -> None:
     with pytest.raises(ValueError, match=r"encoder 'pointwise' has no count of its memory: only chordmixer has one"):
-        memory.peak(model({}, 100, encoder="pointwise"), [10], Place())
+        memory.peak(model({}, 100, encoder="pointwise"), [10], Hardware())
+
+
+# --- Kernels: memory is requested, and nothing is computed ---
+
+# The autocast of a CPU gives a layer norm after the sum another type than a GPU's.
+OF_KERNELS = [
+    (n, half)
+    for n in [*NETWORKS, {"norm": "batch"}, {"prenorm": "batch", "norm": "batch", "order": "released"}]
+    for half in (False, True)
+    if n != {"prenorm": "batch"} and not (half and n.get("norm") == "layer")
+]
+
+
+class Idle:
+    """In place of a kernel: memory is asked for all the same."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *arguments, **switches: None
+
+
+@pytest.fixture
+def idle_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches of the Triton kernels, on a CPU and without the kernels."""
+    compiled = pytest.importorskip("triton", reason="Triton is not installed").JITFunction
+    interpreted = importlib.import_module("triton.runtime.interpreter").InterpretedFunction
+    for part in pkgutil.iter_modules(ops.__path__, "chordmixer.ops."):
+        module = importlib.import_module(part.name)
+        for name in [name for name, own in vars(module).items() if isinstance(own, compiled | interpreted)]:
+            monkeypatch.setattr(module, name, Idle())
+    triton = {part: importlib.import_module(f"chordmixer.ops.triton_{part}") for part in ("block", "rows")}
+    monkeypatch.setattr(ops, "_module", lambda part, values, backend: triton[part])
+
+
+@pytest.mark.usefixtures("idle_kernels")
+@pytest.mark.parametrize(("network", "half"), OF_KERNELS, ids=str)
+@pytest.mark.parametrize("lengths", [EQUAL, MIXED], ids=["equal", "mixed"])
+def test_the_count_of_the_kernels(
+    peak_bytes: Callable[..., int],
+    steps: Callable[..., None],
+    network: dict[str, Any],
+    half: bool,
+    lengths: list[int],
+) -> None:
+    config = model(network, max(lengths), final_norm=None if half else "layer")
+    measured = peak_bytes(lambda: steps(config, lengths, half))
+    counted = memory.peak(config, lengths, Hardware(kernels=True, half=half))
+    assert sum(counted.values()) == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.usefixtures("idle_kernels")
+@pytest.mark.parametrize(("network", "half"), [case for case in OF_KERNELS if "norm" not in case[0]], ids=str)
+def test_the_count_of_the_kernels_of_a_frozen_encoder(
+    peak_bytes: Peak, steps: Steps, network: dict[str, Any], half: bool
+) -> None:
+    config = model(network, max(MIXED), final_norm=None if half else "layer")
+    measured = peak_bytes(lambda: steps(config, MIXED, half, freeze=True))
+    counted = memory.peak(config, MIXED, Hardware(kernels=True, half=half), freeze=True)
+    assert sum(counted.values()) == pytest.approx(measured, rel=0.1)
+
+
+WIDE_ONES = [{}, {"prenorm": "layer"}, {"order": "released"}, {"reversible": True}]
+
+
+@pytest.mark.usefixtures("idle_kernels")
+@pytest.mark.parametrize(("half", "freeze"), [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("network", WIDE_ONES, ids=str)
+def test_the_count_of_wide_blocks(
+    peak_bytes: Callable[..., int],
+    steps: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    network: dict[str, Any],
+    half: bool,
+    freeze: bool,
+) -> None:
+    """A CPU without bfloat16 arithmetic copies the factors of a product to float32, and a GPU does not."""
+    factor = torch.ones(256, 256, dtype=torch.bfloat16)
+    if half and peak_bytes(lambda: factor @ factor) > 1.5 * factor.nbytes:
+        pytest.skip("this CPU has no bfloat16 arithmetic")
+    monkeypatch.setattr(ops, "WIDE", 0)
+    config = model(network, max(MIXED), final_norm="layer" if network else None)
+    measured = peak_bytes(lambda: steps(config, MIXED, half, freeze=freeze))
+    counted = memory.peak(config, MIXED, Hardware(kernels=True, half=half), freeze=freeze)
+    assert sum(counted.values()) == pytest.approx(measured, rel=0.1)
+
+
+# --- A frozen encoder ---
+
+each_precision = pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+
+
+def frozen_bytes(config: ModelConfig, lengths: list[int], hardware: Hardware) -> int:
+    return sum(memory.peak(config, lengths, hardware, freeze=True).values())
+
+
+@each_network
+@each_precision
+def test_the_count_of_a_frozen_encoder(peak_bytes: Peak, steps: Steps, network: dict[str, Any], half: bool) -> None:
+    config = model(network, 900, final_norm="layer" if "prenorm" in network else None)
+    measured = peak_bytes(lambda: steps(config, MIXED, half, freeze=True))
+    assert frozen_bytes(config, MIXED, Hardware(half=half)) == pytest.approx(measured, rel=0.1)
+
+
+def test_tiles_of_long_records(peak_bytes: Peak, steps: Steps) -> None:
+    config = model({"prenorm": "layer"}, 20_000, final_norm="layer")
+    measured = peak_bytes(lambda: steps(config, [20_000], freeze=True))
+    assert frozen_bytes(config, [20_000], Hardware()) == pytest.approx(measured, rel=0.05)
+
+
+def test_a_decoder_that_learns_behind_it(peak_bytes: Peak, steps: Steps) -> None:
+    config = model({"prenorm": "layer"}, 900, final_norm="layer", head="tokens", decoder="network")
+    measured = peak_bytes(lambda: steps(config, MIXED, freeze=True))
+    assert frozen_bytes(config, MIXED, Hardware()) == pytest.approx(measured, rel=0.05)
+
+
+def test_a_frozen_encoder_needs_far_less() -> None:
+    config = model({"prenorm": "layer"}, 900, final_norm="layer")
+    for hardware in (Hardware(), Hardware(kernels=True, half=True)):
+        whole = sum(memory.peak(config, MIXED, hardware).values())
+        assert frozen_bytes(config, MIXED, hardware) < whole / 3
+
+
+def test_only_the_head_has_gradients_and_moments() -> None:
+    config = model({}, 900)
+    head = config.network.width * 2 + 2
+    assert memory.weights(config, freeze=True) == head
+    update, *_ = memory.moments(config, [5], Hardware(), freeze=True)
+    assert update == {
+        "weights": 4 * memory.weights(config),
+        "moments of AdamW": 8 * head,
+        "workspace of cuBLAS": 0,
+        "gradients of the weights": 4 * head,
+    }
+
+
+def test_a_head_that_learns_through_the_encoder() -> None:
+    with pytest.raises(ValueError, match=r"model.head='class_token' learns through the encoder, which is frozen"):
+        memory.peak(model({}, 900, head="class_token"), [5], Hardware(), freeze=True)

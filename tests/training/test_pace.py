@@ -10,7 +10,7 @@ import torch
 from chordmixer.data import TokenSampler
 from chordmixer.models import Model, ModelConfig
 from chordmixer.training import Experiment, pace
-from chordmixer.training.memory import Place
+from chordmixer.training.memory import Hardware
 
 CPU = torch.device("cpu")
 
@@ -29,9 +29,9 @@ def test_time_grows_with_tokens_and_depth(tiny: Experiment, monkeypatch: pytest.
     monkeypatch.setattr(pace, "_stepper", stepper)
     sampler = TokenSampler([1 << 16] * 20, tokens=1 << 17, sequences=2)
     exact = pytest.approx((1e-5, 2e-6))
-    assert pace.speed(tiny, sampler, CPU, Place(), free=1 << 40) == exact
+    assert pace.speed(tiny, sampler, CPU, Hardware(), free=1 << 40) == exact
     assert taken[0] == 2 * 2_000 and 5_000 < taken[-1] < 20_000, "a second's worth"
-    assert pace.speed(tiny, sampler, CPU, Place(), free=1 << 20) == exact
+    assert pace.speed(tiny, sampler, CPU, Hardware(), free=1 << 20) == exact
     assert taken[-1] == 4_000, "memory for no more"
 
 
@@ -40,7 +40,7 @@ def test_a_real_step_leaves_the_random_state(tiny: Experiment) -> None:
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
     for precision in ("fp32", "bf16"):
         experiment = replace(tiny, training=replace(tiny.training, precision=precision))
-        found = pace.speed(experiment, sampler, CPU, Place(), free=1 << 30)
+        found = pace.speed(experiment, sampler, CPU, Hardware(), free=1 << 30)
         assert found.answering > 0 and 0 < found.training < 0.1
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -62,7 +62,7 @@ def test_a_frozen_encoder_is_measured_frozen(tiny: Experiment, monkeypatch: pyte
 def test_answers_for_every_token(tiny: Experiment) -> None:
     model = replace(tiny.model, embedding="tokens", inputs=5, outputs=4, head="tokens", decoder="network")
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
-    assert 0 < pace.speed(replace(tiny, model=model), sampler, CPU, Place(), free=1 << 30).training < 0.1
+    assert 0 < pace.speed(replace(tiny, model=model), sampler, CPU, Hardware(), free=1 << 30).training < 0.1
 
 
 def test_other_encoders_are_measured_on_whole_records(tiny: Experiment) -> None:
@@ -74,4 +74,4 @@ def test_other_encoders_are_measured_on_whole_records(tiny: Experiment) -> None:
     assert pace._less(tiny.model, lengths, 0.5) == [30, 25, 20, 15, 10, 5]
     assert (pace.work(other, [8, 8]), pace.work(tiny.model, [8, 8])) == (16, 48)
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
-    assert pace.speed(replace(tiny, model=other), sampler, CPU, Place(), free=1 << 30).training > 0
+    assert pace.speed(replace(tiny, model=other), sampler, CPU, Hardware(), free=1 << 30).training > 0

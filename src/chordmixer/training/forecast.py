@@ -113,17 +113,17 @@ def forecast(
     `limits`, `room` and `too_long` stay empty: finding them takes as long as all else.
     """
     resident = resident_bytes() + LOADED if device.type == "cpu" else 0
-    config, place = experiment.training, memory.Place.of(device, experiment.training.precision)
+    config, hardware = experiment.training, memory.Hardware.of(device, experiment.training.precision)
     sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
     free, batches = free_bytes(device), len(sampler)
     an_epoch = -(-batches // config.accumulate)
     epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
     steps = min(an_epoch * epochs, config.steps or an_epoch * epochs)
-    room = longest_that_fits(experiment.model, place, free, config.freeze) if limits else 0
+    room = longest_that_fits(experiment.model, hardware, free, config.freeze) if limits else 0
     over = sorted((i for i, n in enumerate(lengths) if limits and n > room), key=lambda i: -lengths[i])
     records = largest(sampler, epochs)
     of_batch = tuple(int(lengths[i]) for i in records)
-    terms = memory.peak(experiment.model, of_batch, place, config.accumulate, config.freeze)
+    terms = memory.peak(experiment.model, of_batch, hardware, config.accumulate, config.freeze)
     made = Forecast(
         device=device.type,
         weights=memory.weights(experiment.model),
@@ -136,7 +136,7 @@ def forecast(
         lengths=of_batch,
         longest=name(records[0]),
         memory=terms,
-        kept=memory.kept(experiment.model, of_batch, place, terms) if batches > 1 else 0,
+        kept=memory.retained(experiment.model, of_batch, hardware, terms) if batches > 1 else 0,
         free=free,
         room=room,
         too_long=tuple(name(i) for i in over),
@@ -161,7 +161,7 @@ def with_times(
     config, model = experiment.training, experiment.model
     sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
     threads = pace.choose_threads(experiment, sampler, device)
-    speed = pace.speed(experiment, sampler, device, memory.Place.of(device, config.precision), made.free)
+    speed = pace.speed(experiment, sampler, device, memory.Hardware.of(device, config.precision), made.free)
     epoch = speed.training * pace.work(model, sampler.lengths)
     limit = 60 * config.minutes / made.epochs if config.minutes else epoch
     a_pass = {part: speed.answering * pace.work(model, own) for part, own in scored.items()}
@@ -290,13 +290,13 @@ def _of_container(folder: Path) -> int:
     return max(0, limit - used + int(stale))
 
 
-def longest_that_fits(model: ModelConfig, place: memory.Place, free: int, freeze: bool = False) -> int:
+def longest_that_fits(model: ModelConfig, hardware: memory.Hardware, free: int, freeze: bool = False) -> int:
     """Tokens of the longest record that a step can learn from, with a network that is built for it."""
 
     def fits(length: int) -> bool:
         room = max(model.network.max_length, 1 << (length - 1).bit_length())
         wide = replace(model, network=replace(model.network, max_length=room))
-        return sum(memory.peak(wide, [length], place, freeze=freeze).values()) <= free
+        return sum(memory.peak(wide, [length], hardware, freeze=freeze).values()) <= free
 
     low, high = 0, 1
     while high < 1 << 40 and fits(high):

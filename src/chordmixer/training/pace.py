@@ -33,7 +33,7 @@ def work(model: ModelConfig, lengths: Sequence[int]) -> int:
 
 
 def speed(
-    experiment: Experiment, sampler: TokenSampler, device: torch.device, place: memory.Place, free: int
+    experiment: Experiment, sampler: TokenSampler, device: torch.device, hardware: memory.Hardware, free: int
 ) -> Speed:
     """A typical batch is measured, or as much of it as takes a second."""
     model, typical = experiment.model, _typical(experiment.model, sampler)
@@ -44,7 +44,7 @@ def speed(
         take(few)  # loads, or compiles
         taken = min(take(few), take(few))  # other programs may have been in the way once
         probe = _less(model, typical, SECONDS / taken * sum(few) / sum(typical))
-        while probe != few and _bytes(experiment, probe, place) > free / 2:
+        while probe != few and _bytes(experiment, probe, hardware) > free / 2:
             probe = max(_less(model, probe, 0.5), few, key=sum)
         if sum(probe) > sum(few):
             few, taken = probe, min(take(probe), take(probe))  # the first time memory is asked for, and not there
@@ -80,11 +80,11 @@ def _typical(model: ModelConfig, sampler: TokenSampler) -> list[int]:
     return sorted(batches[len(batches) // 2], reverse=True)
 
 
-def _bytes(experiment: Experiment, lengths: Sequence[int], place: memory.Place) -> int:
+def _bytes(experiment: Experiment, lengths: Sequence[int], hardware: memory.Hardware) -> int:
     """Of a step; 0 where memory is not counted, since what takes a second is then taken to fit."""
     if experiment.model.encoder != memory.COUNTED:
         return 0
-    return sum(memory.peak(experiment.model, lengths, place, freeze=experiment.training.freeze).values())
+    return sum(memory.peak(experiment.model, lengths, hardware, freeze=experiment.training.freeze).values())
 
 
 def _less(model: ModelConfig, lengths: Sequence[int], share: float) -> list[int]:
@@ -121,7 +121,7 @@ def _stepper(experiment: Experiment, device: torch.device) -> Stepper:
     adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
 
     def take(lengths: Sequence[int], answering: bool = False, /) -> float:
-        parts = memory.sequences(config, lengths)
+        parts = memory.sequence_lengths(config, lengths)
         inputs = threads.made_up(config, parts).to(device)
         _wait(device)
         start = time.perf_counter()
