@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.paper.tasks.adding import AddingConfig
 from chordmixer.training import Experiment, train
 
 

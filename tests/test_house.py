@@ -27,7 +27,10 @@ PREDICTING = LEARNING | {"training", "views", "dataset"}
 CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators"}
 PAPER = {
     "paper",
-    *(f"paper.{name}" for name in ("tasks", "lra", "recipes", "benching", "reproduction", "views", "cli")),
+    *(
+        f"paper.{name}"
+        for name in ("adding", "fragments", "lra", "recipes", "benching", "reproduction", "views", "cli")
+    ),
 }
 EVERYTHING = CORE | PAPER | {"cli"}
 REPRODUCING = EVERYTHING - {"cli", "paper.cli"}
@@ -48,9 +51,8 @@ LAW: dict[str, set[str]] = {
     "__init__": CORE | {"cli"},
     "__main__": CORE | {"cli"},
     "paper": LEARNING | {"training"},
-    "paper.tasks": LEAVES | {"data", "tasks"},
-    "paper.lra": LEAVES | {"data", "tasks"},
-    "paper.recipes": LEARNING | {"training", "recipes", "paper.tasks", "paper.lra"},
+    **{task: LEAVES | {"data", "tasks"} for task in PAPER_TASKS},
+    "paper.recipes": LEARNING | PAPER_TASKS | {"training", "recipes"},
     "paper.views": REPRODUCING - {"recipes", "paper.recipes"},
     "paper.benching": REPRODUCING,
     "paper.reproduction": REPRODUCING,

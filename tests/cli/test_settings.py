@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chordmixer.cli.settings import build, check_resume, members, shorthands, table
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.paper.tasks.adding import AddingConfig
 
 
 def test_set_goes_over_toml(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from chordmixer.data import Batch, Loader, Record, TokenSampler
 from chordmixer.data.records import DrawnRecords
 from chordmixer.packed import Packed
-from chordmixer.paper.tasks.adding import AddingConfig, AddingRecords
+from chordmixer.paper.adding import AddingConfig, AddingRecords
 
 
 def listed(records: Iterable[Record]) -> Any:

@@ -5,7 +5,7 @@ import torch
 
 from chordmixer.data import Loader, Record, Records, TokenSampler
 from chordmixer.data.records import MadeRecords, cropped
-from chordmixer.paper.tasks.adding import AddingConfig, AddingRecords
+from chordmixer.paper.adding import AddingConfig, AddingRecords
 
 
 def test_adding_records_are_records() -> None:

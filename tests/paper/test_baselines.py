@@ -13,14 +13,14 @@ import pytest
 from chordmixer import files
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.paper import baselines
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.baselines import KINDS, compare, in_common, sample
+from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.lra.image import ImageConfig
 from chordmixer.paper.lra.listops import ListOps, ListOpsConfig
 from chordmixer.paper.lra.pathfinder import PathfinderConfig
 from chordmixer.paper.lra.retrieval import RetrievalConfig
 from chordmixer.paper.lra.text import TextConfig
-from chordmixer.paper.tasks.adding import AddingConfig
-from chordmixer.paper.tasks.fragments import FragmentsConfig
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.targets import Classification

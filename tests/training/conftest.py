@@ -11,7 +11,7 @@ import torch
 
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
-from chordmixer.paper.tasks.adding import AddingConfig
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.training import Experiment, TrainingConfig, evaluation, train
 from chordmixer.training.loop import TrainingRun
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.paper.tasks.adding import AddingConfig
 from chordmixer.training import Experiment, TrainingConfig, budget, train
 from chordmixer.training.budget import Budget
 from chordmixer.training.checkpoints import State

@@ -16,7 +16,7 @@ import torch
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.models import Model
-from chordmixer.paper.tasks.adding import AddingRecords
+from chordmixer.paper.adding import AddingRecords
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import Experiment, evaluate, evaluation, train
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records, save_evaluation, summarise

@@ -22,7 +22,7 @@ from chordmixer.config import override
 from chordmixer.data import Loader, TokenSampler
 from chordmixer.models import Model
 from chordmixer.packed import Packed
-from chordmixer.paper.tasks.adding import AddingRecords
+from chordmixer.paper.adding import AddingRecords
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import Experiment, checkpoints, loop, train
 from chordmixer.training.evaluation import Predictions, predict_records

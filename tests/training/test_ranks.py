@@ -17,7 +17,7 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data import TokenSampler
-from chordmixer.paper.tasks.adding import AddingRecords
+from chordmixer.paper.adding import AddingRecords
 from chordmixer.training import Experiment, checkpoints, ranks, train
 
 MODEL = "model.safetensors"

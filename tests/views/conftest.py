@@ -17,7 +17,7 @@ from chordmixer.data.entries import Account
 from chordmixer.data.inspection import Duplicates, Inspection, length_histogram
 from chordmixer.data.leakage import Leak
 from chordmixer.models import ModelConfig
-from chordmixer.paper.tasks.adding import AddingConfig
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import Experiment, TrainingConfig, evaluation
 from chordmixer.training.answers import Answers

@@ -118,7 +118,7 @@ def test_numbers_have_their_extremes() -> None:
 
 def test_other_tasks_are_refused(tmp_path: Path) -> None:
     from chordmixer.models import ChordMixerConfig, ModelConfig
-    from chordmixer.paper.tasks.adding import AddingConfig
+    from chordmixer.paper.adding import AddingConfig
     from chordmixer.training import Experiment
 
     network = ChordMixerConfig(max_length=64, track_size=2, hidden=4)

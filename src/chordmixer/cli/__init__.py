@@ -25,15 +25,15 @@ from chordmixer.version import __version__
 
 PAPER = {
     "reproduce": (
-        "chordmixer.paper.cli.reproducing:reproduce",
+        "chordmixer.paper.cli:reproduce",
         "Run a table or figure of the paper, and write a page with its number beside ours.",
     ),
     "bench": (
-        "chordmixer.paper.cli.benching:bench",
+        "chordmixer.paper.cli:bench",
         "Measure time and peak memory of encoders, each in a process of its own, beside the paper's table.",
     ),
     "demo": (
-        "chordmixer.paper.cli.demo:demo",
+        "chordmixer.paper.cli:demo",
         "Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing.",
     ),
 }

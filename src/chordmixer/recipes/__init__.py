@@ -8,14 +8,14 @@ from chordmixer.recipes.masking import masking
 from chordmixer.recipes.variants import gtex, mpra, variants
 
 RECIPES = {
-    "adding": "chordmixer.paper.recipes.adding:adding",
-    "fragments": "chordmixer.paper.recipes.taxonomy:fragments",
-    "image": "chordmixer.paper.recipes.lra:image",
-    "listops": "chordmixer.paper.recipes.lra:listops",
+    "adding": "chordmixer.paper.recipes:adding",
+    "fragments": "chordmixer.paper.recipes:fragments",
+    "image": "chordmixer.paper.recipes:image",
+    "listops": "chordmixer.paper.recipes:listops",
     "masking": "chordmixer.recipes.masking:masking",
-    "pathfinder": "chordmixer.paper.recipes.lra:pathfinder",
-    "retrieval": "chordmixer.paper.recipes.lra:retrieval",
-    "text": "chordmixer.paper.recipes.lra:text",
+    "pathfinder": "chordmixer.paper.recipes:pathfinder",
+    "retrieval": "chordmixer.paper.recipes:retrieval",
+    "text": "chordmixer.paper.recipes:text",
     "variants": "chordmixer.recipes.variants:variants",
 }
 """What `chordmixer train TASK` starts from: a function of the task's config. `files` is for the user's own."""

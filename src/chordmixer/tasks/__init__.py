@@ -11,9 +11,9 @@ from chordmixer.data.records import Records
 from chordmixer.tasks.targets import Target
 
 TASKS = {
-    "adding": "chordmixer.paper.tasks.adding:Adding",
+    "adding": "chordmixer.paper.adding:Adding",
     "files": "chordmixer.tasks.files:Files",
-    "fragments": "chordmixer.paper.tasks.fragments:Fragments",
+    "fragments": "chordmixer.paper.fragments:Fragments",
     "image": "chordmixer.paper.lra.image:Image",
     "listops": "chordmixer.paper.lra.listops:ListOps",
     "masking": "chordmixer.tasks.masking:Masking",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from chordmixer import ops
 from chordmixer.config import from_dict, to_dict
+from chordmixer.paper.adding import AddingConfig, AddingRecords
 from chordmixer.paper.benching.cases import BenchConfig, Case, adding, fixed, settings
-from chordmixer.paper.tasks.adding import AddingConfig, AddingRecords
 
 
 @given(st.integers(1, 40))

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from chordmixer.cli import app
 from chordmixer.config import override
-from chordmixer.paper.recipes.taxonomy import PAIRS
+from chordmixer.paper.recipes import PAIRS
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.entry_experiments import build

@@ -54,7 +54,7 @@ def test_every_model_seed_and_part_is_planned(tiny: Experiment, monkeypatch: pyt
     monkeypatch.setattr(
         pace, "speed", lambda own, *_: pace.Speed(*([2.0, 1.0] if own.model.encoder == "lstm" else [1, 1]))
     )
-    versions = "chordmixer.paper.recipes.ablation:READING"
+    versions = "chordmixer.paper.reproduction.ablations:READING"
     found = planned(each(tiny, ["chordmixer", "lstm-average"], 3, versions), made_parts(tiny))
     assert [(own.model, own.runs) for own in found] == [("chordmixer", 3), ("lstm-average", 3)]
     assert found[0].cost.seconds != found[1].cost.seconds, "each is measured"

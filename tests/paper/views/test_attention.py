@@ -11,7 +11,7 @@ from matplotlib import pyplot
 
 from chordmixer import Model, ModelConfig, Packed, files
 from chordmixer.models import ChordMixerConfig
-from chordmixer.paper.tasks.adding import Adding, AddingConfig
+from chordmixer.paper.adding import Adding, AddingConfig
 from chordmixer.paper.views.attention import Example, examples, matrices, plot, prominence, ranks
 from chordmixer.training import Experiment
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chordmixer import files
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.paper.tasks.adding import AddingConfig
 from chordmixer.paper.views import tradeoff
 from chordmixer.paper.views.tradeoff import Point, measure, plot
 from chordmixer.training import evaluation as scoring

@@ -9,7 +9,7 @@ from chordmixer import files
 from chordmixer.data.alleles import Window
 from chordmixer.data.variants import VariantColumns
 from chordmixer.models import ModelConfig
-from chordmixer.paper.tasks.adding import AddingConfig
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.tasks.variants import Variants, VariantsConfig
 from chordmixer.training import Experiment, evaluation
 from chordmixer.training.baselines.variant_baselines import compare, kind

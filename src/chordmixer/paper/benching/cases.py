@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from chordmixer import ops
-from chordmixer.paper.tasks.adding import AddingConfig, AddingRecords
+from chordmixer.paper.adding import AddingConfig, AddingRecords
 from chordmixer.training.experiment import TrainingConfig
 from chordmixer.training.forecast import device_of
 

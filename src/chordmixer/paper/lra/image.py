@@ -21,8 +21,17 @@ from numpy import ndarray
 from chordmixer.config import check_numbers
 from chordmixer.data.entries import Account
 from chordmixer.data.texts import class_files
-from chordmixer.paper.lra import Part, in_chunks
-from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra import (
+    ChosenRecords,
+    Part,
+    ReleaseLayout,
+    chosen,
+    class_of,
+    in_chunks,
+    load,
+    part_of,
+    read_once,
+)
 from chordmixer.tasks.targets import Classification
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

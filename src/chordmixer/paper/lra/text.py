@@ -21,8 +21,7 @@ from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.tables import table_rows
 from chordmixer.data.texts import class_files
-from chordmixer.paper.lra import Part
-from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra import ChosenRecords, Part, ReleaseLayout, chosen, class_of, load, part_of, read_once
 from chordmixer.tasks.targets import Classification
 
 LABELS = ("neg", "pos")

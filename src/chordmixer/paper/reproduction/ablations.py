@@ -1,11 +1,148 @@
-"""The paper's ablations: entries of the catalogue, with each model in several versions."""
+"""The paper's ablations (section 4.4, and its appendices on more results and on padding).
+
+Is it the encoder, or the parts around it? Each encoder is trained in several versions, which differ in the head and
+in how sequences are padded or cut. A version is named after both, such as `poolformer-flat`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import torch
+
+from chordmixer.models import ChordMixerConfig
+from chordmixer.models.strategies import STRATEGIES
+from chordmixer.paper.fragments import FragmentsConfig
+from chordmixer.paper.recipes import documents, fragments, taxonomy
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
+from chordmixer.recipes.batches import BATCH_TOKENS
+from chordmixer.tasks.files import FilesConfig
+from chordmixer.training import Experiment, TrainingConfig
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Versions of encoders, trained on the same data."""
+
+    versions: Mapping[str, Mapping[str, Any]]
+    """Settings of the model, by name; the one without a name is as the recipe has it."""
+    tried: Mapping[str, tuple[str, ...]]
+    """The versions of an encoder that the paper has."""
+    others: tuple[str, ...]
+    """Those of any other encoder."""
+    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of encoders whose settings in the paper are not their defaults."""
+
+    def experiments(self, experiment: Experiment, version: str = "") -> dict[str, Experiment]:
+        """The versions of an experiment's encoder that the paper has, or the one that is asked for, by full name."""
+        encoder = experiment.model.encoder
+        if version and version not in self.versions:
+            raise ValueError(
+                f"--models {encoder}-{version} is no version of {encoder}: choose {encoder} for what the paper has, "
+                f"or {encoder}- with one of {', '.join(filter(None, self.versions))} behind it"
+            )
+        names = (version,) if version else self.tried.get(encoder, self.others)
+        network = replace(experiment.model.network, **self.sizes.get(encoder, {}))
+        sized = replace(experiment, model=replace(experiment.model, network=network))
+        return {f"{encoder}-{name}" if name else encoder: _version(sized, self.versions[name]) for name in names}
+
+
+READOUTS = ("average", "class_token", "flat")
+PIECES = ("truncate", "segment")
+POOLING = Study(
+    versions={
+        "average": {"head": "average"},
+        "class_token": {"head": "class_token"},
+        "flat": {"head": "flat"},
+        "padded": {"head": "flat", "strategy": "overall_max"},
+        "truncate": {"head": "flat", "strategy": "truncate"},
+        "segment": {"head": "flat", "strategy": "segment"},
+    },
+    tried={
+        "chordmixer": ("average", "class_token"),
+        **dict.fromkeys(("poolformer", "cosformer", "nystromformer"), READOUTS),
+        **dict.fromkeys(("transformer", "linformer", "reformer"), PIECES),
+    },
+    others=("average",),
+    sizes={"transformer": {"layers": 1, "heads": 2, "width": 128}, "reformer": {"layers": 1}},
+)
+"""AVG, CLS and FLAT over packed sequences; `padded`, FLAT over padding to the longest, as in the paper; TRUNC and
+SEGM. The paper reads TRUNC by FLAT, and does not say how it reads SEGM. Sizes are those of its table 1 for
+Carassius against Labeo. Its text does not say which versions figure 9 has: ours are the readouts for models that can
+take the longest sequence, and pieces for those that, in its words, cannot."""
+PADDING = Study(
+    versions={
+        "average": {"head": "average"},
+        "flat": {"head": "flat"},
+        "overall_max": {"head": "flat", "strategy": "overall_max"},
+        "batch_max": {"head": "flat", "strategy": "batch_max"},
+    },
+    tried={"chordmixer": ("average",)},
+    others=("overall_max", "batch_max"),
+    sizes={"cosformer": {"layers": 1, "width": 64}, "poolformer": {"layers": 1, "width": 64}},
+)
+"""The paper's table 3, read by FLAT, with the sizes of its table 1, which has none for Longformer. ChordMixer, which
+pads nothing, stands beside them."""
+
+READING = Study(
+    versions={"": {}, "average": {"head": "average"}, "flat": {"head": "flat"}},
+    tried={"chordmixer": ("",)},
+    others=("flat",),
+)
+"""The Adding problem, in which the paper's table 1 has FLAT for all rivals, and ChordMixer the average."""
+
+
+def ablation(data: FilesConfig, say: Say = print) -> Experiment:
+    """The class of DNA by `taxonomy`, to be trained in the versions of `POOLING`."""
+    return _longest(taxonomy(data, say))
+
+
+def ablation_of_fragments(data: FragmentsConfig, say: Say = print) -> Experiment:
+    """The same on `fragments` of genomes, which anyone can have."""
+    return _longest(fragments(data, say))
+
+
+def padding(data: FilesConfig, say: Say = print) -> Experiment:
+    """The class of long documents by `documents`, to be trained in the versions of `PADDING`."""
+    return _longest(documents(data, say))
+
+
+def _longest(experiment: Experiment) -> Experiment:
+    """For the longest sequence of the data and none above: up to a power of two, padding would cost even more."""
+    task = experiment.build_task()
+    longest = max(max(task.records(part).lengths) for part in ("training", "validation", "test"))
+    network = replace(experiment.model.network, max_length=longest)
+    return replace(experiment, model=replace(experiment.model, network=network))
+
+
+def _version(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """With these settings of the model, and batches that hold their padding."""
+    model = replace(experiment.model, **settings)
+    if model.head == "class_token" and isinstance(model.network, ChordMixerConfig):
+        # A class token behind blocks that start as identities has seen nothing, and begins to look around slowly.
+        model = replace(model, network=replace(model.network, init="xavier"))
+    if model.strategy == "packed":
+        return replace(experiment, model=model)
+    length = STRATEGIES[model.strategy](model.network.max_length, model.piece_length).longest
+    return replace(experiment, model=model, training=with_room(experiment.training, length))
+
+
+def with_room(training: TrainingConfig, length: int) -> TrainingConfig:
+    """As many records a step, in smaller batches where each of them takes `length` tokens.
+
+    >>> padded = with_room(TrainingConfig(batch_sequences=128, batch_tokens=1 << 18), 16_000)
+    >>> padded.batch_sequences, padded.accumulate
+    (16, 8)
+    """
+    budget = training.batch_tokens or BATCH_TOKENS["cuda" if torch.cuda.is_available() else "cpu"]
+    sequences = max(1, min(training.batch_sequences, budget // length))
+    accumulate = max(training.accumulate, -(-training.batch_sequences // sequences))
+    return replace(training, batch_sequences=sequences, accumulate=accumulate)
+
 
 PADDED = {
     "longformer": (75.3, 75.7),
@@ -15,7 +152,7 @@ PADDED = {
 }
 """The paper's table 3: accuracies in per cent, padded to the longest of all and to that of the batch."""
 BATCHES = "Of padded sequences a batch holds fewer, and a step as many."
-POOLING = (
+POOLING_DIFFERENCES = (
     "average, class_token and flat read packed sequences, in which nothing is padded. The paper pads those of all "
     "models but ChordMixer with zeros to the longest; a model with -padded is that, read by flat.",
     "chordmixer-class_token starts at random, as in the paper, chordmixer-average with blocks that do nothing yet.",
@@ -23,7 +160,7 @@ POOLING = (
     "The paper does not say by what segments were read: here by flat, as truncated sequences are. It does not say "
     "either which versions of each model its figure 9 has.",
 )
-PADDING = (
+PADDING_DIFFERENCES = (
     "The zeros count as tokens, and the networks mix them with the others: with batch_max the answer to a document "
     "changes with its neighbours in the batch, which no model of ours allows. It is here because the paper has it.",
     BATCHES,
@@ -44,28 +181,28 @@ def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | 
             taxa,
             title="Ablation: readouts and inputs of several models, Carassius against Labeo",
             where="section 4.4, figure 6; appendix, figure 9",
-            recipe="chordmixer.paper.recipes.ablation:ablation",
-            versions="chordmixer.paper.recipes.ablation:POOLING",
+            recipe="chordmixer.paper.reproduction.ablations:ablation",
+            versions="chordmixer.paper.reproduction.ablations:POOLING",
             claim="ChordMixer, read by average or class token, wins at all length percentiles but 20 and 95. Flat "
             "sometimes improves the rivals, which stay behind at most percentiles, as with all other strategies.",
-            differences=(*taxa.differences, *POOLING),
+            differences=(*taxa.differences, *POOLING_DIFFERENCES),
         ),
         "ablation-mitogenomes": replace(
             fragments,
             title="Ablation: readouts and inputs of several models, fragments of fish mitochondria",
-            recipe="chordmixer.paper.recipes.ablation:ablation_of_fragments",
-            versions="chordmixer.paper.recipes.ablation:POOLING",
-            differences=(*fragments.differences, *POOLING),
+            recipe="chordmixer.paper.reproduction.ablations:ablation_of_fragments",
+            versions="chordmixer.paper.reproduction.ablations:POOLING",
+            differences=(*fragments.differences, *POOLING_DIFFERENCES),
         ),
         "padding": replace(
             texts,
             title="Long documents, padded to the longest of all or of the batch",
             where="appendix, table 3",
-            recipe="chordmixer.paper.recipes.ablation:padding",
-            versions="chordmixer.paper.recipes.ablation:PADDING",
+            recipe="chordmixer.paper.reproduction.ablations:padding",
+            versions="chordmixer.paper.reproduction.ablations:PADDING",
             paper=numbers,
             claim="No significant change between the two: 67 to 76 % for four models. Reformer runs out of memory; "
             "ChordMixer, which pads nothing, is not in the table.",
-            differences=(*texts.differences, *PADDING),
+            differences=(*texts.differences, *PADDING_DIFFERENCES),
         ),
     }

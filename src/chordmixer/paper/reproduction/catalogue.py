@@ -42,10 +42,10 @@ def _adding(base: int, claim: str, **training: int) -> RunEntry:
     return RunEntry(
         title=f"Adding problem, base length {base:,}",
         where="section 4.1, figure 3",
-        recipe="chordmixer.paper.recipes.adding:adding",
-        config="chordmixer.paper.tasks.adding:AddingConfig",
+        recipe="chordmixer.paper.recipes:adding",
+        config="chordmixer.paper.adding:AddingConfig",
         settings={"base_length": base},
-        versions="chordmixer.paper.recipes.ablation:READING",
+        versions="chordmixer.paper.reproduction.ablations:READING",
         training=training,
         right="An answer is right within 0.04 of the true one.",
         claim=claim,
@@ -66,7 +66,7 @@ def _pair(first: str, second: str, lengths: str, size: str, claim: str = NO_NUMB
     return RunEntry(
         title=f"DNA taxonomy, {first} against {second}",
         where="section 4.3, figure 5",
-        recipe="chordmixer.paper.recipes.taxonomy:taxonomy",
+        recipe="chordmixer.paper.recipes:taxonomy",
         config="chordmixer.tasks.files:FilesConfig",
         data=DataNeeded(
             needs=f"FASTA or GenBank files of {first} and of {second}, one a genus",
@@ -94,7 +94,7 @@ def _own(title: str, needs: str, get: str, size: str, differences: tuple[str, ..
     return RunEntry(
         title=title,
         where="",
-        recipe="chordmixer.paper.recipes.taxonomy:taxonomy",
+        recipe="chordmixer.paper.recipes:taxonomy",
         config="chordmixer.tasks.files:FilesConfig",
         data=DataNeeded(needs=needs, get=get, setting="files", least=2, several=True, size=size),
         metric="roc_auc",
@@ -107,7 +107,7 @@ def _arena(name: str, title: str, data: DataNeeded, hyper: Hyper, config: str, *
     return RunEntry(
         title=f"Long Range Arena, {title}",
         where="appendix, table 5",
-        recipe=f"chordmixer.paper.recipes.lra:{recipe}",
+        recipe=f"chordmixer.paper.recipes:{recipe}",
         config=f"chordmixer.paper.lra.{config}",
         data=data,
         settings=settings,
@@ -127,7 +127,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
     "documents": RunEntry(
         title="Long document classification",
         where="section 4.2, figure 4",
-        recipe="chordmixer.paper.recipes.documents:documents",
+        recipe="chordmixer.paper.recipes:documents",
         config="chordmixer.tasks.files:FilesConfig",
         data=DataNeeded(
             needs="a folder with a folder of text files a class, or a Parquet file with id, text and label",
@@ -157,8 +157,8 @@ ENTRIES: dict[str, RunEntry | Figure] = {
     "mitogenomes": RunEntry(
         title="Fragments of fish mitochondria, Cyprinidae against four families",
         where="",
-        recipe="chordmixer.paper.recipes.taxonomy:fragments",
-        config="chordmixer.paper.tasks.fragments:FragmentsConfig",
+        recipe="chordmixer.paper.recipes:fragments",
+        config="chordmixer.paper.fragments:FragmentsConfig",
         settings={"against": "cyprinidae"},
         data=DataNeeded(
             needs="FASTA files of whole mitochondrial genomes, one a family, of which one is cyprinidae.fa.gz",

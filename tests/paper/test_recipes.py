@@ -1,8 +1,7 @@
-"""Settings for tasks of the Long Range Arena, and that they train."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,61 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from chordmixer import files
+from chordmixer import Model, Packed, files
 from chordmixer.config import override
+from chordmixer.data.loading import Loader
+from chordmixer.data.sampling import TokenSampler
+from chordmixer.models import ENCODERS
+from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.lra.image import BATCHES, ImageConfig
 from chordmixer.paper.lra.listops import ListOpsConfig
 from chordmixer.paper.lra.pathfinder import PathfinderConfig
 from chordmixer.paper.lra.retrieval import CITATIONS, FILES, PAPERS, RetrievalConfig
 from chordmixer.paper.lra.text import TextConfig
-from chordmixer.paper.recipes import image, listops, pathfinder, retrieval, text
+from chordmixer.paper.recipes import adding, demo, image, listops, paper_files, pathfinder, retrieval, text
+from chordmixer.recipes import RECIPES, load
+from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, train
+
+
+@pytest.mark.parametrize(("base_length", "tracks"), [(200, 14), (1_000, 16), (16_000, 19), (128_000, 22)])
+def test_is_the_papers_model(base_length: int, tracks: int) -> None:
+    experiment = adding(AddingConfig(base_length))
+    network = experiment.model.network
+    assert (network.track_size, network.hidden, network.tracks) == (16, 128, tracks)
+    assert (network.order, network.prenorm, network.norm, network.init) == ("paper", None, None, "xavier")
+    assert (experiment.model.head, experiment.model.encoder) == ("average", "chordmixer")
+    assert network.max_length == experiment.build_task().max_length
+
+
+def test_model_fits_the_task() -> None:
+    experiment = adding(AddingConfig(training=10))
+    task = experiment.build_task()
+    assert load(RECIPES[experiment.task]) is adding
+    assert (experiment.model.inputs, experiment.model.embedding) == (task.inputs, task.embedding)
+    assert experiment.model.outputs == task.target.outputs
+    assert Model(experiment.model).encoder.width == 14 * 16
+
+
+def test_settings_follow_the_length() -> None:
+    chosen = {base: adding(AddingConfig(base)).training for base in (20, 200, 999, 1_000, 16_000, 128_000)}
+    assert [training.epochs for training in chosen.values()] == [13, 13, 13, 18, 6, 6]
+    assert [training.batch_sequences for training in chosen.values()] == [64, 64, 64, 64, 16, 16]
+
+
+def test_the_other_model_of_the_demo_differs_in_the_encoder_alone() -> None:
+    ours, theirs = demo(), demo("pointwise")
+    assert ours.model.encoder == "chordmixer" and {"chordmixer", "pointwise"} <= set(ENCODERS)
+    assert theirs == replace(ours, model=replace(ours.model, encoder="pointwise"))
+
+
+def test_the_model_of_the_demo_takes_the_data() -> None:
+    experiment = demo()
+    records = experiment.build_task().records("validation")
+    assert min(records.lengths) >= 32 and max(records.lengths) <= 256 == experiment.model.network.max_length
+    batch = Packed.from_list([records[i].values for i in range(3)])
+    assert Model(experiment.model)(batch).shape == (3, 1)
+
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -180,3 +225,56 @@ def test_retrieval_without_data(tmp_path: Path, chordmixer: Command) -> None:
     code, _, err = chordmixer("train", "retrieval", "--out", tmp_path / "run")
     assert code == 2 and err.count("\n") == 1 and not (tmp_path / "run").exists()
     assert err.startswith("chordmixer: retrieval has no data.source: it is read from new_aan_pairs.train.tsv")
+
+
+def silent(line: str) -> None: ...
+
+
+def test_letters_have_norms_and_an_identity_start(motifs: list[str]) -> None:
+    experiment = paper_files(FilesConfig(tuple(motifs)), silent)
+    network = experiment.model.network
+    assert (network.order, network.prenorm, network.norm, network.init) == ("paper", "layer", None, "identity")
+    assert (experiment.model.final_norm, experiment.model.embedding) == ("layer", "tokens")
+    assert (experiment.model.head, experiment.model.drop_tokens) == ("standard", 0.1)
+    assert experiment.training.ema == 0.05
+    assert (experiment.model.inputs, experiment.model.outputs) == (5, 2)
+    assert (experiment.training.learning_rate, experiment.training.weight_decay) == (1e-3, 0.1)
+    assert experiment.data.key is not None and experiment.data.reading.labels == "files"
+
+
+def test_real_numbers_have_the_papers_settings(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    rows = [f'{{"series": {np.arange(i + 3).tolist()}, "target": {i}.5}}' for i in range(30)]
+    (tmp_path / "s.jsonl").write_text("\n".join(rows))
+    experiment = paper_files(FilesConfig((str(tmp_path / "s.jsonl"),)), silent)
+    network = experiment.model.network
+    assert (network.prenorm, network.init, experiment.model.final_norm) == (None, "xavier", None)
+    assert (experiment.model.head, experiment.model.drop_tokens) == ("average", 0.0)
+    assert (experiment.model.embedding, experiment.model.inputs, experiment.model.outputs) == ("real", 1, 1)
+
+
+def test_the_model_takes_the_data_and_room_to_spare_costs_nothing(motifs: list[str]) -> None:
+    experiment = paper_files(FilesConfig(tuple(motifs)), silent)
+    task = experiment.build_task()
+    network = experiment.model.network
+    assert task.max_length <= network.max_length == 128
+    assert network.width == type(network)(max_length=task.max_length, track_size=network.track_size).width
+    records = task.records("training")
+    batch = next(Loader(records, TokenSampler(records.lengths, 10_000, 16), drawing=True).epoch())
+    assert Model(experiment.model)(batch.inputs).shape == (16, 2)
+    assert isinstance(batch.inputs, Packed) and batch.inputs.values.dtype == torch.uint8
+
+
+def test_small_sets_get_a_small_network(motifs: list[str], tmp_path: Path) -> None:
+    assert paper_files(FilesConfig(tuple(motifs)), silent).model.network.track_size == 8
+    rows = [f"{'ACGT'[i % 4]}{i:b}".replace("0", "A").replace("1", "C") + f",{i % 2}" for i in range(1600)]
+    (tmp_path / "many.csv").write_text("\n".join(["sequence,label", *rows]))
+    network = paper_files(FilesConfig((str(tmp_path / "many.csv"),)), silent).model.network
+    assert (network.track_size, network.hidden) == (16, 128)
+
+
+def test_a_run_can_be_made_again_from_its_config(motifs: list[str], tmp_path: Path) -> None:
+    experiment = paper_files(FilesConfig(tuple(motifs)), silent)
+    experiment.save(tmp_path)
+    assert Experiment.load(tmp_path) == experiment
+    assert paper_files(experiment.data, silent) == experiment

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.paper.tasks.adding import Adding, AddingConfig, AddingRecords
+from chordmixer.paper.adding import Adding, AddingConfig, AddingRecords
 from chordmixer.tasks import task_class
 
 PAPER = [

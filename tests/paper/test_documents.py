@@ -24,7 +24,7 @@ from chordmixer.training.inference import Trained
 from chordmixer.training.outcome import compare
 from chordmixer.training.prediction import predict
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "arxiv_papers.parquet"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "arxiv_papers.parquet"
 CLASSES = {"cs.AI": "agents plan and search", "cs.NE": "neurons évoluent", "math.GR": "groups act on trees ∎"}
 
 

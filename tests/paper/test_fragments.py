@@ -19,10 +19,10 @@ from chordmixer.config import from_dict, to_dict
 from chordmixer.data import Loader, TokenSampler
 from chordmixer.data.reading import Reading
 from chordmixer.data.splits import PARTS
-from chordmixer.paper.tasks.fragments import Fragments, FragmentsConfig
+from chordmixer.paper.fragments import Fragments, FragmentsConfig
 from chordmixer.tasks import task_class
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "mitogenomes"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "mitogenomes"
 SMALL: dict[str, Any] = {
     "training": 300,
     "validation": 60,

@@ -11,14 +11,13 @@ from chordmixer.config import override
 from chordmixer.data.entries import Entry
 from chordmixer.data.labels import header_pattern, in_header
 from chordmixer.data.reading import Reading
-from chordmixer.paper.recipes import fragments, taxonomy
-from chordmixer.paper.recipes.taxonomy import GENUS, PAIRS
-from chordmixer.paper.tasks.fragments import FragmentsConfig
+from chordmixer.paper.fragments import FragmentsConfig
+from chordmixer.paper.recipes import GENUS, PAIRS, fragments, taxonomy
 from chordmixer.recipes import RECIPES, load
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, evaluation, train
 
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "plasmids"
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "plasmids"
 LINEAGES = {
     "Carassius auratus": "Eukaryota; Metazoa; Chordata; Craniata; Vertebrata; Cyprinidae;\n"
     "            Cyprininae; Carassius.",

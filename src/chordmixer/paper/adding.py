@@ -1,8 +1,7 @@
 """The Adding problem with variable lengths (paper, section 4.1): find two marked numbers, give their sum.
 
 Sequences are made when they are read, from (seed, index) alone, so that a base length of 128,000 needs no
-100 GB file and is the same on every machine.
-"""
+100 GB file and is the same on every machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Fragments of whole genomes: from which class is a piece of DNA whose length says nothing?
 
 Genomes are split, not fragments. Those of training are cut anew in every epoch, so that a few hundred genomes are
-enough; those of validation and test are always the same.
-"""
+enough; those of validation and test are always the same."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordmixer.paper.lra import Part
-from chordmixer.paper.lra.official import ChosenRecords, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra import ChosenRecords, Part, ReleaseLayout, chosen, class_of, load, part_of, read_once
 
 LABELS = ("no", "yes")
 

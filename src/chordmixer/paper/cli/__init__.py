@@ -1,1 +1,0 @@
-"""Commands of the paper: `reproduce`, `bench` and `demo`."""

@@ -1,1 +1,0 @@
-"""Tasks of the paper that are made by a rule: the Adding problem, and fragments of genomes."""
