@@ -25,12 +25,10 @@ LEAVES = {"packed", "files", "config", "terminal", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
 PREDICTING = LEARNING | {"training", "views", "dataset"}
 CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators"}
-PAPER = {
+PAPER_TASKS = {"paper.adding", "paper.fragments", "paper.lra"}
+PAPER = PAPER_TASKS | {
     "paper",
-    *(
-        f"paper.{name}"
-        for name in ("adding", "fragments", "lra", "recipes", "benching", "reproduction", "views", "cli")
-    ),
+    *(f"paper.{name}" for name in ("recipes", "benching", "reproduction", "views", "cli")),
 }
 EVERYTHING = CORE | PAPER | {"cli"}
 REPRODUCING = EVERYTHING - {"cli", "paper.cli"}
