@@ -210,7 +210,7 @@ def test_a_wrong_toml_file_is_one_line(chordmixer: Command, tmp_path: Path, text
         (["train", "adding"], "no folder for the run: add --out RUN"),
         (
             ["train", "adding", "--out", "{none}", "--resume"],
-            "none holds no run to go on with: give the folder of one, or leave out --resume",
+            "none holds no run to resume: give the folder of one, or leave out --resume",
         ),
         (["train", "--resume", "{none}"], "none is not a folder: give the --out folder of a training run"),
         (

@@ -12,14 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from chordmixer.cli.fetching import fetch
-from chordmixer.cli.learning import train
-from chordmixer.cli.looking import evaluate, inspect, report
-from chordmixer.cli.planning import plan
-from chordmixer.cli.pretraining import pretrain
-from chordmixer.cli.sample import sample
-from chordmixer.cli.using import embed, explain, predict
-from chordmixer.cli.variants import variants
+from chordmixer.cli import fetch, inspect, predict, train, variants
 from chordmixer.terminal import tell
 from chordmixer.version import __version__
 
@@ -37,11 +30,11 @@ PAPER = {
         "Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing.",
     ),
 }
-"""Commands that are imported when one of them runs: the function, and its line in the list of commands."""
+"""Commands that are imported only when they run: the function, and its line in the list of commands."""
 
 
 class Commands(TyperGroup):
-    """The list of commands, in which a command of the paper is a name until it is asked for."""
+    """The list of commands; a command of the paper is imported when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in PAPER:
@@ -50,46 +43,38 @@ class Commands(TyperGroup):
 
 
 def _imported(name: str) -> Any:
-    """A command of the paper with its options."""
+    """Import a command of the paper with its options."""
     module, function = PAPER[name][0].split(":")
     alone = typer.Typer(add_completion=False)
     alone.command(name)(getattr(import_module(module), function))
     return typer.main.get_command(alone)
 
 
-def _a_name() -> None:
-    """Stands in the list for a command that is not imported."""
+def _placeholder() -> None:
+    """Stands in the list for a command of the paper."""
 
 
 app = typer.Typer(
     cls=Commands,
-    help="Learn from long sequences of very different lengths, without padding.",
+    help="Train and use models of long sequences with very different lengths, without padding.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    inspect,
-    plan,
-    train,
-    pretrain,
-    predict,
-    embed,
-    explain,
-    variants,
-    evaluate,
-    report,
-    fetch,
-    sample,
-):
+COMMANDS = (
+    *(inspect.inspect, train.plan, train.train, train.pretrain),
+    *(predict.predict, predict.embed, predict.explain, variants.variants),
+    *(inspect.evaluate, inspect.report, fetch.fetch, fetch.sample),
+)
+for command in COMMANDS:
     app.command()(command)
 for name, (_, line) in PAPER.items():
-    app.command(name, help=line, rich_help_panel="The paper")(_a_name)
+    app.command(name, help=line, rich_help_panel="The paper")(_placeholder)
 
 
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
         tell(f"chordmixer {__version__}")
@@ -112,7 +97,7 @@ def main() -> None:
     except KeyboardInterrupt as error:
         _stop(error, 130)
     except Exception as error:
-        if type(error).__name__ == "Abort":  # the parser's word for Ctrl-C
+        if type(error).__name__ == "Abort":  # the parser's name for Ctrl-C
             _stop(error, 130)
         if not hasattr(error, "format_message"):  # the parser's own errors have it, ours and torch's do not
             raise
@@ -131,7 +116,7 @@ def _stop(reason: object, code: int) -> None:
 
 
 def _refusal(error: OSError) -> str:
-    """What the operating system refused; files have their own errors, so that most often it is the output."""
+    """What the operating system refused: files have errors of their own, so most often standard output."""
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
         return f"standard output cannot be written ({error.strerror}): make room, or send it to another place"
     what = "" if error.filename is None else f"{str(error.filename)[:100]!r}: "

@@ -1,21 +1,27 @@
-"""Options that several commands have, each defined once."""
+"""Options that several commands share, each defined once, and the settings of a run that they make."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from chordmixer.cli.output import say
+
 if TYPE_CHECKING:
     from chordmixer.data.reading import Reading
+    from chordmixer.training import Experiment
 
 READING = "How files are read"
 USING = "How the model is used"
-ASKED = "What is learnt"
+LEARNING = "What is learned"
 SETTINGS = "Settings"
 
 ON_BAD = ("error", "unknown", "reject")
@@ -29,7 +35,7 @@ POLICIES = ("error", "reject")
 
 
 def one_of(words: Sequence[str]) -> Callable[..., str | None]:
-    """A check of an option's value, whose message names the option as it was typed."""
+    """Check an option's value; the message names the option as it was typed."""
 
     def check(option: typer.CallbackParam, value: str | None) -> str | None:
         if value is not None and value not in words:
@@ -39,277 +45,344 @@ def one_of(words: Sequence[str]) -> Callable[..., str | None]:
     return check
 
 
+def option(help: str, panel: str | None = None, *flags: str, choices: Sequence[str] = (), **more: Any) -> Any:
+    """An option under the heading `panel`, with a fixed set of values where `choices` are given."""
+    check = one_of(choices) if choices else None
+    return typer.Option(*flags, help=help, rich_help_panel=panel, callback=check, **more)
+
+
 Run = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
 Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES",
-        help="FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, folders of texts; also compressed; - is stdin.",
+        help="FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, or folders of texts; also compressed; - is "
+        "standard input.",
         show_default=False,
     ),
 ]
 OnBad = Annotated[
     str | None,
-    typer.Option(
-        help="Characters that are no letters: error, unknown (taken as N or X and counted), or reject the record.",
-        callback=one_of(ON_BAD),
-        rich_help_panel=READING,
+    option(
+        "Characters outside the alphabet: error, unknown (read as N or X, and counted), or reject the record.",
+        READING,
+        choices=ON_BAD,
     ),
 ]
 Tokenizer = Annotated[
     str,
-    typer.Option(
-        help="dna, protein, bytes, characters, kmers or numbers; auto: by the records.",
-        callback=one_of(TOKENIZERS),
-        rich_help_panel=READING,
+    option(
+        "dna, protein, bytes, characters, kmers or numbers; auto: detected from the records.",
+        READING,
+        choices=TOKENIZERS,
     ),
 ]
-Cache = Annotated[
-    Path | None,
-    typer.Option(help="Where read files are kept; else in your cache folder.", rich_help_panel=READING),
-]
+Cache = Annotated[Path | None, option("Folder for the tokens of files; default: your cache folder.", READING)]
 OverLength = Annotated[
     str,
-    typer.Option(
-        help="Records longer than the model: error, windows that overlap by half, averaged, or reject the record.",
-        callback=one_of(OVER_LENGTH),
-        rich_help_panel=USING,
+    option(
+        "Records longer than the model's maximum: error, windows (overlapping by half, averaged), or reject.",
+        USING,
+        choices=OVER_LENGTH,
     ),
 ]
-BatchTokens = Annotated[
-    int | None, typer.Option(help="Most tokens at once; fewer need less memory.", rich_help_panel=USING)
-]
-Device = Annotated[
-    str | None, typer.Option(help="auto, cpu or cuda.", callback=one_of(DEVICES), rich_help_panel=USING)
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with an output that was interrupted.", rich_help_panel=USING)
-]
+BatchTokens = Annotated[int | None, option("Maximum number of tokens per batch; fewer need less memory.", USING)]
+Device = Annotated[str | None, option("auto, cpu or cuda.", USING, choices=DEVICES)]
+Resume = Annotated[bool, option("Continue an interrupted output.", USING, "--resume")]
 TargetType = Annotated[
     str,
-    typer.Option(
-        help="classes, labels (several a record), number; auto: by the data.",
-        callback=one_of(TARGET_TYPES),
-        rich_help_panel=ASKED,
+    option(
+        "classes, labels (several per record) or number; auto: detected from the data.",
+        LEARNING,
+        choices=TARGET_TYPES,
     ),
 ]
-Split = Annotated[
-    str,
-    typer.Option(
-        help="given (by a column), grouped, similarity, random; auto: the first that the data have.",
-        callback=one_of(SPLITS),
-        rich_help_panel=ASKED,
-    ),
-]
-BothStrands = Annotated[
-    bool,
-    typer.Option("--rc", help="Both strands of DNA are the same: train and answer on both.", rich_help_panel=ASKED),
-]
-Start = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="RUN", help="Start from a trained run's encoder.", rich_help_panel=ASKED),
-]
-Freeze = Annotated[bool, typer.Option("--freeze", help="With --from: learn a head alone.", rich_help_panel=ASKED)]
-Config = Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=SETTINGS)]
-Settings = Annotated[
-    list[str] | None, typer.Option(help="A setting, such as training.epochs=3.", rich_help_panel=SETTINGS)
-]
-Folds = Annotated[
-    int | None,
-    typer.Option(
-        help="Small data: cross-validate, and answer with the mean of so many networks, 2 to 20.",
-        rich_help_panel=ASKED,
-    ),
-]
-Replicates = Annotated[
-    int | None,
-    typer.Option(
-        help="Train so many networks from different seeds, 2 to 20, and answer with their mean.",
-        rich_help_panel=ASKED,
-    ),
-]
-Model = Annotated[str | None, typer.Option(help="Another encoder, such as s4d or lstm.", rich_help_panel=SETTINGS)]
-Epochs = Annotated[
-    int | None, typer.Option(min=1, help="Passes over the training records.", rich_help_panel=SETTINGS)
-]
-Minutes = Annotated[
-    float | None,
-    typer.Option(min=0, help="Train as long as fits into so many minutes on this machine.", rich_help_panel=SETTINGS),
-]
+Start = Annotated[Path | None, option("Start from a trained run's encoder.", LEARNING, "--from", metavar="RUN")]
+Freeze = Annotated[bool, option("With --from: train only the head.", LEARNING, "--freeze")]
+Config = Annotated[Path | None, option("A TOML file with settings.", SETTINGS)]
+Settings = Annotated[list[str] | None, option("A setting, such as training.epochs=3.", SETTINGS)]
 Using = Annotated[
     str | None,
-    typer.Option(
-        help="network, baseline or both; else what the validation records chose in training.", show_default=False
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Of the first weights and the order of the records.", rich_help_panel=SETTINGS)
-]
-TrainingDevice = Annotated[
-    str | None,
-    typer.Option("--device", help="auto, cpu or cuda.", callback=one_of(DEVICES), rich_help_panel=SETTINGS),
+    option("network, baseline or both; default: the choice made on the validation records.", show_default=False),
 ]
 SafeCells = Annotated[
-    bool,
-    typer.Option(
-        "--safe-cells", help="Put ' before cells that a spreadsheet would run as formulas.", rich_help_panel=USING
-    ),
+    bool, option("Put ' before cells that a spreadsheet would run as formulas.", USING, "--safe-cells")
 ]
 Unverified = Annotated[
-    bool,
-    typer.Option(
-        "--unverified", help="Also take a run folder whose manifest.json is missing.", rich_help_panel=USING
-    ),
+    bool, option("Also accept a run folder whose manifest.json is missing.", USING, "--unverified")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an output that is there.", rich_help_panel=USING)]
+Force = Annotated[bool, option("Replace an existing output.", USING, "--force")]
+Group = Annotated[
+    str | None, option("Records of a group never cross a split: files, header:NAME or header:/REGEX/.", READING)
+]
 
 
-def files_format(
+# --- Groups of options: a command takes one as a parameter ---
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files are read whose labels do not matter."""
+
     format: Annotated[
         str,
-        typer.Option(
-            help="fasta, fastq, genbank, csv, jsonl, parquet, text or npy; auto: by the content.",
-            callback=one_of(FORMATS),
-            rich_help_panel=READING,
+        option(
+            "fasta, fastq, genbank, csv, jsonl, parquet, text or npy; auto: detected from the content.",
+            READING,
+            choices=FORMATS,
         ),
-    ] = "auto",
+    ] = "auto"
     column: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A table's column, by role: id, sequence, label, target, split, group, weight.",
+            READING,
             metavar="ROLE=NAME",
-            help="A table's column, by role: id, sequence, label, target, split, group, weight.",
-            rich_help_panel=READING,
         ),
-    ] = None,
+    ] = None
     features: Annotated[
-        str | None,
-        typer.Option(
-            help="GenBank features that are the records, such as CDS; else whole ones.", rich_help_panel=READING
-        ),
-    ] = None,
-    on_empty: Annotated[
-        str,
-        typer.Option(
-            help="Records without a letter: error, or reject.", callback=one_of(POLICIES), rich_help_panel=READING
-        ),
-    ] = "error",
+        str | None, option("GenBank features to use as records, such as CDS; default: whole records.", READING)
+    ] = None
+    on_empty: Annotated[str, option("Records without a letter: error or reject.", READING, choices=POLICIES)] = (
+        "error"
+    )
     max_record: Annotated[
-        int | None,
-        typer.Option(
-            help="Most bytes of one record, decompressed; 1 GiB unless given. More is an error.",
-            rich_help_panel=READING,
-        ),
-    ] = None,
-) -> Reading:
-    """How files are read whose labels do not matter."""
-    from chordmixer.data.columns import Columns
-    from chordmixer.data.reading import Reading
+        int | None, option("Maximum bytes of a record, decompressed; default 1 GiB. More is an error.", READING)
+    ] = None
 
-    columns = columns_from(column or [], Columns())
-    most = {} if max_record is None else {"max_record": max_record}
-    return Reading(kind=format, columns=columns, features=features, on_empty=on_empty, **most)  # type: ignore[arg-type]
+    def reading(self) -> Reading:
+        """The options as the library takes them."""
+        from chordmixer.data.columns import Columns
+        from chordmixer.data.reading import Reading
+
+        found = Reading(
+            kind=self.format,  # type: ignore[arg-type]
+            columns=columns_from(self.column or [], Columns()),
+            features=self.features,
+            on_empty=self.on_empty,  # type: ignore[arg-type]
+        )
+        return found if self.max_record is None else replace(found, max_record=self.max_record)
 
 
-def files_with_labels(
+@dataclass(frozen=True)
+class LabelOptions(FileOptions):
+    """How files with labels are read."""
+
     labels: Annotated[
         str | None,
-        typer.Option(
-            help="Where labels are: files (one a class, which CLASS=FILE names), header:NAME, header:/REGEX/, or a "
-            "table with ids. Else as the records have them; several files without any: one a class.",
-            rich_help_panel=READING,
+        option(
+            "Where labels are: files (one class per file, which CLASS=FILE names), header:NAME, header:/REGEX/, or a "
+            "table with ids. Default: in the records; if these have none, one class per file.",
+            READING,
         ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            help="Records of a group never cross a split: files, header:NAME or header:/REGEX/.",
-            rich_help_panel=READING,
-        ),
-    ] = None,
+    ] = None
+    group: Group = None
     rank: Annotated[
-        str | None,
-        typer.Option(
-            help="A GenBank record's label: organism, genus, lineage:N or qualifier:NAME.", rich_help_panel=READING
-        ),
-    ] = None,
+        str | None, option("A GenBank record's label: organism, genus, lineage:N or qualifier:NAME.", READING)
+    ] = None
     on_unmatched: Annotated[
         str,
-        typer.Option(
-            help="Records without a label, and the reverse: error, or reject.",
-            callback=one_of(POLICIES),
-            rich_help_panel=READING,
+        option("Records without a label, or labels without a record: error or reject.", READING, choices=POLICIES),
+    ] = "error"
+
+    def reading(self) -> Reading:
+        """The options as the library takes them."""
+        known = {name: getattr(self, name) for name in ("labels", "group", "rank", "on_unmatched")}
+        return replace(super().reading(), **known)
+
+    def named(self, inputs: list[str]) -> tuple[list[str], Reading]:
+        """Paths, and how they are read: inputs such as CLASS=FILE name their classes."""
+        from chordmixer.data.labels import FILES, named_files
+
+        reading = self.reading()
+        paths, names = named_files(inputs)
+        if not names:
+            return inputs, reading
+        if self.labels not in (None, FILES):
+            raise ValueError(
+                f"--labels {self.labels} says where the classes are, and so does CLASS=FILE: leave out one of them"
+            )
+        return paths, replace(reading, labels=FILES, names=names)
+
+
+@dataclass(frozen=True)
+class UseOptions:
+    """How a trained run is used on files; `vars` gives the keyword arguments of the library's functions."""
+
+    on_bad: OnBad = None
+    over_length: OverLength = "error"
+    batch_tokens: BatchTokens = None
+    device: Device = None
+    force: Force = False
+    unverified: Unverified = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `train`, `pretrain` and `plan` share: how data are split, and settings of a run."""
+
+    split: Annotated[
+        str,
+        option(
+            "given (by a column), grouped, similarity or random; auto: the first that the data allow.",
+            LEARNING,
+            choices=SPLITS,
         ),
-    ] = "error",
-    **plain: Any,
-) -> Reading:
-    """How files are read whose labels matter."""
-    from dataclasses import replace
+    ] = "auto"
+    tokenizer: Tokenizer = "auto"
+    on_bad: OnBad = None
+    cache: Cache = None
+    epochs: Annotated[int | None, option("Passes over the training records.", SETTINGS, min=1)] = None
+    minutes: Annotated[
+        float | None, option("Train for as many steps as fit into this time on this machine.", SETTINGS, min=0)
+    ] = None
+    seed: Annotated[int | None, option("Seed of the initial weights and of the order of records.", SETTINGS)] = None
+    device: Annotated[str | None, option("auto, cpu or cuda.", SETTINGS, choices=DEVICES)] = None
+    unverified: Unverified = False
+    config: Config = None
+    set: Settings = None
 
-    known = {"labels": labels, "group": group, "rank": rank, "on_unmatched": on_unmatched}
-    return replace(files_format(**plain), **known)  # type: ignore[arg-type]
+    def data(self, files: list[str]) -> dict[str, Any]:
+        """The fields of a task's config that every run on files has."""
+        return {
+            "files": files,
+            "split": {"method": self.split},
+            "tokenizer": {"name": self.tokenizer, "on_bad": self.on_bad or "error"},
+            "cache": None if self.cache is None else str(self.cache),
+        }
+
+    def changes(self, minutes: bool = True) -> list[str]:
+        """The options for common settings as arguments of --set, then those of --set itself."""
+        given: dict[str, object] = {"training.epochs": self.epochs}
+        if minutes and self.minutes:
+            given |= {"training.minutes": self.minutes, "training.ema": 0}  # the number of steps is not known then
+        given |= {"training.seed": self.seed, "training.device": self.device}
+        return [f"{name}={value}" for name, value in given.items() if value is not None] + [*(self.set or [])]
+
+    def build(self, recipe: Callable[[Any], Experiment], data: Any, changes: Iterable[str]) -> Experiment:
+        """The recipe's experiment for these data, changed by the TOML file, then by `changes`."""
+        from chordmixer import fitting
+
+        return fitting.build(recipe, data, settings_table(self.config, changes), say)
 
 
-def reading_files(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose `reading` comes from the options of `files_format`."""
-    return _taking(command, files_format, [files_format])
+@dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """What `train` and `plan` share: also what is learned, and by which network."""
+
+    target_type: TargetType = "auto"
+    rc: Annotated[
+        bool, option("Both strands of DNA are equivalent: train and predict on both.", LEARNING, "--rc")
+    ] = False
+    folds: Annotated[
+        int | None,
+        option("For small data: cross-validate, and predict with the mean of this many networks, 2 to 20.", LEARNING),
+    ] = None
+    replicates: Annotated[
+        int | None, option("Train this many networks from different seeds, 2 to 20; predict their mean.", LEARNING)
+    ] = None
+    start: Start = None
+    freeze: Freeze = False
+    model: Annotated[str | None, option("Another encoder, such as s4d or lstm.", SETTINGS)] = None
+
+    def data(self, files: list[str]) -> dict[str, Any]:
+        """The fields of a `FilesConfig`."""
+        return super().data(files) | {"target_type": self.target_type, "both_strands": self.rc}
+
+    def changes(self, minutes: bool = True) -> list[str]:
+        """The options for common settings as arguments of --set, also those of an ensemble."""
+        from chordmixer.fitting import ensemble_settings
+
+        encoder = [] if self.model is None else [f"model.encoder={self.model}"]
+        members = ensemble_settings(self.folds, self.replicates)
+        return [*encoder, *super().changes(minutes), *(f"{name}={number}" for name, number in members.items())]
+
+    def files_experiment(self, inputs: list[str], reading: Reading) -> Experiment:
+        """The experiment of `train` on files."""
+        from chordmixer import fitting
+        from chordmixer.config import override
+        from chordmixer.tasks.files import FilesConfig
+
+        members = self.folds or self.replicates or 1
+        start = (self.device, self.start, self.freeze, self.unverified)
+        data = override(FilesConfig(reading=reading), self.data(inputs), "data")
+        changes = self.changes(minutes=False)  # the recipe measures the time
+        return self.build(lambda known: fitting.for_files(known, self.minutes, members, *start, say), data, changes)
 
 
-def reading_labels(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose `reading` comes from those of `files_with_labels` too."""
-    return _taking(command, files_with_labels, [files_with_labels, files_format])
-
-
-def _taking(
-    command: Callable[..., None], build: Callable[..., Reading], options: list[Callable[..., Reading]]
-) -> Callable[..., None]:
-    """Replace the parameter `reading` by the options that it is built from."""
-    shared = [p for option in options for p in _parameters(option) if p.kind != p.VAR_KEYWORD]
-    own = [p for p in _parameters(command) if p.name != "reading"]
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a group of options by the options of that group."""
+    groups: dict[str, Any] = {p.name: p.annotation for p in _parameters(command) if is_dataclass(p.annotation)}
+    own = [p for p in _parameters(command) if p.name not in groups]
+    grouped = [p for group in groups.values() for p in _parameters(group)]
 
     @wraps(command)
     def run(**given: Any) -> None:
-        reading = build(**{p.name: given.pop(p.name) for p in shared})
-        if build is files_with_labels and "inputs" in given:
-            given["inputs"], reading = with_names(given["inputs"], reading)
-        command(**given, reading=reading)
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
 
-    ordered = [p.replace(kind=p.KEYWORD_ONLY) for p in own + shared]
+    ordered = [p.replace(kind=p.KEYWORD_ONLY) for p in own + grouped]
     run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in ordered}
-    del run.__wrapped__  # its own signature is not to be found again
+    del run.__wrapped__  # else its signature is found in place of this one
     return run
 
 
-def with_names(inputs: list[str] | None, reading: Reading) -> tuple[list[str] | None, Reading]:
-    """Paths, and how they are read: of inputs such as CLASS=FILE, with these classes."""
-    from dataclasses import replace
-
-    from chordmixer.data.labels import FILES, named_files
-
-    paths, names = named_files(inputs or [])
-    if not names:
-        return inputs, reading
-    if reading.labels not in (None, FILES):
-        raise ValueError(
-            f"--labels {reading.labels} says where the classes are, and so does CLASS=FILE: leave out one of them"
-        )
-    return paths, replace(reading, labels=FILES, names=names)
-
-
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """With their types in place of the types' names."""
-    plain = {name: kind for name, kind in function.__annotations__.items() if name not in ("return", "reading")}
-    holder = type("Holder", (), {"__annotations__": plain, "__module__": function.__module__})
-    hints = get_type_hints(holder, vars(inspect.getmodule(function)), include_extras=True)
-    return [p.replace(annotation=hints.get(p.name, Any)) for p in inspect.signature(function).parameters.values()]
+    """The parameters of a function, or of a dataclass's constructor, with their types resolved."""
+    hints = get_type_hints(function, include_extras=True)
+    return [p.replace(annotation=hints[p.name]) for p in inspect.signature(function).parameters.values()]
 
 
-def columns_from(given: list[str], usual: Any) -> Any:
-    """Columns by their roles, as --column names them, and the `usual` ones for all other roles."""
+def columns_from(given: list[str], default: Any) -> Any:
+    """Columns by their roles, as --column names them; other roles keep their default."""
     from chordmixer.config import override
 
     pairs = [text.partition("=") for text in given]
     for text, (role, found, name) in zip(given, pairs, strict=True):
         if not (role and found and name):
             raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=NAME")
-    return override(usual, {role.strip(): name for role, _, name in pairs}, "--column")
+    return override(default, {role.strip(): name for role, _, name in pairs}, "--column")
+
+
+# --- Settings from TOML and --set ---
+
+
+def settings_table(config: Path | None, settings: Iterable[str]) -> dict[str, Any]:
+    """The settings of a TOML file, changed by those of --set."""
+    from chordmixer.fitting import put
+
+    found = _read_toml(config) if config else {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting} has no '=': write it as training.epochs=3")
+        put(found, name.strip(), _parsed(text))
+    return found
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} cannot be read as TOML ({error}): give a file with [data], [model], [training]"
+        ) from None
+
+
+def _parsed(text: str) -> Any:
+    """A value as TOML reads it, or a bare word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+def check_resume(out: Path) -> None:
+    """Refuse to resume a run that does not exist, unless torchrun repeats one command for the start and restarts."""
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    if not restarts and not (out / "config.json").exists():
+        raise ValueError(f"{out} holds no run to resume: give the folder of one, or leave out --resume")

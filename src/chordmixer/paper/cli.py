@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chordmixer import terminal
-from chordmixer.cli import options, settings
-from chordmixer.cli.looking import first_rank, say
+from chordmixer.cli import options
+from chordmixer.cli.output import first_rank, say, show_lengths
 from chordmixer.terminal import tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
-from chordmixer.cli.looking import show
 
 Name = Annotated[str | None, typer.Argument(help="What to reproduce; without it: a list.", show_default=False)]
 Minutes = Annotated[
@@ -85,7 +84,7 @@ def reproduce(
     if name is None:
         _list(time)
         return
-    changes, named = settings.table(None, set or []), [model.strip() for model in models.split(",")]
+    changes, named = options.settings_table(None, set or []), [model.strip() for model in models.split(",")]
     folder = out or Path("runs") / name
     given: dict[str, Any] = {"like": like, "start": start, "unverified": unverified, "changes": changes}
     if plan and minutes is not None:
@@ -249,7 +248,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
         raise ValueError(f"{out} holds more than an earlier demo: give a new folder")
     _remove_demo([out / encoder for encoder in encoders], out)
     evaluations = [run(recipe(encoder), out / encoder) for encoder in encoders]
-    show(evaluations, out)
+    show_lengths(evaluations, out)
     tell(
         f"\nWithout rotation no token sees another: the second model fits one typical length and fails elsewhere.\n"
         f"Next:  chordmixer train YOUR_FILES --out RUN                   your own sequences\n"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sized
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 
 from chordmixer.tasks.masking import Masking
-from chordmixer.training import starting
+from chordmixer.training import ensemble, starting
+from chordmixer.training import forecast as forecasts
+from chordmixer.training.experiment import check_lengths
 from chordmixer.training.forecast import Forecast, size
 
 if TYPE_CHECKING:
@@ -25,6 +27,20 @@ SMALL = 0.01
 """Share of the peak below which a term is not shown alone."""
 SHOWN = 5
 """Records that are named."""
+
+
+def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
+    """What a run would take on this machine; `timed` measures a few steps."""
+    task: Any = experiment.build_task()
+    for part in ("training", "validation", "test"):
+        check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
+    training, device = task.records("training"), forecasts.device_of(experiment.training)
+    scored = forecasts.scored_lengths(task)
+    made = forecasts.forecast(experiment, training.lengths, device, training.name, timed=timed, scored=scored)
+    cures = forecasts.cures(experiment, training.lengths, device, task.max_length) if near(made) else {}
+    yield from lines(experiment, task, made, cures)
+    if members := ensemble.of(experiment):
+        yield f"{members[1]} members: this is what one of them takes, and they are trained one after the other"
 
 
 def near(forecast: Forecast) -> bool:

@@ -1,4 +1,4 @@
-"""`predict`, `embed` and `explain`: their mistakes; the work of the first two is tested in test_learning.py."""
+"""`predict`, `embed` and `explain`: their mistakes; the work of the first two is tested in test_train.py."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from chordmixer import files
-from chordmixer.cli.looking import first_rank, say
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -149,13 +148,6 @@ def test_numbers_from_inspect_to_report(chordmixer: Command, numbers: Path, tmp_
 def test_a_wrong_path_is_one_line(chordmixer: Command, arguments: list[str], message: str) -> None:
     code, _, errors = chordmixer(*arguments)
     assert (code, errors.count("\n")) == (2, 1) and message in errors
-
-
-def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    say("one")
-    monkeypatch.setenv("RANK", "1")
-    say("two")
-    assert not first_rank() and capsys.readouterr().out == "one\n"
 
 
 # --- Hostile run folders ---

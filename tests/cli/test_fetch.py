@@ -1,4 +1,4 @@
-"""`fetch` and its page in docs: a file for each query, progress, Ctrl-C, mistakes in one line."""
+"""`fetch` and its page in docs: a file for each query, progress, Ctrl-C, mistakes in one line; and `sample`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from rich.console import Console
 from tests.data.ncbi_server import Database, fasta, serving, status
 
 from chordmixer import terminal
-from chordmixer.cli import fetching
-from chordmixer.cli.fetching import FetchMeter
+from chordmixer.cli.fetch import FetchMeter
 
 Command = Callable[..., tuple[int, str, str]]
 PAGE = (Path(__file__).parents[2] / "docs" / "ncbi.md").read_text()
@@ -61,7 +60,7 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(
     words = ("Carassius", "--email", "me@here", "--page", "5")
     code, said, errors = fetch(*words)
     assert (code, said) == (130, "")
-    assert errors == "chordmixer: stopped; what came is kept, and the same command goes on\n"
+    assert errors == "chordmixer: stopped; the records fetched so far are kept, and the same command continues\n"
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     code, said, _ = fetch(*words)
     assert code == 0 and "23 written" in said and len(database.pages()) == 5
@@ -101,7 +100,7 @@ def test_the_meter_says_rate_and_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(fetching.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     with FetchMeter("mus.fa.gz") as meter:
         for now, done in ((1.0, 1000), (6.0, 1500), (11.0, 2000), (12.0, 2100)):  # noqa: B007
             meter.update(done, 43_000)
@@ -138,3 +137,12 @@ def test_the_page_names_options_that_there_are(chordmixer: Command) -> None:
     known = chordmixer("fetch", "--help")[1] + chordmixer("train", "--help")[1]
     for option in set(re.findall(r"`(--[a-z]+)", PAGE)):
         assert option in known, option
+
+
+def test_sample_files_and_the_command_to_try(chordmixer: Command, tmp_path: Path) -> None:
+    code, said, errors = chordmixer("sample", "series", "--out", tmp_path / "my waves")
+    assert (code, errors) == (0, "") and said.startswith("synthetic: A CSV file of noisy waves")
+    assert f"Next:  cd '{tmp_path / 'my waves'}'\n       chordmixer train series.csv --out RUN --epochs" in said
+    assert sorted(path.name for path in (tmp_path / "my waves").iterdir()) == ["new.csv", "series.csv"]
+    code, said, errors = chordmixer("sample", "worm", "--out", tmp_path)
+    assert (code, said, errors.count("\n")) == (2, "", 1) and "'worm' is not a sample" in errors

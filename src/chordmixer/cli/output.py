@@ -1,0 +1,58 @@
+"""What commands print: lines of the first process, and tables of scores with their plots."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chordmixer import terminal
+from chordmixer.terminal import tell
+
+if TYPE_CHECKING:
+    from chordmixer.training import Evaluation
+
+
+def first_rank() -> bool:
+    """Whether this process prints, where torchrun started several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say(line: str) -> None:
+    if first_rank():
+        tell(line)
+
+
+def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Path) -> None:
+    """The scores of a model by length beside the best baseline's, the headline score of each, and the verdict."""
+    from chordmixer.training.ladder import NETWORKS
+    from chordmixer.views import verdict
+    from chordmixer.views.runs import Run
+
+    metric = evaluation.headline
+    baselines = [other for other in others if other.encoder not in NETWORKS]
+    best = max(baselines, key=lambda other: other.scores[metric].value, default=None)
+    show_lengths([evaluation, *([replace(best, encoder=f"baseline: {best.encoder}")] if best else [])], folder)
+    for other in [*others, evaluation]:
+        name = "the model" if other is evaluation else other.encoder
+        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+    for sentence in verdict.headline(Run.load(folder)):
+        say(sentence)
+
+
+def show_lengths(evaluations: list[Evaluation], folder: Path) -> None:
+    """Scores by length, as a table and as a plot in the folder."""
+    from chordmixer.views import lengths
+
+    if first_rank():
+        print_lengths(evaluations)
+        tell(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
+
+
+def print_lengths(evaluations: list[Evaluation]) -> None:
+    """Scores by length, as a table."""
+    from chordmixer.views import lengths
+
+    console = terminal.console()
+    console.print(lengths.table(evaluations, console.width))
