@@ -28,8 +28,7 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
 from chordmixer.data.inspection import inspect
 from chordmixer.data.reading import Reading, read
-from chordmixer.data.store import Store
-from chordmixer.data.storing import write_store
+from chordmixer.data.store import Store, write_store
 
 RECORDS = 400_000
 LINE = 60

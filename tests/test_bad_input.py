@@ -18,8 +18,8 @@ import pytest
 
 from chordmixer import files
 from chordmixer.config import override
-from chordmixer.data.gathering import TokenizerConfig
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import TextWords
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.targets import Classification, Regression

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from chordmixer import Dataset
-from chordmixer.data.gathering import IN_MEMORY
+from chordmixer.data.store_cache import IN_MEMORY
 from chordmixer.tasks.files import Files, FilesConfig
 
 SEQUENCES = ["ACGTACGT", "TTGACA", "GGCCA", "ACGTTT", "TTGACC", "GGTCA"]

@@ -14,9 +14,8 @@ from chordmixer.config import override
 from chordmixer.data import columns
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.gathering import IN_MEMORY, default_cache, gather_records, labelled
-from chordmixer.data.labels import FILES
-from chordmixer.data.reading import Reading, read
+from chordmixer.data.reading import FILES, Reading, read
+from chordmixer.data.store_cache import IN_MEMORY, default_cache, gather_records, labelled
 from chordmixer.tasks.files import FilesConfig
 
 TargetType = Literal["auto", "classes", "labels", "number"]

@@ -13,13 +13,12 @@ from chordmixer.cli import inspect as inspecting
 from chordmixer.cli import options, predict, train
 from chordmixer.cli.options import LabelOptions, RunOptions, TrainOptions, check_resume, settings_table
 from chordmixer.data.columns import Columns
-from chordmixer.data.gathering import TokenizerConfig
-from chordmixer.data.labels import Policy
-from chordmixer.data.reading import Kind, Reading
+from chordmixer.data.reading import Kind, Policy, Reading
 from chordmixer.data.splits import SplitConfig
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.tasks.questions import TargetType
+from chordmixer.tasks.targets import TargetType
 from chordmixer.training import TrainingConfig
 from chordmixer.training.inference import OnBad, OverLength
 

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chordmixer.data import alleles
-from chordmixer.data.alleles import MARK, AlleleRecords, Alleles, Window
+from chordmixer.data import alleles as module
+from chordmixer.data.alleles import MARK, AlleleRecords, Alleles, Window, loci, merge_groups, near_copies
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
-from chordmixer.data.records import MadeRecords, PairedRecords
+from chordmixer.data.loading import MadeRecords, PairedRecords
 from chordmixer.data.reference import Reference
-from chordmixer.data.vcf import Variant
+from chordmixer.data.variants import Variant
 from chordmixer.models import heads
 
 LETTERS = "ACGTTGCANNacgtACGTACGTAC"
@@ -138,3 +142,34 @@ def test_records_are_pairs_with_a_context(reference: Reference) -> None:
 
 def test_the_head_knows_the_mark() -> None:
     assert alleles.MARK == heads.MARK > Dna().size
+
+
+def window(contig: str, start: int, stop: int) -> Window:
+    return Window(contig, start, stop, 0, "A", "C")
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=12))
+def test_windows_of_two_loci_share_no_base(given: list[tuple[str, int, int]]) -> None:
+    windows = [window(contig, start, start + length) for contig, start, length in given]
+    numbers = loci(windows)
+    bases = [{(w.contig, base) for base in range(w.start, w.stop)} for w in windows]
+    together = merge_groups(*([0 if b & own else None for b in bases] for own in bases))
+    assert np.array_equal(numbers[:, None] == numbers, together[:, None] == together)
+
+
+def test_copies_are_one_locus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(0)
+    one, other = ("".join(chance.choices("ACGT", k=300)) for _ in range(2))
+    turned = one[::-1].translate(str.maketrans("ACGT", "TGCA"))
+    contigs = {"one": one, "other": other, "turned": turned, "shifted": one[20:] + other[:5]}
+    (tmp_path / "genome.fa").write_text("".join(f">{name}\n{letters}\n" for name, letters in contigs.items()))
+    reference = Reference(tmp_path / "genome.fa")
+    windows = [window(name, start, start + 200) for name in contigs for start in (0, 80)]
+    numbers = near_copies(windows, loci(windows), reference)
+    assert len({*numbers[[0, 1, 4, 5, 6, 7]]}) == 1 and numbers[2] == numbers[3] != numbers[0]
+    monkeypatch.setattr(module, "COMPARED", 100)
+    assert len({*near_copies(windows, loci(windows), reference)}) == 4, "too much to compare: as they were"
+
+
+def test_groupings_are_joined() -> None:
+    assert merge_groups([0, 1, 2, 3], ["x", "y", "y", None], [None, None, 5, 5]).tolist() == [0, 1, 1, 1]

@@ -8,7 +8,36 @@ import numpy as np
 import pytest
 
 from chordmixer.config import from_dict
-from chordmixer.data.columns import USUAL, Columns, entry, find, values
+from chordmixer.data.columns import (
+    USUAL,
+    Columns,
+    entry,
+    find,
+    hold_series,
+    read_numbers,
+    real_number,
+    values,
+    whole_number,
+    written,
+)
+from chordmixer.data.sources import source_of
+from chordmixer.data.tables import read_csv
+
+
+@pytest.mark.parametrize("text", ["2_0", " 20", "2.0", "", "0x20", "\N{ARABIC-INDIC DIGIT TWO}", "9" * 19, "²"])
+def test_no_whole_number(text: str) -> None:
+    assert whole_number(text) is None
+
+
+@pytest.mark.parametrize("text", ["1_0", "nan", "inf", "1e999", "", "1,5", "\N{ARABIC-INDIC DIGIT TWO}", "\xa01"])
+def test_no_number(text: str) -> None:
+    assert math.isnan(real_number(text))
+
+
+def test_numbers() -> None:
+    assert [whole_number(text) for text in ("20", "-3", "+07")] == [20, -3, 7]
+    assert [real_number(text) for text in ("20", "-.5", "1.", " 1e-3", "+2E5")] == [20, -0.5, 1, 0.001, 2e5]
+    assert [written(number) for number in (1e9 + 7, 0.1, -3, 1e22)] == ["1000000007", "0.1", "-3", "1e+22"]
 
 
 @pytest.mark.parametrize(("role", "name"), [(role, name) for role, names in USUAL.items() for name in names])
@@ -227,3 +256,43 @@ def test_a_wide_table_takes_time_in_proportion() -> None:
     names = [Name(f"gene {number}") for number in range(1000)]
     assert find(Columns(), [*names, "seq", "label"], "t.csv") == {"sequence": "seq", "label": "label"}
     assert Name.compared < 20 * len(names)
+
+
+def sequences(*cells: str) -> list[object]:
+    text = "series;label\n" + "".join(f'"{cell}";a\n' for cell in cells)
+    return [entry.sequence for entry in read_csv(source_of(text.encode(), "t.csv"), Columns())]
+
+
+@pytest.mark.parametrize("cell", ["0.5 -1e3 2", " 0.5,-1e3,2 ", "0.5; -1e3; 2", "[0.5, -1e3, 2]", "[0.5 -1e3  2]"])
+def test_ways_to_write_a_series(cell: str) -> None:
+    first, second = sequences(cell, "7 8")
+    assert isinstance(first, np.ndarray) and first.tolist() == [0.5, -1000, 2]
+    assert isinstance(second, np.ndarray) and second.dtype == np.float32
+
+
+def test_channels_and_missing_numbers() -> None:
+    (both,) = sequences("[[1, 2], [3, 4], [5, 6]]")
+    assert isinstance(both, np.ndarray) and both.shape == (3, 2)
+    np.testing.assert_array_equal(read_numbers("1,,NA nan 2"), [1, np.nan, np.nan, np.nan, 2])
+
+
+@pytest.mark.parametrize("cells", [["1 2", "a text"], ["7", "8"], ["1_0 2"], ["NA NA"], ["ACGT"], ["12:30 1"]])
+def test_what_stays_text(cells: list[str]) -> None:
+    assert not hold_series(cells) and sequences(*cells) == cells
+
+
+def test_a_column_is_judged_by_its_first_rows_and_held_to_it() -> None:
+    many = ["1 2 3"] * 12_000  # more than is looked at
+    with pytest.raises(
+        ValueError, match=r"^t\.csv, row 12001, column 'series': 'two' is not a number, as all others of this column"
+    ):
+        sequences(*many, "1 two")
+    assert len(sequences(*many, "")) == 12_001
+
+
+@pytest.mark.parametrize(
+    "cell", ["0.25 " * 20_000 + "1", "[" + "0.25, " * 20_000 + "1]", "[" + "[1, 2], " * 20_000 + "[3, 4]]"]
+)
+def test_a_first_cell_longer_than_what_is_looked_at(cell: str) -> None:
+    (series,) = sequences(cell)
+    assert isinstance(series, np.ndarray) and len(series) == 20_001

@@ -9,12 +9,86 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
+from chordmixer.data import inspection
 from chordmixer.data.alphabets import Dna, Kmers, Protein
-from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.inspection import Inspection, inspect, length_histogram, padding, tells_label
-from chordmixer.data.storing import write_store
-from chordmixer.data.tokenizers import Bytes, Numbers
+from chordmixer.data.inspection import (
+    BINS,
+    Inspection,
+    channels_of,
+    inspect,
+    length_histogram,
+    padding,
+    summarise_targets,
+    tells_label,
+)
+from chordmixer.data.store import write_store
+from chordmixer.data.tokenizers import Bytes, Numbers, Tokenizer
+
+
+def test_a_summary() -> None:
+    numbers = np.random.default_rng(0).normal(5, 2, 1_000).round(2)
+    numbers[:7] = np.nan
+    numbers[7:107] = 0
+    known = numbers[7:]
+    found = summarise_targets(numbers)
+    assert found is not None and (found.records, found.missing) == (993, 7)
+    assert found.quartiles == pytest.approx(np.percentile(known, [0, 25, 50, 75, 100]))
+    assert (found.mean, found.deviation) == pytest.approx((known.mean(), known.std()))
+    assert (found.commonest, found.commonest_share) == (0, pytest.approx(100 / 993))
+    values, counts = np.unique(known, return_counts=True)
+    assert found.repeated == pytest.approx(sum(np.isin(known, values[counts > 1])) / 993)
+    assert len(found.histogram) == BINS and sum(found.histogram) == 993
+    assert found.histogram == tuple(np.histogram(known, BINS)[0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "histogram"),
+    [
+        ([3.0, 3.0], (2,)),
+        ([0.0, 1.0, 1.0, 5.0], (3, 0, 1)),
+        ([1.0, np.nextafter(1.0, 2)], (1, 1)),
+        ([-1.7e308, 1.7e308, 1.7e308], (1, 2)),
+        ([0.0], (1,)),
+    ],
+    ids=["one-value", "few-values", "neighbours", "huge", "zero"],
+)
+def test_numbers_of_any_size(numbers: list[float], histogram: tuple[int, ...]) -> None:
+    found = summarise_targets(np.array(numbers))
+    assert found is not None
+    assert sum(found.histogram) == len(numbers) and len(found.edges) == len(found.histogram) + 1
+    assert found.histogram == histogram or numbers[0] == 1.0  # between neighbours there is no edge
+    assert np.isfinite([*found.quartiles, found.mean, found.deviation, *found.edges]).all()
+
+
+def test_no_number_has_no_summary() -> None:
+    assert summarise_targets(np.array([np.nan])) is None
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_ranges_are_in_the_units_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: bool) -> None:
+    monkeypatch.setattr(inspection, "PIECE", 7)
+    series = [np.random.default_rng(i).normal([100.0, -3.0], [20.0, 0.5], (n, 2)) for i, n in enumerate((5, 40))]
+    tokenizer = Numbers.of(series) if scaled else Numbers(2)
+    store = write_store([Entry("a", s, "x") for s in series], tokenizer, tmp_path / "store", Account())
+    found, rows = channels_of(store), np.concatenate(series)
+    assert found is not None and (found.missing, found.numbers) == (0, 90)
+    for own, expected in (
+        (found.least, rows.min(axis=0)),
+        (found.mean, rows.mean(axis=0)),
+        (found.deviation, rows.std(axis=0)),
+        (found.most, rows.max(axis=0)),
+    ):
+        np.testing.assert_allclose(own, expected, rtol=1e-4)
+
+
+def test_missing_numbers_are_counted_and_letters_have_no_channels(tmp_path: Path) -> None:
+    series = np.array([1.0, np.nan, 3.0, np.inf])
+    store = write_store([Entry("a", series, "x")], Numbers.of([series], "unknown"), tmp_path / "numbers", Account())
+    found = channels_of(store)
+    assert found is not None and (found.missing, found.numbers, found.least, found.most) == (2, 4, [1.0], [3.0])
+    assert channels_of(write_store([Entry("a", b"ACGT", "x")], Dna(), tmp_path / "dna", Account())) is None
+
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 Look = Callable[..., Inspection]

@@ -1,13 +1,18 @@
-"""What a split leaks: each record under the first kind that holds."""
-
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from chordmixer.data.kmers import complement
-from chordmixer.data.leakage import Leak, copies, digests, leakage
+from chordmixer import files
+from chordmixer.data import leakage
+from chordmixer.data.alphabets import Dna, Protein
+from chordmixer.data.features import complement
+from chordmixer.data.leakage import Leak, copies, digests, find_leaks
 from chordmixer.data.sketches import SketchConfig, sketch_all
+from chordmixer.data.tokenizers import Numbers
 
 CONFIG = SketchConfig()
 
@@ -27,7 +32,7 @@ HELD = [TRAINING[3], complement(TRAINING[4]), near(TRAINING[5]), TRAINING[6][100
 
 
 def report(records: list[np.ndarray], parts: dict[str, range], canonical: bool = True) -> dict[str, Leak]:
-    return leakage(digests(records, canonical), sketch_all(records, CONFIG), CONFIG.threshold, parts)
+    return find_leaks(digests(records, canonical), sketch_all(records, CONFIG), CONFIG.threshold, parts)
 
 
 def test_kinds_are_told_apart() -> None:
@@ -59,13 +64,13 @@ def test_copies_within_a_part_are_no_leak() -> None:
 
 def test_without_sketches_only_copies_are_seen() -> None:
     parts = {"training": range(20), "test": range(20, 26)}
-    found = leakage(digests(TRAINING + HELD, True), None, 0.25, parts)["test"]
+    found = find_leaks(digests(TRAINING + HELD, True), None, 0.25, parts)["test"]
     assert (found.exact, found.reverse, found.near) == (2, 1, 0)
 
 
 def test_text_has_no_reverse_complement() -> None:
     parts = {"training": range(20), "test": range(20, 26)}
-    found = leakage(digests(TRAINING + HELD, False), None, 0.25, parts)["test"]
+    found = find_leaks(digests(TRAINING + HELD, False), None, 0.25, parts)["test"]
     assert (found.exact, found.reverse, found.near) == (2, 0, 0)
 
 
@@ -95,3 +100,50 @@ def test_examples_are_few_and_named() -> None:
 def test_every_kind_has_a_line(kind: str) -> None:
     leak = Leak(9, **{kind: 1}, examples={kind: [(1, 2)]})  # type: ignore[arg-type]
     assert len(list(leak.lines("test"))) == 2
+
+
+def test_case_and_strand_of_dna_do_not_matter_and_letters_do() -> None:
+    texts = [b"AACGTNA", b"aacgtna", b"TNACGTT", b"AACGTNC"]
+    same, lower, reverse, other = leakage.seen_hashes([Dna().encode(text) for text in texts], Dna()).tolist()
+    assert same == lower == reverse != other
+    forward, backward = leakage.seen_hashes([Protein().encode(text) for text in (b"MKV", b"VKM")], Protein()).tolist()
+    assert forward != backward
+
+
+def test_the_type_in_which_tokens_travel_does_not_matter() -> None:
+    tokens = Dna().encode(b"ACGGT")
+    assert len({*leakage.seen_hashes([tokens, tokens.astype(np.int64)], Dna()).tolist()}) == 1
+    series = Numbers().encode(np.array([0.5, 1.5], np.float32))
+    assert len({*leakage.seen_hashes([series, series.astype(np.float64), -series], Numbers()).tolist()}) == 2
+
+
+def test_a_folder_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    assert leakage.load_seen(tmp_path) is None
+    given = {"training": np.array([2**64 - 1, 3, 3], np.uint64), "validation": np.array([7], np.uint64)}
+    files.write_bytes(tmp_path / leakage.SEEN_FILE, leakage.pack_seen(given))
+    files.write_manifest(tmp_path, [leakage.SEEN_FILE])
+    assert (tmp_path / leakage.SEEN_FILE).stat().st_size < 200 + 8 * 4
+    known = leakage.load_seen(tmp_path)
+    assert known is not None
+    assert leakage.find_seen(np.array([3, 7, 8, 2**64 - 1], np.uint64), known) == [
+        "training",
+        "validation",
+        "no",
+        "training",
+    ]
+
+
+def test_a_changed_or_missing_file_is_refused(tmp_path: Path) -> None:
+    one, two = (leakage.pack_seen({part: np.array([n], np.uint64) for part in leakage.SEEN_PARTS}) for n in (1, 2))
+    files.write_bytes(tmp_path / leakage.SEEN_FILE, one)
+    files.write_manifest(tmp_path, [leakage.SEEN_FILE])
+    files.write_bytes(tmp_path / leakage.SEEN_FILE, two)
+    with pytest.raises(ValueError, match=r"seen\.safetensors was changed or damaged"):
+        leakage.load_seen(tmp_path)
+    (tmp_path / leakage.SEEN_FILE).unlink()
+    with pytest.raises(ValueError, match=r"seen\.safetensors is missing"):
+        leakage.load_seen(tmp_path)
+    files.write_bytes(tmp_path / leakage.SEEN_FILE, files.tensor_bytes({"training": torch.zeros(2)}))
+    files.write_manifest(tmp_path, [leakage.SEEN_FILE])
+    with pytest.raises(ValueError, match="is not the hashes of training and validation records"):
+        leakage.load_seen(tmp_path)

@@ -1,5 +1,3 @@
-"""Sketches: which hashes are kept, and that chunks, strands and neighbours do not change them."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -8,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.data import sketches
-from chordmixer.data.kmers import complement
-from chordmixer.data.sketches import WHOLE, SketchConfig, digest, sketch, sketch_all
+from chordmixer.data.features import complement
+from chordmixer.data.sketches import WHOLE, SketchConfig, clusters, digest, sketch, sketch_all
 
 
 def dna(length: int, seed: int = 0) -> np.ndarray:
@@ -131,3 +129,131 @@ def test_kinds() -> None:
     assert SketchConfig.of("dna").canonical and not SketchConfig.of("text").canonical
     with pytest.raises(ValueError, match="'real' cannot be compared by k-mers: the kinds are dna, protein, text"):
         SketchConfig.of("real")
+
+
+DNA = SketchConfig()
+
+
+def changed(record: np.ndarray, identity: float, seed: int) -> np.ndarray:
+    chance = np.random.default_rng(seed)
+    copy, hit = record.copy(), chance.random(len(record)) > identity
+    copy[hit] = (copy[hit] + chance.integers(1, 4, int(hit.sum()))) % 4
+    return copy
+
+
+def groups(records: list[np.ndarray], config: SketchConfig = DNA) -> np.ndarray:
+    return clusters(sketch_all(records, config), config.threshold)
+
+
+@pytest.mark.parametrize(
+    ("length", "identity", "least", "most"),
+    [
+        (60, 0.99, 0.95, 1.0),
+        (60, 0.95, 0.55, 0.9),
+        (1000, 0.99, 1.0, 1.0),
+        (1000, 0.95, 0.97, 1.0),
+        (1000, 0.90, 0.0, 0.3),
+        (1000, 0.80, 0.0, 0.02),
+    ],
+)
+def test_planted_copies(length: int, identity: float, least: float, most: float) -> None:
+    """Every other one on the other strand; as the module says."""
+    records = [dna(length, seed) for seed in range(300)]
+    copies = [changed(record, identity, seed) for seed, record in enumerate(records[:150])]
+    copies = [complement(copy) if i % 2 else copy for i, copy in enumerate(copies)]
+    found = groups(records + copies)
+    assert least <= (found[:150] == found[300:]).mean() <= most
+    assert len(np.unique(found[:300])) == 300
+
+
+@pytest.mark.parametrize("size", [40, 100, 1000])
+def test_fragments_of_a_genome(size: int) -> None:
+    genome = dna(300_000)
+    starts = np.random.default_rng(1).integers(0, len(genome) - size, 50)
+    fragments = [genome[s : s + size] for s in starts]
+    strangers = [dna(size, seed) for seed in range(100, 150)]
+    found = groups([*fragments, genome, *strangers])
+    assert (found[:50] == found[50]).all() and not (found[51:] == found[50]).any()
+
+
+@pytest.mark.parametrize(("size", "least"), [(40, 0.0), (400, 0.9), (2000, 1.0)])
+def test_fragments_where_hashes_are_sampled(size: int, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a genome one hash in 30 is kept here: shorter fragments have too few to be believed."""
+    monkeypatch.setattr("chordmixer.data.sketches.HASHES", 10_000)
+    genome = dna(300_000)
+    starts = np.random.default_rng(1).integers(0, len(genome) - size, 50)
+    found = groups([genome, *(genome[s : s + size] for s in starts)])
+    assert (found[1:] == found[0]).mean() >= least
+    assert size > 40 or (found[1:] == found[0]).mean() < 0.5
+
+
+@pytest.mark.parametrize("length", [9, 16, 17])
+def test_copies_of_few_kmers(length: int) -> None:
+    """Or of none: a record shorter than a k-mer is compared as a whole."""
+    assert groups([dna(length), dna(length, 1), complement(dna(length))]).tolist() == [0, 1, 0]
+
+
+def test_one_kmer_is_chance() -> None:
+    """A record of four k-mers, one of which the other has: a quarter, and yet nothing."""
+    genome, stranger = dna(3000), dna(19, 1)
+    one = np.concatenate([genome[100:116], (genome[116:117] + 1) % 4, stranger[:2]])
+    two = np.concatenate([genome[100:117], (genome[117:118] + 1) % 4, stranger[:1]])
+    assert len(set(groups([genome, one]).tolist())) == 2
+    assert len(set(groups([genome, two]).tolist())) == 1
+
+
+def test_halves_that_overlap() -> None:
+    genome = dna(1500)
+    assert len(set(groups([genome[:1000], genome[500:], dna(1000, 1)]).tolist())) == 2
+
+
+def test_many_copies_of_one() -> None:
+    """More than a record is ever compared with."""
+    one = dna(300)
+    found = groups([*(changed(one, 0.99, seed) for seed in range(500)), dna(300, 1)])
+    assert (found[:500] == found[0]).all() and found[500] != found[0]
+
+
+def test_families_that_share_a_repeat() -> None:
+    """A repeat in every record is no near-copy, and does not hide the families."""
+    repeat = dna(60)
+    founders = [np.concatenate([dna(400, seed), repeat, dna(400, 1000 + seed)]) for seed in range(60)]
+    found = groups([changed(founder, 0.98, 7 * i) for founder in founders for i in range(4)]).reshape(60, 4)
+    assert (found == found[:, :1]).all() and len(np.unique(found)) == 60
+
+
+def test_text() -> None:
+    first = b"It was a bright cold day in April, and all of the clocks were striking as they had never struck before."
+    other = b"Nothing much had happened since the spring, but then nobody in the town had been looking out for it."
+    edited = first.replace(b"cold", b"warm")
+    texts = [np.frombuffer(t, np.uint8) for t in (first, other, edited)]
+    assert groups(texts, SketchConfig.of("text")).tolist() == [0, 1, 0]
+
+
+def test_chains_are_one_cluster() -> None:
+    genome = dna(3000)
+    pieces = [genome[s : s + 600] for s in range(0, 2400, 300)]
+    assert set(groups(pieces).tolist()) == {0}
+
+
+def test_empty_records_and_none() -> None:
+    assert groups([]).tolist() == []
+    assert groups([dna(0), dna(0), np.full(50, 4, np.uint8)]).tolist() == [0, 1, 2]
+
+
+def test_the_order_of_records_does_not_matter() -> None:
+    records = [changed(dna(200, seed), 0.97, copy) for seed in range(20) for copy in range(12)]
+    order = np.random.default_rng(0).permutation(len(records))
+    found, shuffled = groups(records), groups([records[i] for i in order])
+    together = found[order][:, None] == found[order]
+    assert (together == (shuffled[:, None] == shuffled)).all()
+
+
+def test_few_hashes_are_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fragments with one to three hashes in the sample, all would be believed otherwise."""
+    monkeypatch.setattr("chordmixer.data.sketches.HASHES", 10_000)
+    genome = dna(300_000)
+    records = [genome, *(genome[s : s + 60] for s in range(0, 30_000, 600))]
+    believed = (groups(records)[1:] == groups(records)[0]).mean()
+    monkeypatch.setattr(sketches, "EVIDENCE", 1)
+    assert (groups(records)[1:] == groups(records)[0]).mean() > 0.5 > 0.3 > believed

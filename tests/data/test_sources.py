@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -13,11 +14,23 @@ from typing import NoReturn
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest import MonkeyPatch
 from tests.data.mutants import survivors
 
 from chordmixer.data import sources
 from chordmixer.data.entries import Entry
-from chordmixer.data.sources import BLOCK, HEAD, BrokenStream, open_source, source_of, until_broken
+from chordmixer.data.sources import (
+    BLOCK,
+    HEAD,
+    BrokenStream,
+    line_blocks,
+    open_source,
+    plain_lines,
+    source_of,
+    until_broken,
+)
 
 TEXT = b"".join(b">record %d\n%s\n" % (i, b"ACGTTGCA" * (i % 7 * 3)) for i in range(500))
 zstd = zstandard.ZstdCompressor(write_checksum=True).compress
@@ -263,3 +276,29 @@ def test_mutants(kind: str) -> None:
     for mutant, text in survivors(KINDS[kind](TEXT), everything, seed=1):
         # A checksum lets nothing through but whole streams; without its magic a file is plain.
         assert text in (TEXT, mutant.removeprefix(b"\xef\xbb\xbf")) or text == TEXT * text.count(b">record 0\n")
+
+
+texts = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"A", b"CGT", b"long" * 5]), min_size=1).map(b"".join)
+
+
+def slowly(text: bytes) -> list[bytes]:
+    found = re.split(rb"\r\n|\r|\n", text)
+    return found if found[-1] else found[:-1]
+
+
+@given(texts, st.integers(2, 12))
+def test_lines_of_every_kind_in_blocks_of_every_size(text: bytes, size: int) -> None:
+    with MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK", size)
+        assert list(plain_lines(source_of(text, "x"))) == slowly(text)
+        assert b"".join(line_blocks(source_of(text, "x"))) == b"".join(b"\n" + line for line in slowly(text))
+
+
+@given(texts, st.integers(2, 12))
+def test_a_block_ends_with_a_line_unless_the_line_is_longer(text: bytes, size: int) -> None:
+    with MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK", size)
+        before = b""
+        for block in line_blocks(source_of(text, "x")):
+            assert block.startswith(b"\n") or len(before) >= size
+            before = block if block.startswith(b"\n") else before + block

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chordmixer.config import from_dict, override, to_dict
 from chordmixer.data import stratified
-from chordmixer.data.kmers import complement
+from chordmixer.data.features import complement
 from chordmixer.data.splits import Split, SplitConfig, given, grouped, split
 
 LABELS = ["common"] * 700 + ["rare"] * 41 + ["middle"] * 200

@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import pickle
+import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.data import store as store_module
-from chordmixer.data import storing
-from chordmixer.data.alphabets import Dna
+from chordmixer.data.alphabets import Dna, Kmers
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.store import Store, cached_store
-from chordmixer.data.storing import write_store
+from chordmixer.data.store import CutStore, Store, write_store
+from chordmixer.data.tokenizers import Bytes, Characters, Numbers, Tokenizer
 
 DATA = ("tokens.bin", "offsets.bin", "records.arrow")
 FULL = [
@@ -148,112 +154,275 @@ def test_rows_that_are_not_arrow(store: Store) -> None:
 # --- The cache ---
 
 
-class Built:
-    """A builder that counts how often it is asked."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def __call__(self, folder: Path) -> None:
-        self.times += 1
-        write_store(FULL, Dna(), folder, Account())
-
-
-KEY, OTHER = "a" * 64, "b" * 64
-
-
-def test_built_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build = Built()
-    for _ in range(3):
-        assert len(cached_store(KEY, tmp_path / "cache", build)) == 2
-    assert build.times == 1 and not capsys.readouterr().err
-    cached_store(OTHER, tmp_path / "cache", build)
-    assert build.times == 2 and {p.name for p in (tmp_path / "cache").iterdir()} == {KEY, OTHER}
-
-
-def test_a_torn_cache_is_built_again_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build = Built()
-    store = cached_store(KEY, tmp_path, build)
-    (store.folder / "tokens.bin").write_bytes(b"")
-    assert cached_store(KEY, tmp_path, build).tokens(1).tolist() == [2, 2]
-    assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
-    torn = f"{store.folder / 'tokens.bin'} has 0 bytes of 6: the store is torn; make it anew; doing so"
-    assert capsys.readouterr().err == f"warning: {torn}\n"
-
-
-def flip(path: Path, at: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("large", [False, True], ids=["whole", "in blocks"])
-@pytest.mark.parametrize("name", DATA)
-def test_a_changed_byte_is_built_again_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, large: bool
-) -> None:
-    if large:
-        for place in (store_module, storing):
-            monkeypatch.setattr(place, "WHOLE", 3)
-            monkeypatch.setattr(place, "BLOCK", 256)
-    build = Built()
-    folder = cached_store(KEY, tmp_path, build).folder
-    assert (name in files.read_json(folder / "store.json")["sums"]) == large
-    flip(folder / name, at={"tokens.bin": 5, "offsets.bin": 8, "records.arrow": 500}[name])
-    assert cached_store(KEY, tmp_path, build).tokens(0).tolist() == [0, 1, 2, 3]
-    assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
-    said = capsys.readouterr().err
-    assert said == f"warning: {folder / name} was changed or damaged since it was written: make it anew; doing so\n"
-
-
-def test_what_cannot_be_built_again_stays(tmp_path: Path) -> None:
-    folder = cached_store(KEY, tmp_path, Built()).folder
-    flip(folder / "tokens.bin")
-
-    def gone(folder: Path) -> None:
-        raise ValueError("genes.fa is gone")
-
-    with pytest.raises(ValueError, match=r"genes\.fa is gone"):
-        cached_store(KEY, tmp_path, gone)
-    assert [p.name for p in tmp_path.iterdir()] == [KEY] and Store.open(folder).id(0) == "a"
-
-
-@pytest.mark.parametrize("marked", [False, True], ids=["foreign", "a store and more"])
-def test_nothing_is_deleted_that_is_not_a_store(tmp_path: Path, marked: bool) -> None:
-    build, folder = Built(), tmp_path / KEY
-    if marked:
-        flip(cached_store(KEY, tmp_path, build).folder / "tokens.bin")
-    folder.mkdir(exist_ok=True)
-    (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="is not a store of chordmixer and stays as it is: move it, or give another"):
-        cached_store(KEY, tmp_path, build)
-    assert (folder / "thesis.tex").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("key", ["home", "../home", "/home", "", KEY + "/..", "A" * 64])
-def test_a_key_is_a_digest(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ValueError, match="is not the name of a store, 64 digits from 0 to f: leave it out"):
-        cached_store(key, tmp_path, Built())
-
-
-def test_another_process_builds_the_same(tmp_path: Path) -> None:
-    quick = Built()
-
-    def slow(folder: Path) -> None:
-        quick(folder)
-        write_store(FULL, Dna(), folder, Account())
-
-    assert len(cached_store(KEY, tmp_path, slow)) == 2
-
-
-def test_what_fails_to_build_is_not_there(tmp_path: Path) -> None:
-    def build(folder: Path) -> None:
-        raise ValueError("genes.fa is empty")
-
-    with pytest.raises(ValueError, match=r"genes\.fa is empty"):
-        cached_store(KEY, tmp_path, build)
-
-
 def test_store_json_is_readable(store: Store) -> None:
     about = json.loads((store.folder / "store.json").read_text())
     assert about["tokenizer"] == Dna().to_json()
+
+
+LETTERS = [b"ACGTACGT", b"GG", b"TTTT", b"CAGTC"]
+
+
+@pytest.fixture
+def cutting_store(tmp_path: Path) -> Store:
+    entries = [Entry(f"r{i}", letters, f"x, record {i}", label="ab"[i % 2]) for i, letters in enumerate(LETTERS)]
+    return write_store(entries, Dna(), tmp_path / "store", Account(), sources=["x"])
+
+
+def read(cutting_store: Store) -> list[bytes]:
+    return [cutting_store.tokenizer.decode(cutting_store.tokens(i)).encode() for i in range(len(cutting_store))]
+
+
+@pytest.mark.parametrize("most", [1, 4, 5, 100])
+def test_records_end_there(cutting_store: Store, most: int) -> None:
+    cut = CutStore(cutting_store, most)
+    assert read(cut) == [letters[:most] for letters in LETTERS]
+    assert cut.lengths.tolist() == [min(len(letters), most) for letters in LETTERS]
+    assert [cut.id(i) for i in range(4)] == ["r0", "r1", "r2", "r3"] and cut.column("label").tolist() == [*"abab"]
+
+
+def test_the_account_counts_them(cutting_store: Store) -> None:
+    assert [*CutStore(cutting_store, 4).account.lines()] == [
+        "4 records read: 4 used, 0 rejected",
+        "2 records cut at 4 tokens",
+    ]
+    assert [*CutStore(cutting_store, 8).account.lines()] == ["4 records read: 4 used, 0 rejected"]
+
+
+def test_the_store_is_as_it_was(cutting_store: Store) -> None:
+    CutStore(cutting_store, 3)
+    assert read(cutting_store) == LETTERS and not cutting_store.account.notes
+
+
+def test_it_travels_by_path(cutting_store: Store) -> None:
+    data = pickle.dumps(CutStore(cutting_store, 3))
+    assert len(data) < 400
+    again = pickle.loads(data)
+    assert read(again) == [letters[:3] for letters in LETTERS] and again.account.notes.total() == 3
+
+
+def entries(*sequences: bytes | str | np.ndarray, **columns: Any) -> Iterator[Entry]:
+    for number, sequence in enumerate(sequences, start=1):
+        own = {name: values[number - 1] for name, values in columns.items()}
+        yield Entry(f"gene{number}", sequence, f"x.fa, record {number}", **own)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_a_folder_holds(tmp_path: Path) -> None:
+    account = Account()
+    store = write_store(entries(b"ACGT", b"acn"), Dna(), tmp_path / "a" / "store", account, sources=["x.fa"])
+    assert names(store.folder) == {"tokens.bin", "offsets.bin", "records.arrow", "store.json", "manifest.json"}
+    assert names(store.folder.parent) == {"store"}
+    assert (store.folder / "tokens.bin").read_bytes() == bytes([0, 1, 2, 3, 0, 1, 4])
+    assert np.fromfile(store.folder / "offsets.bin", np.int64).tolist() == [0, 4, 7]
+    about = json.loads((store.folder / "store.json").read_text())
+    assert {
+        key: about[key] for key in ("format", "records", "tokens", "dtype", "channels", "columns", "sources")
+    } == {
+        "format": 1,
+        "records": 2,
+        "tokens": 7,
+        "dtype": "uint8",
+        "channels": None,
+        "columns": ["id"],
+        "sources": ["x.fa"],
+    }
+    assert about["letters"] == {"A": 1, "C": 1, "G": 1, "T": 1, "a": 1, "c": 1, "n": 1}
+    assert account.notes == {"lower-case letters taken as upper case": 3, "letters N": 1}
+    assert about["account"]["used"] == account.read == 2
+    files.verify(store.folder, names(store.folder) - {"manifest.json"})
+
+
+@pytest.mark.parametrize(
+    "tokenizer, sequences",
+    [
+        (Dna(), [b"ACGT", "acgu", b"N"]),
+        (Kmers(k=4), [b"ACGTACGT", b"ACG"]),
+        (Kmers(k=9), [b"ACGTACGTACGT"]),
+        (Bytes(), ["grün", b"\xff\x00"]),
+        (Characters("abc"), ["abcd", "c"]),
+        (Numbers(), [np.array([0.5, 1.0]), np.array([2.0])]),
+        (Numbers(channels=2), [np.ones((3, 2)), np.zeros((1, 2))]),
+    ],
+    ids=str,
+)
+def test_every_tokenizer(tmp_path: Path, tokenizer: Tokenizer, sequences: list[Any]) -> None:
+    store = write_store(entries(*sequences), tokenizer, tmp_path / "store", Account())
+    assert store.tokenizer == tokenizer and len(store) == len(sequences)
+    for index, sequence in enumerate(sequences):
+        expected = tokenizer.encode(sequence)
+        assert store.tokens(index).dtype == tokenizer.dtype
+        np.testing.assert_array_equal(store.tokens(index), expected)
+        assert store.lengths[index] == len(expected)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.sampled_from([1, 16]), st.integers(1, 5)
+)
+def test_any_records_in_any_pieces(
+    tmp_path_factory: pytest.TempPathFactory, sequences: list[bytes], size: int, count: int
+) -> None:
+    folder = tmp_path_factory.mktemp("stores") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "BYTES_AT_A_TIME", size)
+        patch.setattr(store_module, "RECORDS_AT_A_TIME", count)
+        patch.setattr(os, "fsync", lambda _: None)
+        labels = [None if len(s) % 2 else str(len(s)) for s in sequences]
+        store = write_store(entries(*sequences, label=labels), Bytes(), folder, Account())
+    assert [store.tokens(i).tobytes() for i in range(len(store))] == sequences
+    assert [store.id(i) for i in range(len(store))] == [f"gene{i + 1}" for i in range(len(sequences))]
+    assert store.columns == (("id", "label") if any(labels) else ("id",))
+    assert not any(labels) or store.column("label").tolist() == labels
+    assert store.letters.total() == sum(map(len, sequences))
+
+
+# --- Records that cannot be stored ---
+
+
+def test_a_bad_record_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"^x.fa, record 2 \(gene2\): character '7' at position 3 is not a nucleotide"
+    ):
+        write_store(entries(b"ACGT", b"AC7T"), Dna(), tmp_path / "store", Account())
+    assert not names(tmp_path)
+
+
+def test_a_bad_record_is_rejected_by_policy(tmp_path: Path) -> None:
+    account = Account()
+    store = write_store(entries(b"ACGT", b"AC7T", b"G"), Dna(), tmp_path / "store", account, on_bad="reject")
+    assert [store.id(i) for i in range(len(store))] == ["gene1", "gene3"]
+    assert list(account.lines()) == [
+        "3 records read: 2 used, 1 rejected",
+        "1 rejected, refused by the dna tokenizer: gene2",
+    ]
+    assert store.account == account and "7" not in store.letters
+
+
+def test_an_empty_record(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"x.fa, record 2 \(gene2\) is empty: a record has a token or more; leave it"
+    ):
+        write_store(entries(b"ACGT", b""), Dna(), tmp_path / "store", Account())
+
+
+def test_no_record_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no record is left of 1 read: nothing to store"):
+        write_store(entries(b"7"), Dna(), tmp_path / "store", Account(), on_bad="reject")
+    assert not names(tmp_path)
+
+
+def test_an_id_that_is_not_unicode(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'a\\udcff' is an id or label that is not Unicode: mend that record"):
+        write_store([Entry("a\udcff", b"A", "x.fa, record 1")], Dna(), tmp_path / "store", Account())
+    assert not names(tmp_path)
+
+
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is there already: a store is written once; remove it or choose another"):
+        write_store(entries(b"A"), Dna(), tmp_path, Account())
+
+
+# --- Faults ---
+
+
+def failing_after(calls: int, error: BaseException, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        nonlocal calls
+        calls -= 1
+        if calls < 0:
+            raise error
+        return real(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", failing_after(calls, error, os.fsync))
+    with pytest.raises(
+        ValueError, match=r"store needs more than [\d,]+ bytes and [\d,]+ are free: make room"
+    ) as caught:
+        write_store(entries(b"ACGT"), Dna(), tmp_path / "store", Account())
+    assert "\n" not in str(caught.value)
+    assert not names(tmp_path)
+
+
+def test_a_real_limit(tmp_path: Path) -> None:
+    """A file size limit, in a process of its own, met by the tokens and by the ids."""
+    code = """
+import resource, signal, sys
+from chordmixer.data.store import write_store
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.entries import Account, Entry
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+for name, entries in {
+    "tokens": (Entry(str(i), b"ACGT" * 1000, "x") for i in range(1000)),
+    "ids": (Entry("a" * 1000, b"A", "x") for i in range(1000)),
+}.items():
+    try:
+        write_store(entries, Dna(), sys.argv[1] + "/" + name, Account())
+    except ValueError as error:
+        print(error)
+"""
+    said, errors = Forked([sys.executable, "-c", code, str(tmp_path)]).communicate(timeout=60)
+    first, second = said.splitlines()
+    assert "tokens needs more than" in first and "ids needs more than" in second
+    assert not errors and not names(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file, not a folder")
+    with pytest.raises(ValueError, match=r"file/store cannot be written: .*; choose another folder"):
+        write_store(entries(b"A"), Dna(), tmp_path / "file" / "store", Account())
+
+
+def test_a_reader_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def cut() -> Iterator[Entry]:
+        yield Entry("a", b"ACGT", "x.fa.gz, record 1")
+        raise ValueError("x.fa.gz: the gzip stream is cut")
+
+    with pytest.raises(ValueError, match=r"^x.fa.gz: the gzip stream is cut$"):
+        write_store(cut(), Dna(), tmp_path / "store", Account())
+    assert not names(tmp_path)
+
+
+def test_a_killed_writer_leaves_nothing_that_opens(tmp_path: Path) -> None:
+    """And the next writer sweeps what it left, but not what a living one is at."""
+    code = """
+import os, signal, sys
+from chordmixer.data.store import write_store
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.entries import Account, Entry
+def entries():
+    yield Entry("a", b"ACGT" * 1_000_000, "x")
+    os.kill(os.getpid(), signal.SIGKILL)
+write_store(entries(), Dna(), sys.argv[1], Account())
+"""
+    killed = Forked([sys.executable, "-c", code, str(tmp_path / "store")])
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".writing-store-") and (left / "tokens.bin").stat().st_size == 4_000_000
+    with pytest.raises(ValueError, match="does not exist"):
+        Store.open(left)
+    living = tmp_path / ".writing-store-living"
+    living.mkdir()
+    handle = os.open(living, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    write_store(entries(b"ACGT"), Dna(), tmp_path / "store", Account())
+    assert names(tmp_path) == {"store", ".writing-store-living"}
+    os.close(handle)
+
+
+def test_another_writer_was_faster(tmp_path: Path) -> None:
+    def slow() -> Iterator[Entry]:
+        yield Entry("slow", b"ACGT", "x.fa, record 1")
+        write_store(entries(b"GG"), Dna(), tmp_path / "store", Account())
+
+    with pytest.raises(ValueError, match="store was made meanwhile by another process: that one stays"):
+        write_store(slow(), Dna(), tmp_path / "store", Account())
+    assert names(tmp_path) == {"store"} and Store.open(tmp_path / "store", verify=True).id(0) == "gene1"

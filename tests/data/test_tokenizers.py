@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,77 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chordmixer.data import tokenizers
 from chordmixer.data.alphabets import Dna, Kmers, Protein
-from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.tokenizers import (
     TOKENIZERS,
     Bytes,
     Characters,
     Numbers,
+    Tokenizer,
+    as_letters,
+    as_text,
+    as_utf8,
+    byte_names,
+    character,
+    count_bytes,
     guess,
     load_tokenizer,
     save_tokenizer,
+    tokenizer_class,
     tokenizer_from_json,
 )
+
+
+@given(st.binary(max_size=200))
+def test_bytes_are_counted(data: bytes) -> None:
+    assert count_bytes(data).tolist() == np.bincount(np.frombuffer(data, np.uint8), minlength=256).tolist()
+
+
+def test_bytes_are_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 10_001, dtype=np.uint8)
+    monkeypatch.setattr(tokenizers, "PIECE", 64)
+    assert count_bytes(data).tolist() == np.bincount(data, minlength=256).tolist()
+
+
+def test_names_of_bytes() -> None:
+    assert byte_names(count_bytes(b"aa'\\\n\xff")) == Counter(
+        {"a": 2, "'": 1, "\\\\": 1, "\\n": 1, "\\xff": 1},
+    )
+
+
+def test_letters_keep_their_places() -> None:
+    assert as_letters("AC\N{GREEK SMALL LETTER ALPHA}\ud800T", "dna") == b"AC??T"
+    assert as_letters(b"AC\xff", "dna") == b"AC\xff"
+
+
+def test_text_and_utf8() -> None:
+    assert as_utf8("grün", "bytes") == as_utf8("grün".encode(), "bytes") == "grün".encode()
+    assert as_text("grün".encode(), "characters") == as_text("grün", "characters") == "grün"
+
+
+def test_half_a_character() -> None:
+    with pytest.raises(ValueError, match=r"character '\\ud800' at position 3 is half a character: .*mend the record"):
+        as_utf8("ab\ud800", "bytes")
+
+
+def test_not_utf8() -> None:
+    with pytest.raises(
+        ValueError, match=r"character '\\xfc' at position 3 is not UTF-8: text must be; save the file"
+    ):
+        as_text(b"gr\xfcn", "characters")
+
+
+@pytest.mark.parametrize("how", [as_letters, as_text, as_utf8])
+def test_numbers_are_no_letters(how: object) -> None:
+    with pytest.raises(ValueError, match="numbers are not letters or text: the dna tokenizer reads those; use `numb"):
+        how(np.zeros(3), "dna")  # type: ignore[operator]
+
+
+def test_positions_count_from_one() -> None:
+    assert character("é", 0) == character(b"\xe9", 0) == "character '\\xe9' at position 1"
+    assert character("A" * 1234 + "7", 1234) == "character '7' at position 1,235"
+
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 EACH: list[Tokenizer] = [
@@ -36,7 +96,7 @@ EACH: list[Tokenizer] = [
 
 
 def test_a_tokenizer_a_name() -> None:
-    assert {t.name for t in EACH} == {*TOKENIZERS} and all(TOKENIZERS[name].name == name for name in TOKENIZERS)
+    assert {t.name for t in EACH} == {*TOKENIZERS} and all(tokenizer_class(name).name == name for name in TOKENIZERS)
 
 
 @pytest.mark.parametrize("tokenizer", EACH, ids=lambda t: t.name)

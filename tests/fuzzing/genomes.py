@@ -15,10 +15,9 @@ from tests.fuzzing.targets import Files, SilentChange, Target
 from tests.tasks.variant_files import HEAD, genome, rows
 
 from chordmixer.data import ncbi
-from chordmixer.data.bgzip import BgzipWriter
-from chordmixer.data.entrez import Service
-from chordmixer.data.variants import VariantColumns
-from chordmixer.data.vcf import open_vcf, with_scores
+from chordmixer.data.ncbi import Service
+from chordmixer.data.reference import BgzipWriter
+from chordmixer.data.variants import VariantColumns, open_vcf, with_scores
 from chordmixer.tasks.variants import VariantData, VariantsConfig
 
 VCF = (HEAD + "".join(rows(contigs=4, length=200))).encode()

@@ -22,10 +22,11 @@ from pyarrow import parquet
 from tests.data.mutants import CHANGES, Change, change_json
 from tests.fuzzing.targets import Files, SilentChange, Target
 
-from chordmixer.data.gathering import TokenizerConfig, gather
 from chordmixer.data.inspection import inspect
 from chordmixer.data.reading import Reading
 from chordmixer.data.sources import open_source
+from chordmixer.data.store_cache import gather
+from chordmixer.data.tokenizers import TokenizerConfig
 
 Count = Callable[[bytes], int | None]
 

@@ -13,8 +13,8 @@ import pytest
 
 from chordmixer.config import override
 from chordmixer.data.entries import Account
-from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.splits import SplitConfig
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.recipes import documents
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, evaluation, train

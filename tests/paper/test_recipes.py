@@ -12,8 +12,7 @@ import torch
 
 from chordmixer import Model, Packed, files
 from chordmixer.config import override
-from chordmixer.data.loading import Loader
-from chordmixer.data.sampling import TokenSampler
+from chordmixer.data.loading import Loader, TokenSampler
 from chordmixer.models import ENCODERS
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.lra.image import BATCHES, ImageConfig

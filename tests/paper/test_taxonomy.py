@@ -9,8 +9,7 @@ import pytest
 
 from chordmixer.config import override
 from chordmixer.data.entries import Entry
-from chordmixer.data.labels import header_pattern, in_header
-from chordmixer.data.reading import Reading
+from chordmixer.data.reading import Reading, header_pattern, in_header
 from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.recipes import GENUS, PAIRS, fragments, taxonomy
 from chordmixer.recipes import RECIPES, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chordmixer.data.sampling import TokenSampler
+from chordmixer.data.loading import TokenSampler
 from chordmixer.recipes.batches import EVALUATIONS, PASSES, STEPS, TOKENS, training
 from chordmixer.training.experiment import TrainingConfig
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from chordmixer.config import from_dict, override, to_dict
-from chordmixer.data import Loader, TokenSampler, seen
+from chordmixer.data import Loader, TokenSampler, leakage
 from chordmixer.data.columns import Columns
-from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.reading import Reading
 from chordmixer.data.splits import SplitConfig
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks import files, task_class
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
@@ -198,8 +198,8 @@ def test_the_records_seen_are_those_of_training_and_validation(motifs: list[str]
     assert {part: len(own) for part, own in known.items()} == {"training": 140, "validation": 20}
     for part in ("training", "validation", "test"):
         records = task.records(part)
-        own = seen.hashes((records[i].values.numpy() for i in range(len(records))), tokenizer)
-        assert {*seen.where(own, known)} == {part if part != "test" else "no"}
+        own = leakage.seen_hashes((records[i].values.numpy() for i in range(len(records))), tokenizer)
+        assert {*leakage.find_seen(own, known)} == {part if part != "test" else "no"}
 
 
 def test_cut_records_are_what_everyone_sees(motifs: list[str]) -> None:

@@ -11,8 +11,7 @@ from tests.tasks.variant_files import rows, write_genome, write_vcf
 
 from chordmixer.config import from_dict, to_dict
 from chordmixer.data.splits import SplitConfig
-from chordmixer.data.variants import VariantColumns
-from chordmixer.data.vcf import Variant
+from chordmixer.data.variants import Variant, VariantColumns
 from chordmixer.models import heads
 from chordmixer.tasks import task_class
 from chordmixer.tasks import variants as module

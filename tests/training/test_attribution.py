@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from chordmixer import Model, ModelConfig, Packed, ops
 from chordmixer.data.alphabets import Dna, Kmers, Protein
-from chordmixer.data.encoding import Tokenizer
-from chordmixer.data.tokenizers import Bytes, Characters, Numbers
+from chordmixer.data.tokenizers import Bytes, Characters, Numbers, Tokenizer
 from chordmixer.models import ChordMixerConfig
 from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig

@@ -11,7 +11,7 @@ import pytest
 from tests.training.trained_runs import CLASSES, SEVERAL, dna, make_run
 
 from chordmixer import files
-from chordmixer.data import seen
+from chordmixer.data import leakage
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading
@@ -46,8 +46,10 @@ def table(tmp_path: Path) -> Path:
 
 def remember(run: Path, training: list[str], validation: list[str]) -> None:
     encoded = {"training": training, "validation": validation}
-    own = {part: seen.hashes((Dna().encode(t.encode()) for t in texts), Dna()) for part, texts in encoded.items()}
-    files.write_recorded(run, {seen.FILE: seen.packed(own)})
+    own = {
+        part: leakage.seen_hashes((Dna().encode(t.encode()) for t in texts), Dna()) for part, texts in encoded.items()
+    }
+    files.write_recorded(run, {leakage.SEEN_FILE: leakage.pack_seen(own)})
 
 
 def test_records_that_were_trained_on_are_scored_apart(run: Path, table: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chordmixer.data.alphabets import Dna, Kmers
-from chordmixer.data.encoding import Tokenizer
+from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.training.strands import averaged, other_strand

@@ -11,8 +11,7 @@ import torch
 
 from chordmixer import files
 from chordmixer.data.alphabets import Dna
-from chordmixer.data.encoding import Tokenizer
-from chordmixer.data.tokenizers import save_tokenizer
+from chordmixer.data.tokenizers import Tokenizer, save_tokenizer
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.answers import Answers

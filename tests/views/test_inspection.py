@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from chordmixer.data.channels import Channels
 from chordmixer.data.entries import Account
-from chordmixer.data.inspection import Duplicates, Inspection
-from chordmixer.data.target_summary import summarise_targets
+from chordmixer.data.inspection import Channels, Duplicates, Inspection, summarise_targets
 from chordmixer.views import inspection as view
 
 GOOD = Inspection(

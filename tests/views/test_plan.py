@@ -11,8 +11,7 @@ import pytest
 
 from chordmixer.data.entries import Account
 from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.tasks.masking import Masking, MaskingConfig
-from chordmixer.tasks.segments import Stretches
+from chordmixer.tasks.masking import Masking, MaskingConfig, Stretches
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.forecast import Forecast
 from chordmixer.views import plan

@@ -34,8 +34,9 @@ def inspect(
     chordmixer inspect proteins.csv --column target=solubility --target-type number
     """
     from chordmixer.config import override
-    from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
-    from chordmixer.tasks.questions import inspect_asked
+    from chordmixer.data.store_cache import default_cache, gather, labelled
+    from chordmixer.data.tokenizers import TokenizerConfig
+    from chordmixer.tasks.targets import inspect_asked
     from chordmixer.views import inspection as view
 
     paths, reading = files.named(inputs)
@@ -90,7 +91,7 @@ def evaluate(
 
 def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None, *, force: bool, **how: Any) -> None:
     from chordmixer.data.entries import Account
-    from chordmixer.data.gathering import labelled
+    from chordmixer.data.store_cache import labelled
     from chordmixer.training import file_evaluation
     from chordmixer.views import evaluations, lengths
 

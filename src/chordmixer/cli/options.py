@@ -192,7 +192,7 @@ class LabelOptions(FileOptions):
 
     def named(self, inputs: list[str]) -> tuple[list[str], Reading]:
         """Paths, and how they are read: inputs such as CLASS=FILE name their classes."""
-        from chordmixer.data.labels import FILES, named_files
+        from chordmixer.data.reading import FILES, named_files
 
         reading = self.reading()
         paths, names = named_files(inputs)

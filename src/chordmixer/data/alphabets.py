@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.encoding import OnBad, Tokenizer, as_letters, byte_names, character, count_bytes
+from chordmixer.data.tokenizers import OnBad, Tokenizer, as_letters, byte_names, character, count_bytes
 
 BAD = 255
 """No letter's id: what a look-up gives for a character that has none."""

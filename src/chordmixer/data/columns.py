@@ -1,7 +1,8 @@
-"""What the columns of a table mean: which holds the sequence, which the label, and how their values are read."""
+"""The columns of a table: which holds the sequence, which the label, and how their cells are parsed."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -10,11 +11,42 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.entries import Entry
-from chordmixer.data.numbers import real_number
-from chordmixer.data.series import as_series
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def whole_number(text: str) -> int | None:
+    """A whole number of up to 18 digits, or None.
+
+    >>> whole_number("20"), whole_number("2_0"), whole_number(" 20"), whole_number("\N{ARABIC-INDIC DIGIT TWO}")
+    (20, None, None, None)
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def real_number(text: str) -> float:
+    """A finite number, or NaN where the text is none; spaces around it do not matter.
+
+    >>> real_number("-1.5e3"), real_number(" 2 "), real_number("1_0"), real_number("inf"), real_number("1e999")
+    (-1500.0, 2.0, nan, nan, nan)
+    """
+    number = float(text) if _REAL.fullmatch(text := text.strip(" ")) else math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def written(number: float) -> str:
+    """With as many digits as it takes to read the same number again.
+
+    >>> written(0.25), written(1_000_000_007.0), written(1e-7)
+    ('0.25', '1000000007', '1e-07')
+    """
+    return repr(float(number)).removesuffix(".0")
+
 
 ABSENT = "-"
 """In place of a column's name: no column has this role, whatever the names are."""
@@ -265,3 +297,86 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "group": _word,
     "weight": _weight,
 }
+
+
+# --- Series ---
+
+BETWEEN = re.compile(r"\s*[,;]\s*|\s+")
+
+
+def as_series(values: Any) -> np.ndarray:
+    """Numbers as float32 of shape (N,) or (N, channels); what becomes of those that are missing, a tokenizer decides.
+
+    >>> as_series([[1, 2], [3, 4], [5, 6]]).shape
+    (3, 2)
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError("lists of unequal lengths: every step of a series must have the same channels") from None
+    if array.dtype == object and all(v is None or isinstance(v, float) or type(v) is int for v in array.flat):
+        array = _with_gaps(array)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{array.dtype} is not a type of real number: save the series as float32")
+    if array.ndim not in (1, 2) or array.shape[1:] == (0,):
+        raise ValueError(f"shape {array.shape} is not (steps,) or (steps, channels): a record is one series; reshape")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _with_gaps(array: np.ndarray) -> np.ndarray:
+    """NaN in place of None; a number that no float can hold is left as it is."""
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        return array
+
+
+def hold_series(cells: Sequence[str]) -> bool:
+    """Whether every cell with something in it is a list of numbers, and one of them holds two or more.
+
+    >>> hold_series(["0.1 0.2", "", "[3, 4]"]), hold_series(["7", "8"]), hold_series(["3 4", "a text"])
+    (True, False, False)
+    """
+    filled = [cell for cell in cells if cell.strip()]
+    try:
+        counts = [int(np.isfinite(read_numbers(cell)).sum()) for cell in filled]
+    except ValueError:
+        return False
+    return bool(counts) and min(counts) > 0 and max(counts) > 1
+
+
+def read_numbers(cell: str) -> np.ndarray:
+    """The series of a cell, float32 of shape (N,), or (N, channels) of nested lists; NaN where one is missing.
+
+    >>> read_numbers("[0.5, NA, 2]").tolist()
+    [0.5, nan, 2.0]
+    """
+    text = cell.strip()
+    if text.startswith("[["):
+        return as_series(_nested(text))
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1].strip()
+    return as_series(np.array([_number(word) for word in BETWEEN.split(text)] if text else [], dtype=np.float64))
+
+
+def _number(word: str) -> float:
+    if word.lower() in MISSING:
+        return math.nan
+    try:
+        if "_" not in word:  # Python's own, of no file
+            return float(word)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"{word[:40]!r} is not a number, as all others of this column are: mend it; texts of numbers are read as "
+        "text from JSONL"
+    )
+
+
+def _nested(text: str) -> list[list[float]]:
+    try:
+        steps: list[list[float]] = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{text[:40]!r} is not a list of steps: write it as [[1, 2], [3, 4]]") from None
+    return steps

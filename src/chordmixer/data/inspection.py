@@ -1,4 +1,4 @@
-"""What stands in a data set, as numbers: lengths, letters, duplicates, classes, and what gives the label away."""
+"""Statistics of a data set: lengths, letters, duplicates, classes, targets, and what gives the label away."""
 
 from __future__ import annotations
 
@@ -10,15 +10,112 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.data.alphabets import Dna
-from chordmixer.data.channels import Channels, channels_of
 from chordmixer.data.entries import Account
 from chordmixer.data.sketches import digest
 from chordmixer.data.store import Store
-from chordmixer.data.target_summary import TargetSummary, summarise_targets
+from chordmixer.data.tokenizers import NOT_FINITE, Numbers
+
+BINS = 16
+"""Of a histogram, at most."""
+LARGE = 1e150
+"""Numbers above it are scaled down first: their squares and sums overflow."""
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """A column of targets in numbers."""
+
+    records: int
+    """With a target."""
+    missing: int
+    """Records without one."""
+    quartiles: tuple[float, float, float, float, float]
+    """Lowest, lower quartile, median, upper quartile, highest."""
+    mean: float
+    deviation: float
+    """The standard deviation, of all records and not of a sample."""
+    repeated: float
+    """Share of the records whose target another record has as well."""
+    commonest: float
+    """The most frequent target, the lowest of several."""
+    commonest_share: float
+    """Share of the records that have it."""
+    edges: tuple[float, ...]
+    """Of the histogram: bin i holds targets from edges[i] up to, and not at, edges[i + 1]; the last one all."""
+    histogram: tuple[int, ...]
+
+
+def summarise_targets(numbers: ndarray) -> TargetSummary | None:
+    """Of finite numbers; NaN is a record without a target. None where there is no number.
+
+    >>> summarise_targets(np.array([1.0, 2.0, 2.0, np.nan])).quartiles
+    (1.0, 1.5, 2.0, 2.0, 2.0)
+    """
+    known = numbers[~np.isnan(numbers)].astype(np.float64)
+    if not len(known):
+        return None
+    largest = float(np.abs(known).max())
+    scale = largest if largest > LARGE else 1.0
+    shares = known / scale
+    values, counts = np.unique(known, return_counts=True)
+    edges = np.unique(np.linspace(shares.min(), shares.max(), min(BINS, len(values)) + 1))
+    edges = edges if len(edges) > 1 else np.repeat(edges, 2)
+    lowest, lower, median, upper, highest = (np.percentile(shares, [0, 25, 50, 75, 100]) * scale).tolist()
+    return TargetSummary(
+        records=len(known),
+        missing=len(numbers) - len(known),
+        quartiles=(lowest, lower, median, upper, highest),
+        mean=float(shares.mean()) * scale,
+        deviation=float(shares.std()) * scale,
+        repeated=float(counts[counts > 1].sum() / len(known)),
+        commonest=float(values[counts.argmax()]),
+        commonest_share=float(counts.max() / len(known)),
+        edges=tuple((edges * scale).tolist()),
+        histogram=tuple(np.histogram(shares, edges)[0].tolist()),
+    )
+
+
+PIECE = 1 << 20
+"""Steps that are looked at together."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Of all records together, in the units of the files; a number for each channel."""
+
+    least: list[float]
+    mean: list[float]
+    deviation: list[float]
+    """Standard deviation."""
+    most: list[float]
+    missing: int
+    """Numbers of all channels that are NaN or infinite in the files."""
+    numbers: int
+    """All of them."""
+
+
+def channels_of(store: Store) -> Channels | None:
+    """None where the records are no series. Missing numbers count as what they were stored as, the mean."""
+    tokenizer, values = store.tokenizer, store.values
+    if not isinstance(tokenizer, Numbers):
+        return None
+    mean = values.mean(axis=0, dtype=np.float64)
+    pieces = (values[start : start + PIECE] for start in range(0, len(values), PIECE))
+    squares = sum(((piece - mean) ** 2).sum(axis=0) for piece in pieces)
+    scale, offset = np.array(tokenizer.scale or 1.0), np.array(tokenizer.mean or 0.0)
+    least, mean, most = (row * scale + offset for row in (values.min(axis=0), mean, values.max(axis=0)))
+    deviation = np.sqrt(squares / len(values)) * scale
+    return Channels(
+        least=least.tolist(),
+        mean=mean.tolist(),
+        deviation=deviation.tolist(),
+        most=most.tolist(),
+        missing=store.letters[NOT_FINITE],
+        numbers=values.size,
+    )
+
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
-BINS = 16
-"""Of the histogram of lengths, at most."""
 SHOWN = 5
 """Ids that stand as examples."""
 BATCH = 32

@@ -1,7 +1,8 @@
-"""A reference genome by place: some bases of a contig at a time, whatever the size of its FASTA file.
+"""Random access to a reference genome, a FASTA file, plain or compressed by bgzip.
 
-Where contigs begin stands in an index, `genome.fa.fai`, of the form that samtools writes. Where it is missing, or
-older than its FASTA, one is made here and, of a large file, kept in the user's cache folder, never beside the file.
+Contigs are found by an index, `genome.fa.fai`, as samtools writes it. Where it is missing or older than its FASTA,
+one is made and, for a large file, kept in the user's cache folder, never beside the file. bgzip is gzip in blocks of
+at most 64 KB (SAM/BAM specification, section 4.1), so that a part can be read alone.
 """
 
 from __future__ import annotations
@@ -10,16 +11,140 @@ import hashlib
 import io
 import os
 import re
+import struct
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
 
 from chordmixer import files
-from chordmixer.data.bgzip import HEADER, BgzipReader, is_bgzip
-from chordmixer.data.gathering import default_cache
 from chordmixer.data.sources import BLOCK, MAX_RECORD, Blocks, BrokenStream
+from chordmixer.data.store_cache import default_cache
+
+BGZIP_HEADER = 18
+"""Bytes before a block's data; the block's size less one is in the last two."""
+BGZIP_BLOCK = 0xFF00
+"""Plain bytes in a block that we write: even those that do not shrink stay below 64 KB."""
+BGZIP_LARGEST = 1 << 16
+"""Plain bytes in any block."""
+BGZIP_END = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
+"""The empty block that ends a whole file."""
+
+
+def is_bgzip(head: bytes) -> bool:
+    """Whether a file begins with a block of bgzip, and not of plain gzip.
+
+    >>> is_bgzip(bgzip_block(b"ACGT")), is_bgzip(zlib.compress(b"ACGT", wbits=31))
+    (True, False)
+    """
+    return head[:4] == BGZIP_END[:4] and head[12:16] == BGZIP_END[12:16]
+
+
+def bgzip_block(data: bytes) -> bytes:
+    """One block; data must not be longer than `BLOCK`.
+
+    >>> zlib.decompress(bgzip_block(b"ACGT") + BGZIP_END, wbits=31)
+    b'ACGT'
+    """
+    assert len(data) <= BGZIP_BLOCK
+    deflate = zlib.compressobj(wbits=-15)
+    body = deflate.compress(data) + deflate.flush()
+    head = BGZIP_END[: BGZIP_HEADER - 2] + struct.pack("<H", BGZIP_HEADER + len(body) + 7)
+    return head + body + struct.pack("<II", zlib.crc32(data), len(data))
+
+
+class BgzipWriter(io.RawIOBase):
+    """What is written goes on to another file, in blocks; closing it writes the last one and the end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.rest = file, bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.rest += data
+        while len(self.rest) >= BGZIP_BLOCK:
+            self.file.write(bgzip_block(bytes(self.rest[:BGZIP_BLOCK])))
+            del self.rest[:BGZIP_BLOCK]
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            if self.rest:
+                self.file.write(bgzip_block(bytes(self.rest)))
+            self.file.write(BGZIP_END)
+        super().close()
+
+
+class BgzipReader:
+    """Any part of a bgzip file's plain content; where its blocks are is read from their headers, once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.handle = path, os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.handle)
+        found = [(0, 0), *_blocks(self.handle, path)]
+        self.packed, self.plain = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
+        self._block = lru_cache(maxsize=64)(self._read_block)
+
+    @property
+    def size(self) -> int:
+        """Of the plain content."""
+        return int(self.plain[-1])
+
+    def read(self, start: int, stop: int) -> bytes:
+        first, last = np.searchsorted(self.plain, [start, stop], side="right") - 1
+        blocks = range(int(first), min(int(last), len(self.plain) - 2) + 1)
+        at = start - int(self.plain[first])
+        return b"".join(map(self._block, blocks))[at : at + stop - start]
+
+    def blocks(self) -> Iterator[bytes]:
+        """All of the plain content, block by block."""
+        return map(self._read_block, range(len(self.plain) - 1))
+
+    def _read_block(self, number: int) -> bytes:
+        start, stop = self.packed[number : number + 2].tolist()
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            data = stream.decompress(os.pread(self.handle, stop - start, start), BGZIP_LARGEST + 1)
+            if not stream.eof or stream.unused_data or len(data) != self.plain[number + 1] - self.plain[number]:
+                raise zlib.error("its size is not what it says")
+        except zlib.error as error:
+            raise ValueError(f"{self.path}: a block of bgzip is damaged ({error}): use another copy") from None
+        return data
+
+
+def check_bgzip_end(path: Path) -> None:
+    """Refuse a bgzip file without its last block: one that is cut between two blocks is a sound gzip file."""
+    with path.open("rb") as file:
+        if is_bgzip(file.read(BGZIP_HEADER)):
+            file.seek(-min(len(BGZIP_END), file.seek(0, os.SEEK_END)), os.SEEK_END)
+            if file.read() != BGZIP_END:
+                raise ValueError(f"{path} is cut: a bgzip file ends with an empty block; use another copy")
+
+
+def _blocks(handle: int, path: Path) -> Iterator[tuple[int, int]]:
+    """Where each block ends: in the file, and in its plain content."""
+    check_bgzip_end(path)
+    packed, plain, size = 0, 0, os.fstat(handle).st_size
+    while packed < size:
+        head = os.pread(handle, BGZIP_HEADER, packed)
+        if not is_bgzip(head) or len(head) < BGZIP_HEADER:
+            raise ValueError(f"{path}: byte {packed:,} should begin a block of bgzip: use another copy")
+        own = struct.unpack_from("<H", head, BGZIP_HEADER - 2)[0] + 1
+        held = struct.unpack("<I", os.pread(handle, 4, packed + max(own, 4) - 4).ljust(4, b"\0"))[0]
+        if own < len(BGZIP_END) or held > BGZIP_LARGEST:
+            raise ValueError(
+                f"{path}: the block of bgzip at byte {packed:,} has an impossible size: use another copy"
+            )
+        packed, plain = packed + own, plain + held
+        yield packed, plain
+
 
 LARGE = 1 << 20
 """Bytes of a file from which on our own index is worth keeping."""
@@ -56,7 +181,7 @@ class Reference:
             raise ValueError(f"{path} is not a file: give a reference as FASTA, plain or of bgzip")
         with _explaining(self.path):
             with self.path.open("rb") as file:
-                head = file.read(HEADER)
+                head = file.read(BGZIP_HEADER)
             if head.startswith(b"\x1f\x8b") and not is_bgzip(head):
                 raise ValueError(
                     f"{path} is compressed by gzip, of which no part can be read alone: unpack it, or compress it "

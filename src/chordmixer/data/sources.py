@@ -1,6 +1,6 @@
-"""A user's file as a stream of plain bytes: decompressed by what it holds, whatever its name says.
+"""A file as a stream of plain bytes or lines, decompressed by its content and not by its name.
 
-Every fault of the file is a `ValueError` of one line from here on.
+Every fault of the file is raised as a one-line `ValueError`.
 """
 
 from __future__ import annotations
@@ -282,3 +282,44 @@ _KINDS = {
     # It can grow thirty thousandfold and `decompress` knows no limit, so it gets little at once.
     "zstd": _Kind(re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _start_zstd, _feed_zstd, read=1 << 8),
 }
+
+
+def line_blocks(source: Source) -> Iterator[bytes]:
+    """The text in large blocks: `\\n` before every line, the first too, and after none; other line ends become it.
+
+    A block ends with a line, unless the line is longer than a block: only then does the next not begin with `\\n`.
+    """
+    rest, held = b"\n", b""
+    while block := source.stream.read1(BLOCK):
+        if held or b"\r" in block:
+            block = held + block
+            held = b"\r" if block.endswith(b"\r") else b""  # a \n may follow it
+            block = block.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        text = rest + block
+        end = text.rfind(b"\n", 1)
+        if end > 0:
+            yield text[:end]
+            rest = text[end:]
+        elif len(text) < BLOCK:
+            rest = text
+        else:
+            yield text
+            rest = b""
+    if held or rest not in (b"\n", b""):
+        yield rest
+
+
+def plain_lines(source: Source) -> Iterator[bytes]:
+    """Lines without their ends."""
+    pieces: list[bytes] | None = None  # of the line whose end is not yet seen
+    for block in line_blocks(source):
+        more, *lines = block.split(b"\n")
+        if pieces is not None:
+            pieces.append(more)
+        if lines:
+            if pieces is not None:
+                yield b"".join(pieces)
+            pieces = [lines.pop()]
+            yield from lines
+    if pieces is not None:
+        yield b"".join(pieces)

@@ -13,8 +13,7 @@ from numpy import ndarray
 from chordmixer.config import check_numbers
 from chordmixer.data import draws
 from chordmixer.data.leakage import copies, digests
-from chordmixer.data.neighbours import clusters
-from chordmixer.data.sketches import SketchConfig, sketch_all
+from chordmixer.data.sketches import SketchConfig, clusters, sketch_all
 
 PARTS = ("training", "validation", "test")
 NAMES = {"train": "training", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}

@@ -1,27 +1,34 @@
 """A data set as it is trained on: tokens end to end in a memory-mapped folder, which opens in milliseconds.
 
 `tokens.bin` are the tokens of all records, `offsets.bin` where each starts (int64), `records.arrow` its id, label and
-so on, `store.json` what all this is, `manifest.json` the SHA-256 of each.
+so on, `store.json` the description, `manifest.json` the SHA-256 of each file.
 """
 
 from __future__ import annotations
 
-import random
-import re
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy import ndarray
 
-from chordmixer import files, terminal
-from chordmixer.data.entries import Account
-from chordmixer.data.tokenizers import tokenizer_from_json
+from chordmixer import files
+from chordmixer.data.entries import Account, Entry
+from chordmixer.data.tokenizers import Tokenizer, tokenizer_from_json
 
 FORMAT = 1
 DATA = TOKENS, OFFSETS, RECORDS = "tokens.bin", "offsets.bin", "records.arrow"
@@ -30,7 +37,7 @@ NAMES = (*DATA, ABOUT, PART, files.MANIFEST)
 """Of the files that a store consists of, or did while it was written."""
 KIND = "store-"
 """In the names of stores that are being written."""
-WHOLE, BLOCK, SAMPLE = 64 << 20, 1 << 20, 64
+WHOLE, BLOCK, VERIFIED = 64 << 20, 1 << 20, 64
 """Bytes up to which a file of a cached store is compared as a whole; of a larger one so many blocks are."""
 
 
@@ -104,89 +111,6 @@ class Store:
         return Store.open, (self.folder,)
 
 
-# --- The cache ---
-
-
-def place(cache: Path, key: str) -> Path:
-    """Where the store of a key is kept; a key is a SHA-256, so that none leads out of the cache."""
-    if not re.fullmatch("[0-9a-f]{64}", key):
-        raise ValueError(f"key={key!r} is not the name of a store, 64 digits from 0 to f: leave it out")
-    return cache / key
-
-
-def cached_store(key: str, cache: Path, build: Callable[[Path], object]) -> Store:
-    """The store of this key, opened where a whole one is there, else built; `build` is given the folder to write.
-
-    One that was changed is built again, and a line says so; where that fails, it stays as it is. Two processes may
-    build the same at once: one of them puts it in place, both use it.
-    """
-    folder = place(cache, key)
-    if not folder.exists() and not folder.is_symlink():
-        _build(folder, build)
-        return Store.open(folder)
-    try:
-        return _verified(folder)
-    except ValueError as error:
-        _check_ours(folder)
-        terminal.tell(f"warning: {error}; doing so", stderr=True)
-    with files.temporary_folder(cache, KIND) as aside:
-        with suppress(OSError):  # another process was quicker
-            folder.rename(aside / key)
-        try:
-            _build(folder, build)
-        except BaseException:
-            with suppress(OSError):
-                (aside / key).rename(folder)
-            raise
-    return _verified(folder)
-
-
-def _build(folder: Path, build: Callable[[Path], object]) -> None:
-    try:
-        build(folder)
-    except ValueError:
-        if not folder.exists():
-            raise
-
-
-def _check_ours(folder: Path) -> None:
-    """Refuse to replace what is not a store of ours, whoever named it."""
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else {""}
-    if not there <= {*NAMES} or not any(_marks(folder / name) for name in (ABOUT, files.MANIFEST)):
-        raise ValueError(
-            f"{folder} is not a store of chordmixer and stays as it is: move it, or give another --cache"
-        )
-
-
-def _marks(path: Path) -> bool:
-    """Whether a store's own file is what we wrote, or nearly so."""
-    with suppress(ValueError):
-        return not {"tokenizer", TOKENS}.isdisjoint(files.read_json(path))
-    return False
-
-
-def _verified(folder: Path) -> Store:
-    """Opened, once its bytes are those that were written: all of them, or `SAMPLE` blocks of a large file."""
-    store = Store.open(folder)
-    sums = files.read_json(folder / ABOUT).get("sums", {})
-    for name in DATA:
-        whole = _sampled(folder / name, sums[name]) if name in sums else files.matches(folder, name)
-        if not whole:
-            raise ValueError(f"{folder / name} was changed or damaged since it was written: make it anew")
-    return store
-
-
-def _sampled(path: Path, sums: Sequence[int]) -> bool:
-    """Whether the first block, the last and some others, each time other ones, are what they were."""
-    chosen = {0, len(sums) - 1, *random.SystemRandom().sample(range(len(sums)), min(SAMPLE, len(sums)))}
-    with path.open("rb") as file:
-        for number in sorted(chosen):
-            file.seek(number * BLOCK)
-            if zlib.crc32(file.read(BLOCK)) != sums[number]:
-                return False
-    return True
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
@@ -195,3 +119,274 @@ def _account(given: Mapping[str, Any]) -> Account:
     return Account(
         given["read"], given["used"], Counter(given["rejected"]), dict(given["examples"]), Counter(given["notes"])
     )
+
+
+class CutStore(Store):
+    """A store whose records end after `most` tokens: lengths, tokens and account are those of the cut records.
+
+    Nothing is written: the store on the disk is whole, and others may cut it elsewhere. `values` and `offsets` are
+    those of the disk too, and `letters` those of the files.
+    """
+
+    def __init__(self, store: Store, most: int) -> None:
+        vars(self).update(vars(store))
+        self.most = most
+        self.lengths = np.minimum(store.lengths, most)
+        longer = Counter({cut_note(most): int(np.count_nonzero(store.lengths > most))})
+        self.account = replace(store.account, notes=store.account.notes + longer)
+
+    def tokens(self, index: int) -> ndarray:
+        start = self.offsets[index]
+        view: ndarray = self.values[start : start + self.lengths[index]]
+        return view
+
+    def __reduce__(self) -> tuple[Callable[[Path], Store], tuple[Path]]:
+        return partial(_open_cut, self.most), (self.folder,)
+
+
+def cut_note(most: int) -> str:
+    """What an account says of them.
+
+    >>> cut_note(131_072)
+    'records cut at 131,072 tokens'
+    """
+    return f"records cut at {most:,} tokens"
+
+
+def _open_cut(most: int, folder: Path) -> CutStore:
+    return CutStore(Store.open(folder), most)
+
+
+BYTES_AT_A_TIME = 1 << 20
+RECORDS_AT_A_TIME = 1 << 16
+COLUMNS = pa.schema(
+    {
+        "id": pa.string(),
+        "label": pa.string(),
+        "target": pa.float64(),
+        "split": pa.string(),
+        "group": pa.string(),
+        "weight": pa.float64(),
+        "circular": pa.bool_(),
+    }
+)
+NOTHING = {"weight": 1.0, "circular": False}
+"""What an entry has where its file says nothing; None elsewhere."""
+
+
+def write_store(
+    entries: Iterable[Entry],
+    tokenizer: Tokenizer,
+    folder: Path | str,
+    account: Account,
+    *,
+    sources: Sequence[str] = (),
+    on_bad: Literal["error", "reject"] = "error",
+) -> Store:
+    """Write all entries into a new folder and open it; each is used, rejected by policy, or ends in an error.
+
+    >>> import tempfile
+    >>> from chordmixer.data.alphabets import Dna
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = write_store([Entry("a", b"ACG", "x.fa, record 1")], Dna(), f"{folder}/store", Account())
+    ...     store.tokens(0).tolist(), store.id(0), len(store)
+    ([0, 1, 2], 'a', 1)
+    """
+    folder = Path(folder).absolute()
+    if folder.exists():
+        raise ValueError(f"{folder} is there already: a store is written once; remove it or choose another folder")
+    with _Writer(folder, tokenizer) as writer:
+        for entry in entries:
+            try:
+                tokens = tokenizer.encode(entry.sequence)
+            except ValueError as error:
+                if on_bad == "error":
+                    raise ValueError(f"{entry.place} ({entry.id}): {error}") from None
+                account.reject(entry.id, f"refused by the {tokenizer.name} tokenizer")
+                continue
+            if not len(tokens):
+                raise ValueError(f"{entry.place} ({entry.id}) is empty: a record has a token or more; leave it out")
+            account.use()
+            writer.add(entry, tokens)
+        if not writer.records:
+            raise ValueError(f"no record is left of {account.read:,} read: nothing to store; see why in the account")
+        writer.finish(account, sources)
+    return Store.open(folder)
+
+
+class _Writer:
+    """A store under a temporary name, which is locked, so that another writer knows that this one is alive."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self.folder, self.tokenizer = folder, tokenizer
+        self.entries: list[Entry] = []
+        self.tokens: list[ndarray] = []
+        self.waiting = self.total = self.records = 0
+        self.letters: Counter[str] = Counter()
+        self.rows: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
+        self.filled: set[str] = {"id"}
+        self.files: dict[str, _Hashed] = {}
+
+    def __enter__(self) -> Self:
+        with _explaining(self.folder):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            files.sweep(self.folder.parent, KIND)
+            self.making, self.lock = files.new_folder(self.folder.parent, KIND)
+        try:
+            for name in (TOKENS, OFFSETS, PART):
+                self._begin(name)
+            self.files[OFFSETS].write(np.zeros(1, dtype=np.int64))
+            self.part = pa.ipc.new_file(self.files[PART], COLUMNS)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What has not been put in place goes."""
+        for file in self.files.values():
+            file.close()
+        shutil.rmtree(self.making, ignore_errors=True)
+        os.close(self.lock)
+
+    def add(self, entry: Entry, tokens: ndarray) -> None:
+        self.records += 1
+        self.entries.append(entry)
+        self.tokens.append(tokens)
+        self.waiting += tokens.nbytes
+        if self.waiting >= BYTES_AT_A_TIME or len(self.tokens) >= RECORDS_AT_A_TIME:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tokens and offsets to the disk; ids and labels wait for more, as an Arrow file wants large batches."""
+        self.files[TOKENS].write(np.concatenate(self.tokens) if len(self.tokens) > 1 else self.tokens[0])
+        ends = self.total + np.cumsum([len(tokens) for tokens in self.tokens], dtype=np.int64)
+        self.files[OFFSETS].write(ends)
+        self.total = int(ends[-1])
+        self.letters += self.tokenizer.census([entry.sequence for entry in self.entries])
+        for name, column in self.rows.items():
+            column += map(attrgetter(name), self.entries)
+        self.entries, self.tokens, self.waiting = [], [], 0
+        if len(self.rows["id"]) >= RECORDS_AT_A_TIME:
+            self.flush_rows()
+
+    def flush_rows(self) -> None:
+        self.filled |= {name for name, column in self.rows.items() if column.count(NOTHING.get(name)) < len(column)}
+        try:
+            batch = pa.record_batch(self.rows, schema=COLUMNS)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{error.object!a} is an id or label that is not Unicode: mend that record") from None
+        self.part.write_batch(batch)
+        self.rows = {name: [] for name in COLUMNS.names}
+
+    def finish(self, account: Account, sources: Sequence[str]) -> None:
+        """The rest, what all of it is, and the one rename that makes it a store."""
+        if self.tokens:
+            self.flush()
+        self.flush_rows()
+        self._select_columns()
+        account.notes.update(self.tokenizer.notes(self.letters))
+        about = {
+            "format": FORMAT,
+            "records": self.records,
+            "tokens": self.total,
+            "dtype": self.tokenizer.dtype.name,
+            "channels": self.tokenizer.size if self.tokenizer.dtype.kind == "f" else None,
+            "tokenizer": self.tokenizer.to_json(),
+            "columns": [name for name in COLUMNS.names if name in self.filled],
+            "sizes": {name: file.size for name, file in self.files.items()},
+            "sums": {name: file.sums for name, file in self.files.items() if file.size > WHOLE},
+            "letters": dict(self.letters.most_common()),
+            "account": vars(account),
+            "sources": list(sources),
+        }
+        self._begin(ABOUT).write(json.dumps(about, indent=2).encode())
+        digests = {name: file.digest for name, file in self.files.items()}
+        self._begin(files.MANIFEST).write(json.dumps(digests, indent=2).encode())
+        with _explaining(self.folder):
+            for file in self.files.values():
+                file.finish()
+            files.flush(self.making)
+            try:
+                self.making.rename(self.folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise ValueError(f"{self.folder} was made meanwhile by another process: that one stays") from None
+            files.flush(self.folder.parent)
+
+    def _select_columns(self) -> None:
+        """Which columns stay empty is known at the end only, so they are written twice."""
+        self.part.close()
+        self.files.pop(PART).finish()
+        selected = self._begin(RECORDS)
+        with pa.memory_map(str(self.making / PART)) as source:
+            reader = pa.ipc.open_file(source)
+            kept = [name for name in COLUMNS.names if name in self.filled]
+            schema = pa.schema([COLUMNS.field(name) for name in kept])
+            with pa.ipc.new_file(selected, schema) as writer:
+                for i in range(reader.num_record_batches):
+                    writer.write_batch(reader.get_batch(i).select(kept))
+        (self.making / PART).unlink()
+
+    def _begin(self, name: str) -> _Hashed:
+        with _explaining(self.folder):
+            self.files[name] = _Hashed(self.making / name, self.folder)
+        return self.files[name]
+
+
+class _Hashed(io.RawIOBase):
+    """A file that knows its size and SHA-256 when it has been written."""
+
+    def __init__(self, path: Path, store: Path) -> None:
+        self.file, self.store = path.open("xb"), store
+        self.size = 0
+        self.hash = hashlib.sha256()
+        self.sums: list[int] = []
+        """The CRC-32 of each block of `BLOCK` bytes."""
+
+    @property
+    def digest(self) -> str:
+        return self.hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        with _explaining(self.store, self.size), memoryview(data) as view:
+            self.file.write(view)
+            self.hash.update(view)
+            self._add_sums(view.cast("B"))
+            self.size += view.nbytes
+            return view.nbytes
+
+    def _add_sums(self, view: memoryview) -> None:
+        start, end = self.size, self.size + len(view)
+        while start < end:
+            stop = min(end, start - start % BLOCK + BLOCK)
+            part = view[start - self.size : stop - self.size]
+            if start % BLOCK:
+                self.sums[-1] = zlib.crc32(part, self.sums[-1])
+            else:
+                self.sums.append(zlib.crc32(part))
+            start = stop
+
+    def finish(self) -> None:
+        """Onto the disk."""
+        with _explaining(self.store, self.size):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+
+    def close(self) -> None:
+        with suppress(OSError):  # only reached with something unwritten when another error is on its way
+            self.file.close()
+        super().close()
+
+
+def _explaining(folder: Path, written: int = 0) -> AbstractContextManager[None]:
+    """A full disk as one line, with what was written so far: nobody knows how much is still to come."""
+    return files.explaining_no_room(folder, f"more than {written:,}", "")

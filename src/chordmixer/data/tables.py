@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy import ndarray
 
-from chordmixer.data.columns import Columns, entry, find, known, values
+from chordmixer.data.columns import Columns, entry, find, hold_series, known, read_numbers, values
 from chordmixer.data.entries import Entry
-from chordmixer.data.number_cells import hold_series, read_numbers
 from chordmixer.data.sources import HEAD, open_source, until_broken
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.data.records import Record
+from chordmixer.data.loading import Record
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 

@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 
 from chordmixer.data import Records, draws
-from chordmixer.data.records import MadeRecords
+from chordmixer.data.loading import MadeRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.terminal import tell

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.data.gathering import TokenizerConfig
+from chordmixer.data.loading import Record, as_tensor
 from chordmixer.data.reading import Reading
-from chordmixer.data.records import Record, as_tensor
 from chordmixer.data.splits import PARTS, SplitConfig
 from chordmixer.data.store import Store
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification
 

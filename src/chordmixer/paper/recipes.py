@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from chordmixer.data.entries import Account
-from chordmixer.data.gathering import TokenizerConfig
 from chordmixer.data.reading import read
 from chordmixer.data.splits import SplitConfig
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.paper.adding import Adding, AddingConfig
 from chordmixer.paper.fragments import Fragments, FragmentsConfig

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from numpy import ndarray
 
-from chordmixer.data.records import Records
+from chordmixer.data.loading import Records
 from chordmixer.tasks.targets import Target
 
 TASKS = {

@@ -13,19 +13,17 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.config import check_numbers
-from chordmixer.data.cutting import CutStore
 from chordmixer.data.entries import Account
-from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
 from chordmixer.data.inspection import Inspection
-from chordmixer.data.leakage import Leak, digests, leakage
+from chordmixer.data.leakage import SEEN_PARTS, Leak, digests, find_leaks, seen_hashes
+from chordmixer.data.loading import StoreRecords
 from chordmixer.data.reading import Reading
-from chordmixer.data.records import StoreRecords
-from chordmixer.data.seen import PARTS as SEEN
-from chordmixer.data.seen import hashes
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import PARTS, Split, SplitConfig, split
-from chordmixer.data.store import Store
-from chordmixer.tasks.questions import Question, TargetType, inspect_asked, question
+from chordmixer.data.store import CutStore, Store
+from chordmixer.data.store_cache import default_cache, gather, labelled
+from chordmixer.data.tokenizers import TokenizerConfig
+from chordmixer.tasks.targets import Question, TargetType, inspect_asked, question
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
 """Of each tokenizer, what its tokens are to those that compare or count k-mers; real numbers are `real`."""
@@ -164,12 +162,12 @@ class Files:
 
     def seen(self) -> dict[str, ndarray]:
         """Hashes of the records that training and validation see, for whoever scores the model on other files."""
-        records = {part: self.question.records[self.split.parts[part]] for part in SEEN}
+        records = {part: self.question.records[self.split.parts[part]] for part in SEEN_PARTS}
         if self.config.split.folds and self.config.split.fold is None:  # each member trains on most of both parts
-            first, second = SEEN
+            first, second = SEEN_PARTS
             records = {first: np.concatenate([*records.values()]), second: records[second][:0]}
         store = self.store
-        return {part: hashes(map(store.tokens, own), store.tokenizer) for part, own in records.items()}
+        return {part: seen_hashes(map(store.tokens, own), store.tokenizer) for part, own in records.items()}
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """What a run folder says of its data: tokenizer.json and data.json."""
@@ -252,7 +250,7 @@ class _Opened:
         if kind != "real" and len(self.store.values) <= COMPARED:
             config = SketchConfig.of(kind)
             sketches, threshold = sketch_all(sequences, config), config.threshold
-        found = leakage(digests(sequences, canonical=kind == "dna"), sketches, threshold, self.split.parts)
+        found = find_leaks(digests(sequences, canonical=kind == "dna"), sketches, threshold, self.split.parts)
         return {part: _renumbered(leak, records) for part, leak in found.items()}
 
 

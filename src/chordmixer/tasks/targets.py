@@ -1,11 +1,12 @@
-"""What a model's outputs are held against: the loss, what guessing would cost, and the metrics."""
+"""Targets: what is predicted, its loss, constant prediction and metrics; and how a data set's target is found."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,6 +15,10 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 from torch import Tensor
 
+from chordmixer.data.columns import no_number, real_number
+from chordmixer.data.inspection import Inspection, inspect
+from chordmixer.data.reading import Policy
+from chordmixer.data.store import Store
 from chordmixer.packed import Packed
 from chordmixer.tasks import scores
 
@@ -306,4 +311,224 @@ def _check_counts(labels: Sequence[str], counts: ndarray) -> None:
         raise ValueError(
             f"class {labels[int(counts.argmin())]!r} has no training record: every class needs one; "
             "leave the class out or change the split"
+        )
+
+
+def resampled(target: Target, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
+    """`target.metrics` of many resamples at once; NaN where a metric is not defined.
+
+    A resample is a row of weights: how often each record was drawn. What does not depend on the draw, such as the
+    order of the scores, is computed once.
+
+    >>> target, outputs = Classification(["no", "yes"], [0, 1]), np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+    >>> found = resampled(target, outputs, np.array([0, 1, 0]), np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 0.0]]))
+    >>> found["accuracy"].round(2).tolist(), found["roc_auc"].tolist()
+    ([0.67, 1.0], [0.5, nan])
+    """
+    if isinstance(target, Classification):
+        return _classes(target, outputs, targets, weights)
+    if isinstance(target, MultiLabel):
+        return _labels(target, outputs, targets, weights)
+    drawn = (np.repeat(np.arange(len(row)), row.astype(np.int64)) for row in weights)
+    samples = [target.metrics(outputs[rows], targets[rows]) for rows in drawn]
+    return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def _classes(target: Classification, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
+    answers, outputs = target.decided(outputs), target.unweighted(outputs)
+    right, total = answers == targets, weights.sum(axis=1)
+    classes = range(1, 2) if target.outputs == 2 else range(target.outputs)
+    odds = scores.log_odds(outputs)
+    roc, precision = _areas(odds.T[classes.start :], np.array([targets == k for k in classes]), weights)
+    hits, true, answered = (
+        _by_class(own, codes, target.outputs)
+        for own, codes in ((weights * right, targets), (weights, targets), (weights, answers))
+    )
+    return {
+        "accuracy": weights @ right / total,
+        "roc_auc": scores.means_of_known(roc.T),
+        **({"average_precision": precision[0]} if target.outputs == 2 else {}),
+        **scores.of_sums(hits, true, answered),
+        "log_loss": weights @ scores.log_losses(outputs, targets) / total,
+    }
+
+
+def _labels(target: MultiLabel, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
+    true, answers = targets > 0.5, target.decided(outputs)
+    roc, precision = _areas(target.unweighted(outputs).T, true.T, weights)
+    hits, answered, existing = weights @ (true & answers), weights @ answers, weights @ true
+    both = answered + existing
+    return {
+        "roc_auc": scores.means_of_known(roc.T),
+        "average_precision": scores.means_of_known(precision.T),
+        "accuracy": weights @ (true == answers).all(axis=1) / weights.sum(axis=1),
+        "f1_micro": 2 * hits.sum(axis=1) / np.maximum(both.sum(axis=1), 1),
+        "f1_macro": (2 * hits / np.maximum(both, 1)).mean(axis=1),
+    }
+
+
+def _areas(rows: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
+    """ROC-AUC and average precision, a row a class or label and a column a resample."""
+    found = [scores.weighted_areas(own, true, weights) for own, true in zip(rows, positive, strict=True)]
+    return np.array([roc for roc, _ in found]), np.array([precision for _, precision in found])
+
+
+def _by_class(weights: ndarray, codes: ndarray, classes: int) -> ndarray:
+    """The sum of the weights of each class, a row a resample."""
+    order = np.argsort(codes, kind="stable")
+    present, starts = np.unique(codes[order], return_index=True)
+    sums = np.zeros((len(weights), classes))
+    sums[:, present] = np.add.reduceat(weights[:, order], starts, axis=1)
+    return sums
+
+
+TargetType = Literal["auto", "classes", "labels", "number"]
+
+LEAST = 3
+"""Records of a class: one for training, one for validation, one for the test."""
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Question:
+    """The records that have an answer, and the answers."""
+
+    kind: Literal["classes", "labels", "number"]
+    records: ndarray
+    """Their numbers in the store."""
+    targets: ndarray
+    """Of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
+    names: list[str]
+    """Of the classes or labels."""
+    unanswered: list[str]
+    """Ids of the records that were left out since they have no answer."""
+
+    def target(self, training: ndarray) -> Regression | Classification | MultiLabel:
+        """With the weights, or the mean and spread, of these records: the training part."""
+        own = self.targets[training]
+        if self.kind == "number":
+            return Regression.of(own)
+        return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
+
+
+def question(store: Store, asked: TargetType, separator: str = ";", on_missing: Policy = "error") -> Question:
+    """What the records ask; `asked` overrules the guess, and `separator` stands between several labels.
+
+    Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
+    other labels are classes. Several labels a record must be asked for: a semicolon may be part of a name.
+    """
+    kind = _kind(store, asked)
+    least = 1 if "split" in store.columns else LEAST
+    if kind == "number":
+        numbers = _numbers(store)
+        found = ~np.isnan(numbers)
+        records, unanswered = _answered(store, found, "target", on_missing)
+        if len(records) and np.ptp(numbers[records]) == 0:
+            raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
+        return Question("number", records, numbers[records], [], unanswered)
+    texts = store.column("label").tolist()
+    if kind == "labels":  # a record without any is an answer too
+        return _several(texts, separator, least)
+    records, unanswered = _answered(store, np.array([text is not None for text in texts]), "label", on_missing)
+    unique, targets = np.unique([texts[i] for i in records], return_inverse=True)
+    names: list[str] = unique.tolist()
+    _check_classes(names, np.bincount(targets), "class", least)
+    if len(names) < 2:
+        raise ValueError(
+            f"all {len(records):,} records are of one class, {names[0]!r}: a model needs two or more to tell apart; "
+            "give records of another, or a number to learn in a target column"
+        )
+    return Question("classes", records, targets.astype(np.int64), names, unanswered)
+
+
+def inspect_asked(store: Store, asked: TargetType = "auto", separator: str = ";") -> Inspection:
+    """What stands in a store, its answers taken as `asked` says; `auto`: labels and numbers where it has both."""
+    have = {"label", "target"} & {*store.columns}
+    if asked == "auto" and len(have) != 1:
+        return inspect(store, numbers=_numbers(store) if have else None)
+    kind = _kind(store, asked)
+    if kind == "number":
+        return inspect(store, [None] * len(store), _numbers(store))
+    return inspect(store, separator=separator if kind == "labels" else None)
+
+
+def _kind(store: Store, asked: TargetType) -> Literal["classes", "labels", "number"]:
+    have = {name: name in store.columns for name in ("label", "target")}
+    if not any(have.values()):
+        raise ValueError(
+            "no record has a label or a number to learn: give one file for each class, or --labels TABLE with ids "
+            "and labels, or --labels header:NAME where the headers have them (a table's own: --column label=NAME)"
+        )
+    if asked == "auto" and all(have.values()):
+        raise ValueError(
+            "the records have labels and numbers to learn: one is learnt at a time; add --target-type classes or "
+            "--target-type number"
+        )
+    if asked in ("classes", "labels") and not have["label"]:
+        raise ValueError(
+            f"--target-type {asked} needs labels, and the records have numbers: leave it out, or give --labels"
+        )
+    if asked != "auto":
+        return asked
+    return "number" if have["target"] or _measured(store.column("label").tolist()) else "classes"
+
+
+def _measured(texts: Sequence[str | None]) -> bool:
+    """Whether labels are all numbers, and not all of them whole: then they are no names."""
+    numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
+    return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
+
+
+def _numbers(store: Store) -> ndarray:
+    """The target column, or labels read as numbers."""
+    if "target" in store.columns:
+        return store.column("target")
+    texts = store.column("label").tolist()
+    numbers = np.full(len(texts), np.nan)
+    for i, text in enumerate(texts):
+        missing = text is None or no_number(text)
+        numbers[i] = math.nan if missing else real_number(text)
+        if not missing and not math.isfinite(numbers[i]):
+            raise ValueError(
+                f"label {text!r} of record {store.id(i)!r} is not a finite number: --target-type number "
+                "needs one each; correct it, or ask for classes"
+            )
+    return numbers
+
+
+def _several(texts: Sequence[str | None], separator: str, least: int) -> Question:
+    if not separator:
+        raise ValueError("separator='' stands between no labels: give the character that does, such as ;")
+    rows = [{name for part in (text or "").split(separator) if (name := part.strip())} for text in texts]
+    names = sorted(set().union(*rows))
+    place = {name: k for k, name in enumerate(names)}
+    targets = np.zeros((len(rows), len(names)), dtype=np.uint8)
+    for i, row in enumerate(rows):
+        targets[i, [place[name] for name in row]] = 1
+    _check_classes(names, targets.sum(axis=0, dtype=np.int64), "label", least)
+    return Question("labels", np.arange(len(rows)), targets, names, [])
+
+
+def _answered(store: Store, found: ndarray, noun: str, on_missing: Policy) -> tuple[ndarray, list[str]]:
+    """The records with an answer, and the ids of those without, where it is allowed to leave these out."""
+    missing = [store.id(int(i)) for i in np.flatnonzero(~found)]
+    if missing and on_missing == "error":
+        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        raise ValueError(
+            f"{len(missing):,} of {len(store):,} records have no {noun}, {shown}: fill them in, or leave such "
+            "records out with --on-unmatched reject"
+        )
+    return np.flatnonzero(found), missing
+
+
+def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int) -> None:
+    """Each part of a split that we make needs a record of each class."""
+    few = Counter({name: int(count) for name, count in zip(names, counts, strict=True) if count < least})
+    if few:
+        shown = ", ".join(f"{name!r} ({count})" for name, count in few.most_common()[: -SHOWN - 1 : -1])
+        many = "es" if noun == "class" else "s"
+        wanted = "" if noun == "label" else ", or ask for a number with --target-type number if they are numbers"
+        raise ValueError(
+            f"{len(few):,} of {len(names):,} {noun}{many} have fewer than {least} records, {shown}: training, "
+            f"validation and test need one each; add records, merge {noun}{many} or leave them out{wanted}"
         )

@@ -18,15 +18,13 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.config import check_numbers
-from chordmixer.data.alleles import AlleleRecords, Alleles, OnMismatch, Window
+from chordmixer.data.alleles import AlleleRecords, Alleles, OnMismatch, Window, loci, merge_groups, near_copies
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
-from chordmixer.data.loci import joined, loci, near_copies
 from chordmixer.data.reference import Reference
 from chordmixer.data.splits import PARTS, Split, SplitConfig, split
-from chordmixer.data.variants import VariantColumns, read_variants
-from chordmixer.data.vcf import Variant
-from chordmixer.tasks.questions import Question, question
+from chordmixer.data.variants import Variant, VariantColumns, read_variants
+from chordmixer.tasks.targets import Question, question
 
 CONTEXTS = 256
 """At most: what the head of the model has room for."""
@@ -152,7 +150,9 @@ class VariantData:
 
     def _groups(self) -> ndarray:
         reference, numbers = self.alleles.reference, loci(self.windows)
-        return joined(near_copies(self.windows, numbers, reference), [variant.group for variant in self.variants])
+        return merge_groups(
+            near_copies(self.windows, numbers, reference), [variant.group for variant in self.variants]
+        )
 
 
 def paths(files: Sequence[str]) -> list[Path]:

@@ -19,8 +19,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from chordmixer.data.alphabets import Kmers
-from chordmixer.data.encoding import Tokenizer
-from chordmixer.data.tokenizers import Bytes, Characters, Numbers
+from chordmixer.data.tokenizers import Bytes, Characters, Numbers, Tokenizer
 from chordmixer.models.words import Words, hashed
 from chordmixer.packed import Packed
 from chordmixer.training.strands import BothStrands, other_strand

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from chordmixer import files
 from chordmixer.config import LONGEST, check_numbers, compared, from_dict, override, to_dict
-from chordmixer.data.records import PairedRecords, Records
+from chordmixer.data.loading import PairedRecords, Records
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import FORMAT, ModelConfig, read_config
 from chordmixer.tasks import TASKS, Task, task_class

@@ -13,8 +13,8 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
+from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.packed import Packed
 from chordmixer.tasks.scores import log_odds
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression

@@ -14,10 +14,9 @@ import pyarrow as pa
 from numpy import ndarray
 
 from chordmixer import files
-from chordmixer.data import seen
-from chordmixer.data.columns import no_number
+from chordmixer.data import leakage
+from chordmixer.data.columns import no_number, real_number
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.numbers import real_number
 from chordmixer.data.reading import Reading, read
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import formats
@@ -110,7 +109,7 @@ def score_entries(
 ) -> FilesEvaluation:
     """The same for records that all have a target."""
     target, separator, rows = trained.answers.target, trained.separator, Rows()
-    known = seen.load(trained.folder)
+    known = leakage.load_seen(trained.folder)
     for window in trained.windows(entries, account, on_bad, say, over_length):
         pieces = trained.pieces(window, over_length)
         rows.truth += [_target(entry, target, separator) for entry, _ in window]
@@ -118,17 +117,19 @@ def score_entries(
         rows.names += [entry.id for entry, _ in window]
         rows.lengths += [len(tokens) for _, tokens in window]
         rows.windows += np.bincount([piece.record for piece in pieces], minlength=len(window)).tolist()
-        rows.hashes.append(seen.hashes((tokens for _, tokens in window), trained.tokenizer))
+        rows.hashes.append(leakage.seen_hashes((tokens for _, tokens in window), trained.tokenizer))
     if not rows.names:
         raise ValueError(f"no record is left of {account.read:,} read: there is nothing to score; see why above")
-    rows.seen = [UNKNOWN] * len(rows.names) if known is None else seen.where(np.concatenate(rows.hashes), known)
+    rows.seen = (
+        [UNKNOWN] * len(rows.names) if known is None else leakage.find_seen(np.concatenate(rows.hashes), known)
+    )
     return _scored(rows, trained, known is not None)
 
 
 def _scored(rows: Rows, trained: Trained, known: bool) -> FilesEvaluation:
     """All records, and the unseen ones of them."""
     target, experiment = trained.answers.target, Experiment("files", None, trained.model_config)
-    new = np.array([part == seen.UNSEEN for part in rows.seen])
+    new = np.array([part == leakage.UNSEEN for part in rows.seen])
 
     def score(inside: ndarray, split: str) -> Evaluation:
         return summarise(rows.predictions(inside), target, experiment, split)  # type: ignore[arg-type]  # read-only
@@ -137,7 +138,7 @@ def _scored(rows: Rows, trained: Trained, known: bool) -> FilesEvaluation:
     unseen = overall if new.all() else score(new, "unseen") if new.any() else None
     counts = Counter(rows.seen)
     return FilesEvaluation(
-        overall, unseen, {part: counts[part] for part in seen.PARTS} if known else None, trained.answers, rows
+        overall, unseen, {part: counts[part] for part in leakage.SEEN_PARTS} if known else None, trained.answers, rows
     )
 
 

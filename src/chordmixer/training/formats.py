@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chordmixer import files
-from chordmixer.data.numbers import written
+from chordmixer.data.columns import written
 
 GROUP_BYTES = 32 << 20
 """About the size of a Parquet file's row groups, which a reader holds one at a time."""

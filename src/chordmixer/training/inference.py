@@ -22,9 +22,9 @@ from torch import Tensor
 
 from chordmixer.config import from_dict
 from chordmixer.data import tokenizers
-from chordmixer.data.cutting import cut_note
-from chordmixer.data.encoding import Tokenizer
 from chordmixer.data.entries import Account, Entry
+from chordmixer.data.store import cut_note
+from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.model import read_config
 from chordmixer.packed import Packed

@@ -16,9 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.tasks.resampled import resampled
 from chordmixer.tasks.scores import BY_CLASS, SHARES
-from chordmixer.tasks.targets import Classification, MultiLabel, Target, TokenTarget
+from chordmixer.tasks.targets import Classification, MultiLabel, Target, TokenTarget, resampled
 
 LEAST = 10
 """Records that an interval takes: of both classes where a metric goes by class, of several classes or labels in half

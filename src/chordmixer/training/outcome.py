@@ -13,8 +13,8 @@ from numpy import ndarray
 from torch import Tensor
 
 from chordmixer import files
-from chordmixer.data import seen
-from chordmixer.data.text_words import TextWords
+from chordmixer.data import leakage
+from chordmixer.data.features import TextWords
 from chordmixer.tasks import Target, Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
@@ -85,7 +85,7 @@ def documents(task: Task, predictions: Mapping[str, Predictions]) -> dict[str, b
     tokenizer = said["tokenizer.json"]["tokenizer"]
     known = Answers(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
     written |= {answers.FILE: files.json_bytes(_calibrated(known, predictions["validation"]).to_json())}
-    return {**written, seen.FILE: seen.packed(task.seen())} if isinstance(task, Files) else written
+    return {**written, leakage.SEEN_FILE: leakage.pack_seen(task.seen())} if isinstance(task, Files) else written
 
 
 def _calibrated(known: Answers, validation: Predictions) -> Answers:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from chordmixer import files
-from chordmixer.data.sampling import TokenSampler
+from chordmixer.data.loading import TokenSampler
 
 EVERY_SECONDS = 10.0
 """Between plain lines where there is no terminal."""

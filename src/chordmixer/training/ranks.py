@@ -13,7 +13,7 @@ from accelerate.utils import broadcast_object_list
 from torch import distributed
 
 from chordmixer.data import Loader, TokenSampler
-from chordmixer.data.records import Records
+from chordmixer.data.loading import Records
 from chordmixer.training.experiment import TrainingConfig
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 
 from chordmixer.config import from_dict
 from chordmixer.data import tokenizers
-from chordmixer.data.encoding import Tokenizer
+from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.models.chordmixer import ChordMixer, depth
 from chordmixer.models.growing import take_over
 from chordmixer.models.heads import HEADS

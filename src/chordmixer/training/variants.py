@@ -18,8 +18,19 @@ from chordmixer.config import from_dict, typed
 from chordmixer.data.alleles import Alleles, OnMismatch, Window
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reference import Reference
-from chordmixer.data.variants import VariantColumns, is_vcf, of_line, read_variants
-from chordmixer.data.vcf import HEADER, Line, Variant, header_line, open_vcf, with_scores, writing
+from chordmixer.data.variants import (
+    HEADER,
+    Line,
+    Variant,
+    VariantColumns,
+    header_line,
+    is_vcf,
+    of_line,
+    open_vcf,
+    read_variants,
+    with_scores,
+    writing,
+)
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 from chordmixer.tasks.variants import CONTEXTS, VariantsConfig, context_number

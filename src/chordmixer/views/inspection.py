@@ -11,9 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from chordmixer.data.channels import Channels
-from chordmixer.data.inspection import BATCH, Inspection
-from chordmixer.data.target_summary import TargetSummary
+from chordmixer.data.inspection import BATCH, Channels, Inspection, TargetSummary
 from chordmixer.views import drawing, metrics
 from chordmixer.views.drawing import COLOURS
 
@@ -169,7 +167,7 @@ def _targets(targets: TargetSummary) -> Table:
 def spread_of(targets: TargetSummary) -> list[str]:
     """Count, quartiles, mean and equal values of the targets, in words.
 
-    >>> from chordmixer.data.target_summary import summarise_targets
+    >>> from chordmixer.data.inspection import summarise_targets
     >>> import numpy as np
     >>> print(*spread_of(summarise_targets(np.array([1.0, 2.0, 2.0, 4.0]))), sep="; ")
     4 records, 0 without a target; lowest 1.000, 25% 1.750, median 2.000, 75% 2.500, highest 4.000; mean 2.250, \

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.data.records import MadeRecords
+from chordmixer.data.loading import MadeRecords
 from chordmixer.paper.lra.listops import (
     CLOSE,
     MAX,

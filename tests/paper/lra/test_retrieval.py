@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.data import Loader, TokenSampler
-from chordmixer.data.records import MadeRecords, PairedRecords
+from chordmixer.data.loading import MadeRecords, PairedRecords
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.paper.lra.retrieval import (
     CITATIONS,

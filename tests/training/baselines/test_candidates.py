@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import TextWords
 from chordmixer.training.baselines.candidates import LONG, Candidate, candidates
 from chordmixer.training.baselines.features import Frequencies
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import TextWords
 from chordmixer.training.baselines import counting
 from chordmixer.training.baselines.counting import Grams, TfIdf, gram_counts, kmer_frequencies
 

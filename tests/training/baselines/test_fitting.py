@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from chordmixer.data.features import TextWords
 from chordmixer.data.splits import SplitConfig, split
-from chordmixer.data.text_words import TextWords
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines
 from chordmixer.training.evaluation import Predictions

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.forked import Forked
 
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import TextWords
 from chordmixer.data.tokenizers import Bytes, Characters
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import FittedBaseline, fit_baselines, load

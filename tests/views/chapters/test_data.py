@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chordmixer.data.target_summary import summarise_targets
+from chordmixer.data.inspection import summarise_targets
 from chordmixer.views.chapters import data
 from chordmixer.views.runs import Run
 

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from chordmixer import files, terminal
 from chordmixer.data.columns import SPLITS
-from chordmixer.data.gathering import default_cache
 from chordmixer.data.leakage import copies, digests
-from chordmixer.data.records import Record
+from chordmixer.data.loading import Record
 from chordmixer.data.splits import grouped
+from chordmixer.data.store_cache import default_cache
 from chordmixer.packed import Packed
 from chordmixer.paper.lra.processes import Processes, cores, travels
 

@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from chordmixer.config import check_numbers
 from chordmixer.data.entries import Account
-from chordmixer.data.texts import class_files
+from chordmixer.data.record_files import class_files
 from chordmixer.paper.lra import (
     ChosenRecords,
     Part,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from chordmixer.config import check_numbers
 from chordmixer.data import draws
-from chordmixer.data.records import Record
+from chordmixer.data.loading import Record
 from chordmixer.data.splits import PARTS, grouped
 from chordmixer.packed import Packed
 from chordmixer.paper.lra import RELEASE, BytesRecords, Part, made_once

@@ -19,8 +19,8 @@ import numpy as np
 from chordmixer.config import check_numbers
 from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account
+from chordmixer.data.record_files import class_files
 from chordmixer.data.tables import table_rows
-from chordmixer.data.texts import class_files
 from chordmixer.paper.lra import ChosenRecords, Part, ReleaseLayout, chosen, class_of, load, part_of, read_once
 from chordmixer.tasks.targets import Classification
 

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chordmixer.data.gathering import TokenizerConfig, default_cache, gather
 from chordmixer.data.inspection import inspect
-from chordmixer.data.labels import file_label
-from chordmixer.data.reading import Reading
+from chordmixer.data.reading import Reading, file_label
+from chordmixer.data.store_cache import default_cache, gather
+from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.reproduction.entries import Figure
 from chordmixer.paper.reproduction.page import PageContent, table
 from chordmixer.paper.views import attention as matrices

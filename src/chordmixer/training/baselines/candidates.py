@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import TextWords
 from chordmixer.training.baselines import counting
 from chordmixer.training.baselines.counting import ENTRIES, Grams, TfIdf
 from chordmixer.training.baselines.features import Features, Frequencies, SeriesRows

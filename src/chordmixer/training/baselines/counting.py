@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.kmers import RADIX, chunks, mix, whole, windows
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import RADIX, TextWords, chunks, mix, whole, windows
 
 TOKENS, RECORDS = 1_000_000, 4096
 """Of records that are counted at a time, at most."""

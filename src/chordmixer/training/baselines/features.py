@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.series_features import SeriesFeatures
+from chordmixer.data.features import SeriesFeatures
 from chordmixer.training.baselines.counting import Grams, kmer_frequencies
 
 SMALLEST = 1e-9

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.text_words import TextWords
+from chordmixer.data.features import TextWords
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.candidates import KINDS, Candidate, candidates
 from chordmixer.training.baselines.choosing import Choice, Data, choose, loss_of, one_thread, regression

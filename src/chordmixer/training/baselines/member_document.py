@@ -9,9 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.kmers import chunks
-from chordmixer.data.series_features import MOST_CHANNELS, SeriesFeatures
-from chordmixer.data.text_words import POINTS, TextWords
+from chordmixer.data.features import MOST_CHANNELS, POINTS, SeriesFeatures, TextWords, chunks
 from chordmixer.tasks.targets import MultiLabel, Regression
 from chordmixer.training.baselines import counting
 from chordmixer.training.baselines.counting import Grams, TfIdf

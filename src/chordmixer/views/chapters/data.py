@@ -8,8 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.inspection import Inspection, length_histogram
-from chordmixer.data.target_summary import TargetSummary
+from chordmixer.data.inspection import Inspection, TargetSummary, length_histogram
 from chordmixer.views import axes, charts, metrics
 from chordmixer.views.inspection import spread_of
 from chordmixer.views.page import Html, figure, figures, items, join, section, short, table, tag

@@ -12,11 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chordmixer.data import gathering
-from chordmixer.data.gathering import TokenizerConfig, default_cache, gather, labelled
+from chordmixer import files
+from chordmixer.data import store as store_module
+from chordmixer.data import store_cache
+from chordmixer.data.alphabets import Dna
+from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading
-from chordmixer.data.tokenizers import Characters
+from chordmixer.data.store import Store, write_store
+from chordmixer.data.store_cache import cached_store, default_cache, gather, labelled
+from chordmixer.data.tokenizers import Characters, TokenizerConfig
 
+DATA = ("tokens.bin", "offsets.bin", "records.arrow")
+FULL = [Entry("a", b"ACGT", "x, record 1", label="worm", target=1.5), Entry("b", b"GG", "x, record 2")]
 FASTA = ">a\nACGT\n>b\nACGGT\n"
 
 
@@ -133,7 +140,7 @@ def test_bad_characters_by_policy(tmp_path: Path) -> None:
     (tmp_path / "bad.fa").write_text(FASTA + ">c\nAC7T\n")
     paths = [str(tmp_path / "bad.fa")]
 
-    def store(on_bad: str) -> gathering.Store:
+    def store(on_bad: str) -> store_cache.Store:
         config = TokenizerConfig("dna", on_bad=on_bad)  # type: ignore[arg-type]
         return gather(paths, Reading(), config, tmp_path / "cache", print)[0]
 
@@ -153,7 +160,7 @@ def test_nothing_usable(tmp_path: Path) -> None:
 def test_long_reading_says_how_far_it_is(
     fasta: str, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "EVERY_SECONDS", -1.0)
+    monkeypatch.setattr(store_cache, "EVERY_SECONDS", -1.0)
     gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", said.append)
     assert "  0 records, 0 letters so far" in said
 
@@ -198,3 +205,109 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
     with pytest.raises(ValueError, match=r"this user has no home folder .*: set HOME or XDG_CACHE_HOME"):
         default_cache()
+
+
+class Built:
+    """A builder that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, folder: Path) -> None:
+        self.times += 1
+        write_store(FULL, Dna(), folder, Account())
+
+
+KEY, OTHER = "a" * 64, "b" * 64
+
+
+def test_built_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = Built()
+    for _ in range(3):
+        assert len(cached_store(KEY, tmp_path / "cache", build)) == 2
+    assert build.times == 1 and not capsys.readouterr().err
+    cached_store(OTHER, tmp_path / "cache", build)
+    assert build.times == 2 and {p.name for p in (tmp_path / "cache").iterdir()} == {KEY, OTHER}
+
+
+def test_a_torn_cache_is_built_again_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = Built()
+    store = cached_store(KEY, tmp_path, build)
+    (store.folder / "tokens.bin").write_bytes(b"")
+    assert cached_store(KEY, tmp_path, build).tokens(1).tolist() == [2, 2]
+    assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
+    torn = f"{store.folder / 'tokens.bin'} has 0 bytes of 6: the store is torn; make it anew; doing so"
+    assert capsys.readouterr().err == f"warning: {torn}\n"
+
+
+def flip(path: Path, at: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("name", DATA)
+def test_a_changed_byte_is_built_again_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(store_module, "WHOLE", 3)
+        for place in (store_module, store_cache):
+            monkeypatch.setattr(place, "BLOCK", 256)
+    build = Built()
+    folder = cached_store(KEY, tmp_path, build).folder
+    assert (name in files.read_json(folder / "store.json")["sums"]) == large
+    flip(folder / name, at={"tokens.bin": 5, "offsets.bin": 8, "records.arrow": 500}[name])
+    assert cached_store(KEY, tmp_path, build).tokens(0).tolist() == [0, 1, 2, 3]
+    assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
+    said = capsys.readouterr().err
+    assert said == f"warning: {folder / name} was changed or damaged since it was written: make it anew; doing so\n"
+
+
+def test_what_cannot_be_built_again_stays(tmp_path: Path) -> None:
+    folder = cached_store(KEY, tmp_path, Built()).folder
+    flip(folder / "tokens.bin")
+
+    def gone(folder: Path) -> None:
+        raise ValueError("genes.fa is gone")
+
+    with pytest.raises(ValueError, match=r"genes\.fa is gone"):
+        cached_store(KEY, tmp_path, gone)
+    assert [p.name for p in tmp_path.iterdir()] == [KEY] and Store.open(folder).id(0) == "a"
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["foreign", "a store and more"])
+def test_nothing_is_deleted_that_is_not_a_store(tmp_path: Path, marked: bool) -> None:
+    build, folder = Built(), tmp_path / KEY
+    if marked:
+        flip(cached_store(KEY, tmp_path, build).folder / "tokens.bin")
+    folder.mkdir(exist_ok=True)
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="is not a store of chordmixer and stays as it is: move it, or give another"):
+        cached_store(KEY, tmp_path, build)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("key", ["home", "../home", "/home", "", KEY + "/..", "A" * 64])
+def test_a_key_is_a_digest(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a store, 64 digits from 0 to f: leave it out"):
+        cached_store(key, tmp_path, Built())
+
+
+def test_another_process_builds_the_same(tmp_path: Path) -> None:
+    quick = Built()
+
+    def slow(folder: Path) -> None:
+        quick(folder)
+        write_store(FULL, Dna(), folder, Account())
+
+    assert len(cached_store(KEY, tmp_path, slow)) == 2
+
+
+def test_what_fails_to_build_is_not_there(tmp_path: Path) -> None:
+    def build(folder: Path) -> None:
+        raise ValueError("genes.fa is empty")
+
+    with pytest.raises(ValueError, match=r"genes\.fa is empty"):
+        cached_store(KEY, tmp_path, build)

@@ -1,31 +1,33 @@
-"""A user's files become a store, once: it is kept under their content's hash and found again when they have moved."""
+"""The cache of stores: files are read and tokenized once, and found again by a hash of their content."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import random
+import re
 import secrets
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from stat import S_ISDIR, S_ISREG
 
-from numpy import ndarray
-
-from chordmixer.config import check_numbers
-from chordmixer.data.alphabets import Dna, Kmers, Protein
-from chordmixer.data.encoding import OnBad, Tokenizer
+from chordmixer import files, terminal
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.labels import FILES, file_label
-from chordmixer.data.reading import Reading, content_key, read
-from chordmixer.data.store import Store, cached_store, place
-from chordmixer.data.storing import write_store
-from chordmixer.data.tokenizers import Bytes, Characters, Numbers, guess
+from chordmixer.data.reading import FILES, Reading, file_label, own_name, read
+from chordmixer.data.record_files import class_files
+from chordmixer.data.store import ABOUT, BLOCK, DATA, KIND, NAMES, TOKENS, VERIFIED, Store, write_store
+from chordmixer.data.tokenizers import (
+    TokenizerConfig,
+    make_tokenizer,
+)
+from chordmixer.files import is_folder
 
 SAMPLE = 200
 """Records from which a tokenizer is guessed."""
@@ -39,25 +41,6 @@ EVERY_SECONDS = 5.0
 """Between lines that say how far reading is."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class TokenizerConfig:
-    """How letters, text or numbers become tokens."""
-
-    name: Literal["auto", "dna", "protein", "bytes", "characters", "kmers", "numbers"] = "auto"
-    """`auto`: told by the first records. `characters` are those of the files."""
-    k: int = 3
-    """Letters of a word, for kmers."""
-    case: Literal["same", "mask"] = "same"
-    """Of dna, protein and kmers: lower case is the same as upper case, or masked, that is taken as unknown."""
-    others: Literal["unknown", "own"] = "unknown"
-    """Of dna and protein: further letters of the alphabet are taken as unknown, or have a token each."""
-    on_bad: Literal["error", "unknown", "reject"] = "error"
-    """Bad characters and numbers: an error, taken as unknown (numbers: as 0), or the record is left out."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, k=(1, 12))
 
 
 def default_cache() -> Path:
@@ -99,6 +82,128 @@ def gather_records(records: Sequence[Entry], tokenizer: TokenizerConfig, cache: 
     return _named_by_content(build, cache)
 
 
+def place(cache: Path, key: str) -> Path:
+    """Where the store of a key is kept; a key is a SHA-256, so that none leads out of the cache."""
+    if not re.fullmatch("[0-9a-f]{64}", key):
+        raise ValueError(f"key={key!r} is not the name of a store, 64 digits from 0 to f: leave it out")
+    return cache / key
+
+
+def cached_store(key: str, cache: Path, build: Callable[[Path], object]) -> Store:
+    """The store of this key, opened where a whole one is there, else built; `build` is given the folder to write.
+
+    One that was changed is built again, and a line says so; where that fails, it stays as it is. Two processes may
+    build the same at once: one of them puts it in place, both use it.
+    """
+    folder = place(cache, key)
+    if not folder.exists() and not folder.is_symlink():
+        _build_unless_there(folder, build)
+        return Store.open(folder)
+    try:
+        return _verified(folder)
+    except ValueError as error:
+        _check_ours(folder)
+        terminal.tell(f"warning: {error}; doing so", stderr=True)
+    with files.temporary_folder(cache, KIND) as aside:
+        with suppress(OSError):  # another process was quicker
+            folder.rename(aside / key)
+        try:
+            _build_unless_there(folder, build)
+        except BaseException:
+            with suppress(OSError):
+                (aside / key).rename(folder)
+            raise
+    return _verified(folder)
+
+
+def _build_unless_there(folder: Path, build: Callable[[Path], object]) -> None:
+    try:
+        build(folder)
+    except ValueError:
+        if not folder.exists():
+            raise
+
+
+def _check_ours(folder: Path) -> None:
+    """Refuse to replace what is not a store of ours, whoever named it."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else {""}
+    if not there <= {*NAMES} or not any(_marks(folder / name) for name in (ABOUT, files.MANIFEST)):
+        raise ValueError(
+            f"{folder} is not a store of chordmixer and stays as it is: move it, or give another --cache"
+        )
+
+
+def _marks(path: Path) -> bool:
+    """Whether a store's own file is what we wrote, or nearly so."""
+    with suppress(ValueError):
+        return not {"tokenizer", TOKENS}.isdisjoint(files.read_json(path))
+    return False
+
+
+def _verified(folder: Path) -> Store:
+    """Opened, once its bytes are those that were written: all of them, or `VERIFIED` blocks of a large file."""
+    store = Store.open(folder)
+    sums = files.read_json(folder / ABOUT).get("sums", {})
+    for name in DATA:
+        whole = _sampled(folder / name, sums[name]) if name in sums else files.matches(folder, name)
+        if not whole:
+            raise ValueError(f"{folder / name} was changed or damaged since it was written: make it anew")
+    return store
+
+
+def _sampled(path: Path, sums: Sequence[int]) -> bool:
+    """Whether the first block, the last and some others, each time other ones, are what they were."""
+    chosen = {0, len(sums) - 1, *random.SystemRandom().sample(range(len(sums)), min(VERIFIED, len(sums)))}
+    with path.open("rb") as file:
+        for number in sorted(chosen):
+            file.seek(number * BLOCK)
+            if zlib.crc32(file.read(BLOCK)) != sums[number]:
+                return False
+    return True
+
+
+def content_key(paths: Sequence[Path | str], reading: Reading) -> str | None:
+    """A SHA-256 of all that `read` depends on: bytes, names and settings; None for a stream, which is read once.
+
+    Names count without their folders: they are in the ids of records that have none, and may be the labels.
+    """
+    given = [Path(path) for path in (*paths, *([reading.table] if reading.table is not None else []))]
+    if any(str(path) == "-" or _is_stream(path) for path in given):
+        return None
+    settings = asdict(replace(reading, labels="table") if reading.table is not None else reading)
+    if not reading.names:
+        del settings["names"]  # so that keys are those of versions without it
+    del settings["max_record"]  # what is read, if it is, does not depend on it
+    contents = [[name, _sha256(path)] for top in given for name, path in _files(top)]
+    return hashlib.sha256(json.dumps([settings, contents], sort_keys=True).encode()).hexdigest()
+
+
+def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a path, under the names that `read` sees."""
+    if is_folder(path):
+        inside = (file for file, _ in class_files(path, Account()))
+        yield from ((f"{own_name(path)}/{file.relative_to(path).as_posix()}", file) for file in inside)
+    else:
+        yield own_name(path), path
+
+
+def _is_stream(path: Path) -> bool:
+    """Neither a file nor a folder, but there."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (S_ISREG(mode) or S_ISDIR(mode))
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of a file") from None
+
+
 def labelled(paths: Sequence[str], reading: Reading, say: Say) -> Reading:
     """The same, or `labels="files"` where several files are given and their first records have no labels.
 
@@ -113,26 +218,6 @@ def labelled(paths: Sequence[str], reading: Reading, say: Say) -> Reading:
     names = [file_label(path) for path in paths]
     say(f"the records have no labels of their own, so each file is a class: {', '.join(dict.fromkeys(names))}")
     return replace(reading, labels=FILES)
-
-
-def make_tokenizer(
-    config: TokenizerConfig, sample: Sequence[Entry], again: Callable[[], Iterable[Entry]]
-) -> Tokenizer:
-    """The tokenizer that the config names, or that the sample asks for; `again` reads all records once more."""
-    on_bad: OnBad = "unknown" if config.on_bad == "unknown" else "error"
-    name = config.name if config.name != "auto" else guess(entry.sequence for entry in sample)
-    if name == "dna":
-        return Dna(config.others, config.case, on_bad)
-    if name == "protein":
-        return Protein(config.others, config.case, on_bad)
-    if name == "kmers":
-        return Kmers(config.k, case=config.case, on_bad=on_bad)
-    if name == "characters":
-        return Characters.of(_text(entry) for entry in again())
-    if name == "numbers":
-        series = [entry.sequence for entry in sample if isinstance(entry.sequence, ndarray)]
-        return Numbers.of(series, on_bad) if series else Numbers(on_bad=on_bad)
-    return Bytes()
 
 
 # --- Building ---
@@ -238,12 +323,6 @@ def _watched(entries: Iterable[Entry], say: Say) -> Iterator[Entry]:
 
 def _again(paths: Sequence[str], reading: Reading) -> Iterator[Entry]:
     return read(paths, reading, Account())
-
-
-def _text(entry: Entry) -> bytes | str:
-    if isinstance(entry.sequence, ndarray):
-        raise ValueError(f"{entry.place} ({entry.id}) holds numbers: characters are of texts; use numbers")
-    return entry.sequence
 
 
 def _check_there(paths: Sequence[str], folder: Path) -> None:
