@@ -461,7 +461,7 @@ def test_a_plan_is_the_forecast_that_the_run_makes_first(
     for words in (["plan", *(["--pretrain"] if command == "pretrain" else [])], [command]):
         assert chordmixer(*words, *given)[::2] == (2, "chordmixer: seen\n")
     planned, run = seen
-    assert planned == run and planned.weights == planned.learning
+    assert planned == run and planned.weights == planned.trainable
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_damaged_inputs(fuzz: ModuleType, tmp_path: Path) -> None:
 
 
 def test_damaged_runs(fuzz: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chordmixer.training.loop.check_room", lambda *given: None)  # slow
+    monkeypatch.setattr("chordmixer.training.loop.check_memory", lambda *given: None)  # slow
     targets = run_targets(make_run(tmp_path / "made"))
     assert {"run config.json", "run model.safetensors", "run predictions.parquet", "run checkpoints"} <= {*targets}
     assert faults(fuzz, targets, tmp_path / "scratch", mutants=3) == []

@@ -54,9 +54,9 @@ def test_a_run_can_be_made_again_from_its_config(motifs: list[str], tmp_path: Pa
 
 def test_minutes_become_steps(motifs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the time, about twice the steps; the number stands in the config, and no clock ends the run."""
-    from chordmixer.training import pace
+    from chordmixer.training import speed
 
-    monkeypatch.setattr(pace, "speed", lambda *given: pace.Speed(1e-6, 0.0))
+    monkeypatch.setattr(speed, "measure", lambda *given: speed.Speed(1e-6, 0.0))
     short, long = (files(FilesConfig(tuple(motifs)), silent, minutes, "cpu").training for minutes in (0.05, 0.1))
     assert 1.9 < long.steps / short.steps < 2.1 and short.minutes == 0
     least = files(FilesConfig(tuple(motifs)), silent, 1e-9, "cpu").training

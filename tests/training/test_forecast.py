@@ -9,11 +9,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from chordmixer.data import TokenSampler
-from chordmixer.models import ChordMixerConfig, Model
-from chordmixer.training import Experiment, TrainingConfig, memory, pace, train
+from chordmixer.data import Batch, TokenSampler
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.packed import Packed
+from chordmixer.tasks.targets import Regression
+from chordmixer.training import Experiment, TrainingConfig, memory, speed, train
 from chordmixer.training import forecast as module
-from chordmixer.training.forecast import check_fits, check_room, cures, forecast, largest, scored_lengths
+from chordmixer.training.forecast import (
+    check_fits,
+    check_memory,
+    cures,
+    dry_run,
+    explaining_out_of_memory,
+    forecast,
+    largest_batch,
+    scored_lengths,
+)
 from chordmixer.training.memory import Hardware
 
 CPU = torch.device("cpu")
@@ -41,7 +52,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     made = forecast(experiment, LENGTHS, CPU, "r{}".format)
     sampler = TokenSampler(LENGTHS, 71_000, 8)
-    assert made.weights == made.learning == sum(p.numel() for p in Model(experiment.model).parameters())
+    assert made.weights == made.trainable == sum(p.numel() for p in Model(experiment.model).parameters())
     assert not made.started
     assert (made.batches, made.steps, made.budget) == (len(sampler), -(-len(sampler) // 2) * 3, 71_000)
     assert made.longest == "r2" and made.records[0] == 2 and made.lengths[0] == 70_000
@@ -71,7 +82,7 @@ def test_it_can_be_timed(tiny: Experiment) -> None:
 
 def test_the_whole_run_has_validation_and_test(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of training, validation after each and once more with the best weights, the test once."""
-    monkeypatch.setattr(pace, "speed", lambda *_: pace.Speed(1.0, 0.5))
+    monkeypatch.setattr(speed, "measure", lambda *_: speed.Speed(1.0, 0.5))
     scored = {"validation": [64], "test": [64, 64]}
     made = forecast(tiny, [64] * 4, CPU, timed=True, scored=scored)
     one = 64 * 6
@@ -95,10 +106,10 @@ def test_the_whole_process(experiment: Experiment, free: SimpleNamespace) -> Non
     """What it has, a step, and as much again that the heap keeps of batches of other sizes."""
     made = forecast(experiment, LENGTHS, CPU)
     hardware = Hardware.of(CPU, "fp32")
-    assert made.kept == memory.retained(experiment.model, made.lengths, hardware, made.memory) > made.peak / 2
-    assert made.resident > module.LOADED + 100e6 and made.process == made.peak + made.kept + made.resident
-    assert forecast(experiment, [500], CPU).kept == 0, "a single batch"
-    free.bytes = made.peak + made.kept - 1
+    assert made.retained == memory.retained(experiment.model, made.lengths, hardware, made.memory) > made.peak / 2
+    assert made.resident > module.LOADED + 100e6 and made.process == made.peak + made.retained + made.resident
+    assert forecast(experiment, [500], CPU).retained == 0, "a single batch"
+    free.bytes = made.peak + made.retained - 1
     assert not forecast(experiment, LENGTHS, CPU).fits
     check_fits(forecast(experiment, LENGTHS, CPU))
 
@@ -136,7 +147,7 @@ def test_far_too_much_is_refused(experiment: Experiment, free: SimpleNamespace) 
 def test_a_frozen_encoder(experiment: Experiment, free: SimpleNamespace) -> None:
     probing = replace(experiment, training=replace(experiment.training, start="PRE", freeze=True))
     whole, made = (forecast(own, LENGTHS, CPU) for own in (experiment, probing))
-    assert made.started and (made.weights, made.learning) == (whole.weights, experiment.model.network.width + 1)
+    assert made.started and (made.weights, made.trainable) == (whole.weights, experiment.model.network.width + 1)
     assert made.memory == memory.peak(
         probing.model, made.lengths, Hardware.of(CPU, "fp32"), accumulate=2, freeze=True
     )
@@ -170,12 +181,12 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     def work(batch: list[int]) -> int:
         return sum(lengths[i] * max(1, (lengths[i] - 1).bit_length()) for i in batch)
 
-    several, first = largest(sampler, 6), largest(sampler, 1)
+    several, first = largest_batch(sampler, 6), largest_batch(sampler, 1)
     assert work(several) > work(first), "another epoch has a larger one"
     assert [lengths[i] for i in several] == sorted((lengths[i] for i in several), reverse=True)
     assert (sampler.epoch, sampler.start, sampler.steps) == (2, 3, plan), "the sampler is where it was"
     monkeypatch.setattr(module, "PLANNED", 10)
-    assert largest(sampler, 6) == first
+    assert largest_batch(sampler, 6) == first
 
 
 def test_cures(experiment: Experiment, free: SimpleNamespace) -> None:
@@ -212,28 +223,6 @@ def test_cures_of_other_runs(experiment: Experiment, free: SimpleNamespace) -> N
     assert [*cures(through, [500], CPU, longest=71_000)] == []
 
 
-def test_what_a_container_allows(tmp_path: Path) -> None:
-    assert module._of_container(tmp_path) == 1 << 62
-    for name, text in {
-        "memory.max": "max",
-        "memory.current": "600",
-        "memory.stat": "anon 5\ninactive_file 50",
-    }.items():
-        (tmp_path / name).write_text(f"{text}\n")
-    assert module._of_container(tmp_path) == 1 << 62
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert module._of_container(tmp_path) == 450
-    assert 1 << 20 < module.free_bytes(CPU) < 1 << 50
-
-
-def test_where_a_run_computes() -> None:
-    assert module.device_of(TrainingConfig(device="cpu")) == CPU
-    if not torch.cuda.is_available():
-        assert module.device_of(TrainingConfig()) == CPU
-        with pytest.raises(ValueError, match="--device cuda, but torch sees no GPU: use --device auto or cpu"):
-            module.device_of(TrainingConfig(device="cuda"))
-
-
 @pytest.mark.parametrize("encoder", ["chordmixer", "linformer"])
 def test_memory_is_checked_before_any_is_taken(
     tiny: Experiment, free: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoder: str
@@ -247,10 +236,83 @@ def test_memory_is_checked_before_any_is_taken(
     with pytest.raises(ValueError, match=r"needs? about [\d.]+ [GM]B of memory.* and cpu has 10 MB free"):
         train(given, tmp_path / "run")
     free.bytes = 1 << 40
-    check_room(given, [60], CPU, str)
+    check_memory(given, [60], CPU, str)
 
 
 def test_more_weights_than_can_be_counted(tiny: Experiment) -> None:
     model = replace(tiny.model, head="flat", outputs=1 << 20, network=ChordMixerConfig(max_length=1 << 40))
     with pytest.raises(ValueError, match=r"has too many weights to count \(.*\): give smaller ones"):
-        check_room(replace(tiny, model=model), [60], CPU, str)
+        check_memory(replace(tiny, model=model), [60], CPU, str)
+
+
+# --- Out of memory ---
+
+
+def batch_of(lengths: list[int]) -> Batch:
+    return Batch(
+        Packed.from_lengths(torch.randn(sum(lengths), 2), lengths), torch.rand(len(lengths)), [*range(len(lengths))]
+    )
+
+
+@pytest.mark.parametrize("reversible", [False, True])
+def test_a_dry_run_leaves_nothing(reversible: bool) -> None:
+    network = ChordMixerConfig(
+        max_length=64, track_size=2, hidden=4, dropout=0.3, prenorm="batch", reversible=reversible
+    )
+    model = Model(ModelConfig(2, 1, embedding="real", network=network)).eval()
+    first = next(model.parameters())
+    first.grad = torch.ones_like(first)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch, random = batch_of([60, 12]), torch.get_rng_state()
+    seen: list[bool] = []
+    model.encoder.register_forward_hook(lambda module, *_: seen.append(module.training))
+    dry_run(model, batch, Regression())
+    assert seen == [True] and not model.training, "as in training, and back"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(first.grad, torch.ones_like(first))
+    assert all(p.grad is None for p in [*model.parameters()][1:])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 7 bytes"),
+    ],
+    ids=["gpu", "cpu"],
+)
+def test_memory_that_runs_out_is_explained(error: RuntimeError) -> None:
+    model = Model(
+        ModelConfig(2, 1, embedding="real", network=ChordMixerConfig(max_length=64, track_size=2, hidden=4))
+    )
+
+    def fail(*_: object) -> None:
+        raise error
+
+    model.encoder.register_forward_hook(fail)
+    with pytest.raises(
+        ValueError,
+        match=r"the memory of cpu ran out over a batch of 72 tokens in 2 records: its longest record x has 60 "
+        r"tokens; set a smaller training.batch_tokens, model.network.reversible=true or a smaller "
+        r"model.network.track_size$",
+    ):
+        dry_run(model, batch_of([60, 12]), Regression(), "x")
+
+
+def test_a_batch_of_pairs_is_told_by_its_records() -> None:
+    network = ChordMixerConfig(max_length=64, track_size=2, hidden=4)
+    model = Model(ModelConfig(2, 1, embedding="real", head="pair", network=network))
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    model.encoder.register_forward_hook(fail)
+    batch = replace(batch_of([60, 12, 5, 9]), targets=torch.rand(2), indices=[1, 0])
+    with pytest.raises(ValueError, match="86 tokens in 2 records: its longest record x has 72 tokens"):
+        dry_run(model, batch, Regression(), "x")
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="a bug"), explaining_out_of_memory([5], CPU):
+        raise RuntimeError("a bug")

@@ -348,20 +348,20 @@ def test_the_largest_batch_is_rehearsed_and_leaves_no_trace(
 ) -> None:
     """A run is the same with and without it; one that goes on is not rehearsed again."""
     rehearsed: list[int] = []
-    rehearse = loop.rehearse
+    dry_run = loop.dry_run
 
     def watched(model: Model, batch: Any, *rest: Any) -> None:
         rehearsed.append(batch.inputs.tokens)
-        rehearse(model, batch, *rest)
+        dry_run(model, batch, *rest)
 
-    monkeypatch.setattr(loop, "rehearse", watched)
+    monkeypatch.setattr(loop, "dry_run", watched)
     one = override(tiny, {"training": {"epochs": 1}})
     train(one, tmp_path / "with")
     records = AddingRecords(tiny.data, "training")
     sampler = TokenSampler(records.lengths, one.training.tokens_for(records.lengths), 8, seed=one.training.seed)
     most = max(sum(records.lengths[i] for i in batch) for batch in sampler)
     assert len(rehearsed) == 1 and 0.8 * most <= rehearsed[0] <= most  # the most work, not always the most tokens
-    monkeypatch.setattr(loop, "rehearse", lambda *_: None)
+    monkeypatch.setattr(loop, "dry_run", lambda *_: None)
     train(one, tmp_path / "without")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
     assert weights[0] == weights[1]

@@ -16,8 +16,8 @@ from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
 from chordmixer.packed import Packed
 from chordmixer.tasks.masks import MaskedTokens
+from chordmixer.tasks.targets import target_outputs
 from chordmixer.training import memory
-from chordmixer.training.asking import ask
 from chordmixer.training.memory import Hardware
 
 Peak, Steps = Callable[..., int], Callable[..., None]
@@ -101,7 +101,7 @@ def test_the_count_of_masked_tokens(
         learner, keys = Model(config), torch.arange(len(MIXED))
         adam = torch.optim.AdamW(learner.parameters(), fused=True)
         for _ in range(2):
-            target.losses(ask(target, learner, inputs, keys), keys).sum().backward()
+            target.losses(target_outputs(target, learner, inputs, keys), keys).sum().backward()
             adam.step()
             adam.zero_grad(set_to_none=True)
 

@@ -13,7 +13,7 @@ import torch
 from tests.forked import Forked
 from tests.training.trained_runs import make_run, write_fasta
 
-from chordmixer.training import inference, outputs, threads
+from chordmixer.training import inference, outputs, speed
 from chordmixer.training.prediction import predict
 
 LENGTHS = [30, 50, 20, 60, 10, 40, 70]
@@ -93,7 +93,7 @@ def test_it_goes_on_with_as_many_threads(
     known = json.loads(journal.read_text())
     assert known["threads"] == torch.get_num_threads()
     journal.write_text(json.dumps(known | {"threads": 4}))
-    monkeypatch.setattr(threads, "keep", kept.append)
+    monkeypatch.setattr(speed, "restore_threads", kept.append)
     predict(run, [fasta], out, resume=True)
     assert kept == [4] and out.exists()
 

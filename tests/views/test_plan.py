@@ -19,7 +19,7 @@ from chordmixer.views import plan
 FORECAST = Forecast(
     device="cpu",
     weights=12_345,
-    learning=12_345,
+    trainable=12_345,
     epochs=10,
     batches=100,
     steps=500,
@@ -34,7 +34,7 @@ FORECAST = Forecast(
     seconds=100.0,
     validation=50.0,
     test=20.0,
-    kept=2_000_000_000,
+    retained=2_000_000_000,
     resident=500_000_000,
     threads="threads: 1 of 2, measured 2.1 times as fast as 2",
 )
@@ -84,7 +84,7 @@ def test_everything_is_said(task: Any) -> None:
 
 def test_a_frozen_encoder(task: Any) -> None:
     probing = replace(EXPERIMENT, training=TrainingConfig(start="PRE", freeze=True))
-    said = [*plan.lines(probing, task, replace(FORECAST, learning=354), {})]
+    said = [*plan.lines(probing, task, replace(FORECAST, trainable=354), {})]
     assert said[said.index("Model") + 3 : said.index("Run")] == [
         "  starting from the weights of PRE, with a new head",
         "  embedding and encoder are frozen: only the head learns",
@@ -137,7 +137,7 @@ def test_cures_where_memory_is_short(task: Any) -> None:
     short = replace(FORECAST, free=1_000_000, too_long=tuple("abcdef"))
     said = [
         *plan.lines(
-            EXPERIMENT, task, short, {"training.batch_tokens=900": replace(short, memory={"inputs": 5}, kept=0)}
+            EXPERIMENT, task, short, {"training.batch_tokens=900": replace(short, memory={"inputs": 5}, retained=0)}
         )
     ]
     assert "  6 records would not fit: a, b, c, d, e and 1 more" in said

@@ -18,7 +18,8 @@ from chordmixer.recipes.batches import batches
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment, TrainingConfig
-from chordmixer.training.forecast import device_of, forecast, scored_lengths
+from chordmixer.training.devices import choose_device
+from chordmixer.training.forecast import forecast, scored_lengths
 
 STEPS = {"cuda": 4_000, "cpu": 2_000}
 """Optimiser steps of a run, unless `TOKENS` end it before."""
@@ -136,7 +137,7 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
 
 def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
     """The same with as many steps as fit into the time, trials and validation included."""
-    lengths, device = task.records("training").lengths, device_of(experiment.training)
+    lengths, device = task.records("training").lengths, choose_device(experiment.training)
     timed = forecast(experiment, lengths, device, timed=True, scored=scored_lengths(task))  # type: ignore[arg-type]  # read-only
     assert timed.seconds is not None
     a_step = timed.seconds / -(-timed.batches // experiment.training.accumulate)

@@ -61,6 +61,14 @@ class TokenTarget(Target, Protocol):
         ...
 
 
+def target_outputs(
+    target: Target, model: Callable[[Packed], Any], inputs: Packed, targets: Shaped[Tensor, "B *K"]
+) -> Float[Tensor, "B columns"]:
+    """What losses and metrics of a target read: the model's outputs, or counts over the tokens that it masks."""
+    rows: Tensor = target.rows(model, inputs, targets) if isinstance(target, TokenTarget) else model(inputs)
+    return rows
+
+
 @dataclass(frozen=True)
 class Regression:
     """A real number, by squared error; right when it is nearer than `tolerance`, where one is given.

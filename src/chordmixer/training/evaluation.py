@@ -18,14 +18,13 @@ from chordmixer import files
 from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
 from chordmixer.tasks import Task
-from chordmixer.tasks.targets import Classification, MultiLabel, Target
+from chordmixer.tasks.targets import Classification, MultiLabel, Target, target_outputs
 from chordmixer.training import delivery, ensemble
-from chordmixer.training.asking import ask
 from chordmixer.training.experiment import Experiment, TrainingConfig
 from chordmixer.training.intervals import Sample, Score
 from chordmixer.training.run_folder import WAIT, RunLock
+from chordmixer.training.speed import choose_inference_threads
 from chordmixer.training.strands import averaged
-from chordmixer.training.threads import choose_for_answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -197,7 +196,7 @@ def answer(
     model = Model.from_pretrained(str(folder))
     device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
     answering = averaged(model.to(device), task.complement, device)
-    choose_for_answers(model)
+    choose_inference_threads(model)
     network = predict_records(answering, task.records(split), experiment.training, device, task.target)
     network, own = network.of_task(task, split), target or task.target
     known = delivery.load(folder, own, task.complement) if isinstance(task, Files) else None  # type: ignore[arg-type]
@@ -228,7 +227,9 @@ def predict_records(
     half = config.precision == "bf16"
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
-            asked = model(batch.inputs) if target is None else ask(target, model, batch.inputs, batch.targets)
+            asked = (
+                model(batch.inputs) if target is None else target_outputs(target, model, batch.inputs, batch.targets)
+            )
             outputs = asked.float().cpu().numpy()
             rows += list(zip(batch.indices, batch.targets.cpu().numpy(), outputs, strict=True))
     rows = sorted(gather_object(rows) if ranks > 1 else rows, key=lambda row: row[0])

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from chordmixer import files
 from chordmixer.config import LONGEST, check_numbers, compared, from_dict, override, to_dict
-from chordmixer.data.loading import PairedRecords, Records
+from chordmixer.data.loading import PairedRecords, Records, TokenSampler
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import FORMAT, ModelConfig, read_config
 from chordmixer.tasks import TASKS, Task, task_class
@@ -133,6 +133,11 @@ class TrainingConfig:
     def tokens_for(self, lengths: Sequence[int]) -> int:
         """The token budget of a batch for data of these lengths."""
         return self.batch_tokens or max(max(lengths), 2 * self.batch_sequences * sum(lengths) // len(lengths))
+
+    def sampler(self, lengths: Sequence[int], rank: int = 0, ranks: int = 1) -> TokenSampler:
+        """The training batches of one rank, for records of these lengths."""
+        tokens = self.tokens_for(lengths)
+        return TokenSampler(lengths, tokens, self.batch_sequences, seed=self.seed, rank=rank, ranks=ranks)
 
 
 @dataclass(frozen=True)

@@ -1,76 +1,80 @@
-"""What a run will take, said before it starts: batches, memory, time."""
+"""Forecast of a run before it starts: batches, memory, time; and a dry run of its largest batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import torch
+from torch import nn
 
-from chordmixer.data import TokenSampler
+from chordmixer.data import Batch, TokenSampler
 from chordmixer.models.chordmixer import depth
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import ModelConfig
 from chordmixer.tasks import Task
-from chordmixer.training import memory, pace
-from chordmixer.training.experiment import Experiment, TrainingConfig
-from chordmixer.training.rehearsal import OTHER_NETWORK, remedies
+from chordmixer.tasks.targets import Target, target_outputs
+from chordmixer.training import memory, speed
+from chordmixer.training.devices import format_bytes, free_bytes
+from chordmixer.training.experiment import Experiment
 
 TOLERANCE = 1.2
-"""How far a forecast is believed: a step that needs this many times the free memory is refused."""
+"""A step that is forecast to need this many times the free memory is refused."""
 PLANNED = 1_000_000
-"""Records whose places in batches are worked out, over as many epochs as that is."""
+"""Most records, over all epochs, whose batches are planned in search of the largest one."""
 LOADED = 200 << 20
-"""Bytes of libraries that come with the first steps on a CPU, and of what they keep for each size of a batch."""
+"""Bytes that libraries allocate in the first steps on a CPU."""
+SMALLER = "model.network.reversible=true or a smaller model.network.track_size"
+"""Settings that need less memory."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a training run takes on a device."""
+    """What a training run needs on a device."""
 
     device: str
     weights: int
-    learning: int
-    """Of the weights, those that are not frozen."""
+    trainable: int
+    """Weights that are not frozen."""
     epochs: int
     batches: int
-    """An epoch."""
+    """Batches of an epoch."""
     steps: int
-    """Of the optimiser, in the whole run."""
+    """Steps of the optimiser in the whole run."""
     budget: int
     """Most tokens in a batch."""
     records: tuple[int, ...]
     """The training records of the largest batch of the run, longest first."""
     lengths: tuple[int, ...]
-    """And their lengths."""
+    """Their lengths."""
     longest: str
     """The id of the longest of them."""
     memory: memory.Terms
-    """Bytes at the fullest moment of a step of that batch, by what they are for."""
+    """Bytes at the fullest moment of a step on that batch, by purpose."""
     free: int
-    """Bytes of the device that a run may have."""
+    """Free bytes of the device."""
     room: int
     """Tokens of the longest single record that fits into them; 0 without `limits`."""
     too_long: tuple[str, ...]
-    """Ids of the records that do not, longest first."""
+    """Ids of longer records, longest first."""
     started: bool = False
-    """Whether the network is that of another run, and has to stay as it is."""
-    kept: int = 0
-    """Bytes of freed memory that the heap of a CPU's process keeps between steps."""
+    """Whether the network is that of another run, so that its settings are fixed."""
+    retained: int = 0
+    """Bytes of freed memory that the heap of a CPU process retains between steps."""
     resident: int = field(default=0, compare=False)
-    """Bytes that the process has before the run: Python, torch, other libraries and the data; 0: on a GPU."""
+    """Bytes of the process before the run: Python, torch, other libraries and the data; 0 on a GPU."""
     seconds: float | None = None
-    """Of training for an epoch, about; None: not measured."""
+    """Seconds of training per epoch, about; None: not measured."""
     validation: float = 0.0
     """Seconds of all passes over the validation records."""
     test: float = 0.0
     """Seconds of the pass over the test records."""
     trial: float = 0.0
-    """Share of the training that each of the two short runs takes which come before it."""
+    """Length of each of the two trial runs, as a share of the training."""
     threads: str = ""
-    """What a user is told of the number of threads; empty: nothing was chosen."""
+    """A message on the number of threads; empty: none was chosen."""
 
     @property
     def peak(self) -> int:
@@ -79,19 +83,19 @@ class Forecast:
 
     @property
     def process(self) -> int:
-        """Bytes of the whole process at its peak, of a run on a CPU."""
-        return self.peak + self.kept + self.resident
+        """Bytes of the whole process at its peak, on a CPU."""
+        return self.peak + self.retained + self.resident
 
     @property
     def whole(self) -> float | None:
-        """Seconds of the run at most, with validation and test; None: not measured."""
+        """Most seconds of the run, with validation and test; None: not measured."""
         if self.seconds is None:
             return None
         return self.seconds * self.epochs * (1 + 2 * self.trial) + self.validation + self.test
 
     @property
     def fits(self) -> bool:
-        return self.peak + self.kept <= self.free
+        return self.peak + self.retained <= self.free
 
 
 def forecast(
@@ -104,30 +108,30 @@ def forecast(
     scored: Mapping[str, Sequence[int]] | None = None,
     limits: bool = True,
 ) -> Forecast:
-    """What training on records of these lengths takes on one device; `name` gives a record's id by its number.
+    """What training on records of these lengths needs on one device; `name` maps a record's number to its id.
 
     Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs no more. With
-    `timed`, a few steps on made-up records of the same lengths are measured, in some five seconds, or half a minute
-    where kernels have to be compiled; before that the number of threads is chosen, as a run chooses it. `scored` has
-    the lengths of the validation and test records (`scored_lengths`), whose passes are then timed too. Without
-    `limits`, `room` and `too_long` stay empty: finding them takes as long as all else.
+    `timed`, the number of threads is chosen and a few steps on random records of the same lengths are measured, in
+    about five seconds, or half a minute where kernels have to be compiled. `scored` has the lengths of the validation
+    and test records (`scored_lengths`), whose passes are then timed too. Without `limits`, which take half of the
+    time, `room` and `too_long` stay empty.
     """
-    resident = resident_bytes() + LOADED if device.type == "cpu" else 0
+    resident = psutil.Process().memory_info().rss + LOADED if device.type == "cpu" else 0
     config, hardware = experiment.training, memory.Hardware.of(device, experiment.training.precision)
-    sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
+    sampler = config.sampler(lengths)
     free, batches = free_bytes(device), len(sampler)
     an_epoch = -(-batches // config.accumulate)
     epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
     steps = min(an_epoch * epochs, config.steps or an_epoch * epochs)
     room = longest_that_fits(experiment.model, hardware, free, config.freeze) if limits else 0
     over = sorted((i for i, n in enumerate(lengths) if limits and n > room), key=lambda i: -lengths[i])
-    records = largest(sampler, epochs)
+    records = largest_batch(sampler, epochs)
     of_batch = tuple(int(lengths[i]) for i in records)
     terms = memory.peak(experiment.model, of_batch, hardware, config.accumulate, config.freeze)
     made = Forecast(
         device=device.type,
         weights=memory.weights(experiment.model),
-        learning=memory.weights(experiment.model, config.freeze),
+        trainable=memory.weights(experiment.model, config.freeze),
         epochs=epochs,
         batches=batches,
         steps=steps,
@@ -136,7 +140,7 @@ def forecast(
         lengths=of_batch,
         longest=name(records[0]),
         memory=terms,
-        kept=memory.retained(experiment.model, of_batch, hardware, terms) if batches > 1 else 0,
+        retained=memory.retained(experiment.model, of_batch, hardware, terms) if batches > 1 else 0,
         free=free,
         room=room,
         too_long=tuple(name(i) for i in over),
@@ -154,17 +158,17 @@ def with_times(
     device: torch.device,
     scored: Mapping[str, Sequence[int]],
 ) -> Forecast:
-    """The same with the times of training, validation and test, from a few steps that are taken now.
+    """The forecast with the times of training, validation and test, from a few steps that are measured now.
 
     The experiment may have another encoder than the one whose memory was counted.
     """
     config, model = experiment.training, experiment.model
-    sampler = TokenSampler(lengths, config.tokens_for(lengths), config.batch_sequences, seed=config.seed)
-    threads = pace.choose_threads(experiment, sampler, device)
-    speed = pace.speed(experiment, sampler, device, memory.Hardware.of(device, config.precision), made.free)
-    epoch = speed.training * pace.work(model, sampler.lengths)
+    sampler = config.sampler(lengths)
+    threads = speed.choose_training_threads(experiment, sampler, device)
+    measured = speed.measure(experiment, sampler, device, made.free)
+    epoch = measured.training * speed.work(model, sampler.lengths)
     limit = 60 * config.minutes / made.epochs if config.minutes else epoch
-    a_pass = {part: speed.answering * pace.work(model, own) for part, own in scored.items()}
+    a_pass = {part: measured.inference * speed.work(model, own) for part, own in scored.items()}
     validations = -(-made.epochs // config.evaluate_epochs) + 1  # with the best weights once more
     validations += made.steps // config.evaluate_every if config.evaluate_every else 0
     return replace(
@@ -177,17 +181,17 @@ def with_times(
 
 
 def scored_lengths(task: Task) -> dict[str, list[int]]:
-    """The lengths of the validation and test records, twice where both strands of each are read."""
+    """The lengths of the validation and test records, twice where both strands are read."""
     strands = 1 if task.complement is None else 2
     return {part: strands * list(task.records(part).lengths) for part in ("validation", "test")}
 
 
-def check_room(
+def check_memory(
     experiment: Experiment, lengths: Sequence[int], device: torch.device, name: Callable[[int], str]
 ) -> None:
-    """Refuse a run that needs far more memory than there is, before any of it is taken.
+    """Refuse a run that needs far more memory than is free, before any is allocated.
 
-    Of encoders without a count of their memory, only weights, gradients and moments are counted.
+    For encoders without a count of their memory, only weights, gradients and moments are counted.
     """
     if experiment.model.encoder == memory.COUNTED:
         check_fits(forecast(experiment, lengths, device, name, limits=False))
@@ -195,26 +199,26 @@ def check_room(
     needed, free = 16 * memory.weights(experiment.model), free_bytes(device)
     if needed > TOLERANCE * free:
         raise ValueError(
-            f"the weights of this {experiment.model.encoder} need about {size(needed)} of memory in training, and "
-            f"{device.type} has {size(free)} free: give smaller numbers in model.network"
+            f"the weights of this {experiment.model.encoder} need about {format_bytes(needed)} of memory in "
+            f"training, and {device.type} has {format_bytes(free)} free: give smaller numbers in model.network"
         )
 
 
 def check_fits(forecast: Forecast) -> None:
-    """Refuse a run whose largest batch needs far more memory than there is."""
+    """Refuse a run whose largest batch needs far more memory than is free."""
     if forecast.peak > TOLERANCE * forecast.free:
-        freeze = "" if forecast.learning < forecast.weights else "training.freeze=true or "
-        other = f"{freeze}--from a run with a smaller network" if forecast.started else OTHER_NETWORK
+        freeze = "" if forecast.trainable < forecast.weights else "training.freeze=true or "
+        other = f"{freeze}--from a run with a smaller network" if forecast.started else SMALLER
         raise ValueError(
-            f"a training step needs about {size(forecast.peak)} of memory, and {forecast.device} has "
-            f"{size(forecast.free)} free: {remedies(forecast.lengths, forecast.longest, other)}"
+            f"a training step needs about {format_bytes(forecast.peak)} of memory, and {forecast.device} has "
+            f"{format_bytes(forecast.free)} free: {_remedies(forecast.lengths, forecast.longest, other)}"
         )
 
 
-def largest(sampler: TokenSampler, epochs: int) -> list[int]:
-    """The records of the batch of this rank that works most in any epoch, longest first.
+def largest_batch(sampler: TokenSampler, epochs: int) -> list[int]:
+    """The records of the batch of this rank with the most work in any epoch, longest first.
 
-    >>> largest(TokenSampler([5, 3, 9, 4], tokens=10, sequences=2, shuffle=False), epochs=3)
+    >>> largest_batch(TokenSampler([5, 3, 9, 4], tokens=10, sequences=2, shuffle=False), epochs=3)
     [2]
     """
     work = [n * depth(n) for n in sampler.lengths]
@@ -230,9 +234,9 @@ def largest(sampler: TokenSampler, epochs: int) -> list[int]:
 def cures(
     experiment: Experiment, lengths: Sequence[int], device: torch.device, longest: int = 0
 ) -> dict[str, Forecast]:
-    """Settings that need less memory, each with its forecast; `longest` is that of all parts of the data.
+    """Settings that need less memory, each with its forecast; `longest` is the longest record of all parts.
 
-    The network of a run to start from stays as it is; but it can be frozen.
+    The network of a run to start from cannot be changed, but it can be frozen.
     """
     config, model = experiment.training, experiment.model
     network, found = model.network, {}
@@ -257,41 +261,8 @@ def cures(
     return found | {setting: forecast(other, lengths, device) for setting, other in others.items()}
 
 
-# --- Memory ---
-
-
-def device_of(config: TrainingConfig) -> torch.device:
-    """Where a run with these settings would compute."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda, but torch sees no GPU: use --device auto or cpu")
-    return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def resident_bytes() -> int:
-    """What this process has in memory now."""
-    return int(psutil.Process().memory_info().rss)
-
-
-def free_bytes(device: torch.device) -> int:
-    """What the device has left: of a CPU, what the system and the container allow."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + cached
-    return min(int(psutil.virtual_memory().available), _of_container(Path("/sys/fs/cgroup")))
-
-
-def _of_container(folder: Path) -> int:
-    """What a control group leaves; its files may be missing, or say `max`."""
-    try:
-        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
-        stale = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"]
-    except (OSError, ValueError, KeyError):
-        return 1 << 62
-    return max(0, limit - used + int(stale))
-
-
 def longest_that_fits(model: ModelConfig, hardware: memory.Hardware, free: int, freeze: bool = False) -> int:
-    """Tokens of the longest record that a step can learn from, with a network that is built for it."""
+    """Tokens of the longest record that fits into a step, with a network built for that length."""
 
     def fits(length: int) -> bool:
         room = max(model.network.max_length, 1 << (length - 1).bit_length())
@@ -307,10 +278,48 @@ def longest_that_fits(model: ModelConfig, hardware: memory.Hardware, free: int, 
     return low
 
 
-def size(number: float) -> str:
-    """Bytes for people.
+# --- Out of memory ---
 
-    >>> size(3_400_000), size(21_900_000_000)
-    ('3 MB', '21.9 GB')
+
+@contextmanager
+def explaining_out_of_memory(lengths: Sequence[int], device: torch.device, longest: str = "") -> Iterator[None]:
+    """Turn an out-of-memory error on a batch of these lengths into a `ValueError` that says what to change."""
+    try:
+        yield
+    except RuntimeError as error:  # a GPU has its own class, a CPU only its words
+        if not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
+            raise
+        tokens, sequences = sum(lengths), len(lengths)
+        raise ValueError(
+            f"the memory of {device.type} ran out over a batch of {tokens:,} tokens in {sequences:,} "
+            f"record{'s' if sequences > 1 else ''}: {_remedies(lengths, longest)}"
+        ) from None
+
+
+def _remedies(lengths: Sequence[int], longest: str, other: str = SMALLER) -> str:
+    several = "a smaller training.batch_tokens, " if len(lengths) > 1 else ""
+    return f"its longest record{f' {longest}' if longest else ''} has {max(lengths):,} tokens; set {several}{other}"
+
+
+def dry_run(model: nn.Module, batch: Batch, target: Target, longest: str = "") -> None:
+    """Forward and backward pass over a batch as in training, with room for the optimiser, without any effect.
+
+    On the largest batch of a run, this makes memory run out at once rather than hours later.
     """
-    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+    device, training = batch.inputs.device, model.training
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # running statistics
+    model.train()
+    try:
+        with (
+            explaining_out_of_memory(batch.lengths, device, longest),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
+            moments = [torch.empty_like(p) for p in parameters for _ in range(2)]
+            outputs = target_outputs(target, model, batch.inputs, batch.targets)
+            torch.autograd.grad(target.losses(outputs, batch.targets).sum(), parameters, allow_unused=True)
+            del moments
+    finally:
+        model.train(training)
+        for buffer, before in buffers:
+            buffer.copy_(before)

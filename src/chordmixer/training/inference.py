@@ -28,7 +28,7 @@ from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.model import read_config
 from chordmixer.packed import Packed
-from chordmixer.training import answers, delivery, ensemble, run_folder, threads
+from chordmixer.training import answers, delivery, ensemble, run_folder, speed
 from chordmixer.training.answers import Answers
 from chordmixer.training.combination import Using
 from chordmixer.training.delivery import Delivery
@@ -110,7 +110,7 @@ class Trained:
     def model(self) -> Model:
         """The network; a baseline that answers alone needs none."""
         model = Model.from_pretrained(str(self.folder), device=self.device.type)
-        threads.choose_for_answers(model)
+        speed.choose_inference_threads(model)
         return model
 
     @property

@@ -15,23 +15,22 @@ from rich.console import Console
 from torch import Tensor
 
 from chordmixer import terminal
-from chordmixer.data import Batch, Records, draws
+from chordmixer.data import Batch, Loader, Records, draws
 from chordmixer.models import Model
-from chordmixer.tasks.targets import Classification, MultiLabel
-from chordmixer.training import checkpoints, ensemble, outcome, pace, ranks, starting
-from chordmixer.training.asking import Asked, ask
+from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
+from chordmixer.training import checkpoints, ensemble, outcome, speed, starting
 from chordmixer.training.averaging import Average
 from chordmixer.training.budget import Budget
 from chordmixer.training.checkpoints import State
+from chordmixer.training.devices import maximum_over_ranks, start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths
-from chordmixer.training.forecast import check_room, largest
+from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
 from chordmixer.training.interrupts import Interrupted, Interrupts
 from chordmixer.training.opening import OpenRun
 from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
 from chordmixer.training.provenance import recording
-from chordmixer.training.rehearsal import explained, rehearse
 from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
 from chordmixer.training.taken import Taken
@@ -89,15 +88,18 @@ class TrainingRun:
         """`resumed_as` is the folder that `--resume` takes, where this run is a part of another one."""
         self.experiment, self.config, self.out = experiment, experiment.training, out
         self.resumed_as = resumed_as or out
-        self.accelerator = ranks.start(self.config)
+        self.accelerator = start_accelerator(self.config)
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
         self.task = experiment.build_task()
         self.training, self.validation, self.test = map(self.task.records, ("training", "validation", "test"))
         for records in (self.training, self.validation, self.test):
             check_lengths(records, experiment.model.network.max_length, self.config)
-        self.loader = ranks.loader(self.training, self.config, self.accelerator)
-        check_room(experiment, self.training.lengths, self.accelerator.device, self.training.name)
+        sampler = self.config.sampler(
+            self.training.lengths, self.accelerator.process_index, self.accelerator.num_processes
+        )
+        self.loader = Loader(self.training, sampler, self.config.workers, self.accelerator.device, drawing=True)
+        check_memory(experiment, self.training.lengths, self.accelerator.device, self.training.name)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
         starting.begin(self.model, self.config, out)
@@ -116,7 +118,7 @@ class TrainingRun:
         self.unread: list[Taken] = []
         self.journal = Journal(self.out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
-        self.threads = pace.choose_threads(
+        self.threads = speed.choose_training_threads(
             self.experiment, self.loader.sampler, self.accelerator.device, self.state.threads
         )
         self.state.threads = self.threads.threads
@@ -141,7 +143,7 @@ class TrainingRun:
         self.saved = time.monotonic()
         self._describe()
         if self.state.step == 0:
-            self._rehearse()
+            self._dry_run()
         with Interrupts() as self.interrupts, self.display:
             while self._goes_on():
                 self._epoch()
@@ -154,11 +156,10 @@ class TrainingRun:
         left = self.budget.spent < 1 or self.state.batch > 0
         return self.state.epoch < self.config.epochs and left and not self._out_of_patience()
 
-    def _rehearse(self) -> None:
-        """The largest batch once for nothing: memory runs out now or never."""
-        records = largest(self.loader.sampler, self.config.epochs)
-        batch, target = self.loader.batch(records), self.task.target
-        rehearse(Asked(self.model, target, batch.targets), batch, target, self.training.name(records[0]))
+    def _dry_run(self) -> None:
+        """Try the largest batch, so that memory runs out now or never."""
+        records = largest_batch(self.loader.sampler, self.config.epochs)
+        dry_run(self.model, self.loader.batch(records), self.task.target, self.training.name(records[0]))
 
     def _epoch(self) -> None:
         state, sampler = self.state, self.loader.sampler
@@ -216,9 +217,9 @@ class TrainingRun:
         first = self.training.name(batch.indices[0])
         with (
             self.accelerator.no_sync(self.wrapped) if not last else nullcontext(),
-            explained(batch.lengths, self.accelerator.device, first),
+            explaining_out_of_memory(batch.lengths, self.accelerator.device, first),
         ):
-            rows = ask(self.task.target, self.wrapped, batch.inputs, batch.targets)
+            rows = target_outputs(self.task.target, self.wrapped, batch.inputs, batch.targets)
             losses = self.task.target.losses(rows, batch.targets)
             losses = losses if batch.weights is None else losses * batch.weights
             self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
@@ -302,7 +303,7 @@ class TrainingRun:
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
-        if caught := ranks.greatest(self.accelerator, self.interrupts.caught):
+        if caught := maximum_over_ranks(self.accelerator, self.interrupts.caught):
             self._save()
             run = shlex.quote(str(self.resumed_as))
             self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {run}")

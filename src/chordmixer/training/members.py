@@ -17,6 +17,7 @@ from chordmixer.terminal import tell
 from chordmixer.training import ensemble, ladder, outcome, paired, provenance
 from chordmixer.training.answers import FILE as LABELS
 from chordmixer.training.answers import Answers
+from chordmixer.training.devices import choose_device
 from chordmixer.training.ensemble import Answered, Ensemble, EnsembleMember
 from chordmixer.training.evaluation import (
     Evaluation,
@@ -26,7 +27,6 @@ from chordmixer.training.evaluation import (
     summarise,
 )
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.forecast import device_of
 from chordmixer.training.loop import train
 from chordmixer.training.opening import open_folder
 
@@ -57,7 +57,7 @@ def train_members(
         known = _begun(experiment, out, baselines, task.target.headline)
         if not known.whole:
             files.unrecord(out, [provenance.FILE])
-            with provenance.recording(out, device_of(experiment.training)):
+            with provenance.recording(out, choose_device(experiment.training)):
                 for number in range(len(known.members), known.size):
                     say(f"member {number + 1} of {known.size}")
                     known = _add(experiment, out, known, number, console, say)

@@ -10,8 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from chordmixer import files
-from chordmixer.training import checkpoints, ranks
+from chordmixer.training import checkpoints
 from chordmixer.training.checkpoints import State
+from chordmixer.training.devices import from_main_rank
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.run_folder import CONFIG, JOURNAL, LOCK, PROVENANCE, RunLock
 
@@ -29,7 +30,7 @@ class OpenRun:
         self.refused: list[str]
         """Why newer ones are not used."""
         try:
-            self.found, self.refused = ranks.decided(accelerator, lambda: self._open(resume, unverified))
+            self.found, self.refused = from_main_rank(accelerator, lambda: self._open(resume, unverified))
         except BaseException:
             self.close()
             raise

@@ -24,7 +24,7 @@ import torch
 from chordmixer import files
 from chordmixer.config import check_numbers, from_dict
 from chordmixer.terminal import printable
-from chordmixer.training import threads
+from chordmixer.training import speed
 from chordmixer.training.formats import TABLES, Tsv, files_of, format_of
 from chordmixer.training.inference import Item
 
@@ -187,7 +187,7 @@ class Partial:
             known = from_dict(_Journal, files.read_json(self.journal), self.journal.name)
         except ValueError:
             raise ValueError(f"{self.journal} is damaged: start again with --force") from None
-        threads.keep(known.threads)
+        speed.restore_threads(known.threads)
         self.done, self.digest, end = known.windows, known.input, known.bytes
         odd = next((key for key, value in self.settings.items() if known.settings.get(key) != value), None)
         torn = end > self.partial.stat().st_size

@@ -5,8 +5,6 @@ It is the one file of a run that differs between two runs of the same settings, 
 
 from __future__ import annotations
 
-import os
-import platform
 import shlex
 import sys
 import time
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 
 from chordmixer import files
+from chordmixer.training.devices import device_name
 from chordmixer.training.run_folder import PROVENANCE
 
 FILE = PROVENANCE
@@ -65,10 +64,3 @@ def command() -> str:
     if Path(program).name not in ("chordmixer", "__main__.py"):
         return ""
     return shlex.join(["chordmixer", *words])
-
-
-def device_name(device: torch.device) -> str:
-    """What a device is called."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()}, {os.cpu_count()} cores)"

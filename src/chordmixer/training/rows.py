@@ -14,7 +14,7 @@ from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.terminal import tell
-from chordmixer.training import formats, outputs, threads
+from chordmixer.training import formats, outputs, speed
 from chordmixer.training.inference import Item, OnBad, OverLength, Piece, Trained, check_choice
 from chordmixer.training.progress import Pace
 from chordmixer.version import __version__
@@ -53,7 +53,7 @@ class Work:
         """`rows` gives the columns behind the first three."""
         account, pace = Account(), Pace(self.say)
         with outputs.opened(out, schema, self._settings() | settings, resume=resume, force=force) as sink:
-            if chosen := threads.line():
+            if chosen := speed.threads_line():
                 self.say(chosen)
             entries = read(self.paths, self.reading, account)
             for window in self.trained.windows(entries, account, self.on_bad, self.say, self.over_length):

@@ -16,8 +16,9 @@ from rich.console import Console
 from chordmixer import files, terminal
 from chordmixer.config import from_dict, to_dict
 from chordmixer.models.words import WordsConfig
+from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import Experiment, check_lengths
-from chordmixer.training.forecast import check_room, device_of
+from chordmixer.training.forecast import check_memory
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.opening import open_folder
 
@@ -105,7 +106,7 @@ def _check(experiment: Experiment) -> None:
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
     training = task.records("training")
-    check_room(experiment, training.lengths, device_of(experiment.training), training.name)
+    check_memory(experiment, training.lengths, choose_device(experiment.training), training.name)
 
 
 def _loss(experiment: Experiment, folder: Path, run: Path, console: Console) -> float:

@@ -13,7 +13,7 @@ from numpy import ndarray
 from chordmixer import files
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading, read
-from chordmixer.training import outputs, threads
+from chordmixer.training import outputs, speed
 from chordmixer.training.attribution import runs
 from chordmixer.training.combination import Using
 from chordmixer.training.ensemble_inference import open_run
@@ -58,7 +58,7 @@ def explain_files(
     shown = islice(entries, SHOWN) if Path(out).suffix == ".html" else entries
     how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "over_length": over_length}
     found = explain(engine, shown, on_bad=on_bad, account=account, say=say, **how)
-    if chosen := threads.line():
+    if chosen := speed.threads_line():
         say(chosen)
     if Path(out).suffix == ".html":
         _write_page(Path(out), engine, found, entries, method, say)

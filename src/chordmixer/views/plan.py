@@ -11,8 +11,9 @@ from numpy import ndarray
 from chordmixer.tasks.masking import Masking
 from chordmixer.training import ensemble, starting
 from chordmixer.training import forecast as forecasts
+from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.experiment import check_lengths
-from chordmixer.training.forecast import Forecast, size
+from chordmixer.training.forecast import Forecast
 
 if TYPE_CHECKING:
     from chordmixer.data.store import Store
@@ -34,7 +35,7 @@ def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
     task: Any = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
-    training, device = task.records("training"), forecasts.device_of(experiment.training)
+    training, device = task.records("training"), choose_device(experiment.training)
     scored = forecasts.scored_lengths(task)
     made = forecasts.forecast(experiment, training.lengths, device, training.name, timed=timed, scored=scored)
     cures = forecasts.cures(experiment, training.lengths, device, task.max_length) if near(made) else {}
@@ -45,7 +46,7 @@ def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
 
 def near(forecast: Forecast) -> bool:
     """Whether memory is short."""
-    return forecast.peak + forecast.kept > NEAR * forecast.free or bool(forecast.too_long)
+    return forecast.peak + forecast.retained > NEAR * forecast.free or bool(forecast.too_long)
 
 
 def lines(
@@ -63,7 +64,7 @@ def lines(
     if cures:
         yield "To need less memory, add one of these, here and to the run"
         for setting, other in cures.items():
-            yield f"  --set {setting:<34}{size(other.peak):>8}{'' if other.fits else ', still too much'}"
+            yield f"  --set {setting:<34}{format_bytes(other.peak):>8}{'' if other.fits else ', still too much'}"
 
 
 def duration(seconds: float) -> str:
@@ -121,8 +122,8 @@ def _model(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
     if model.decoder:
         yield "  half of them are the decoder's, a network with the same settings"
     yield from (f"  {line}" for line in starting.said(experiment.training))
-    if forecast.learning < forecast.weights:
-        yield f"  {_of(forecast.learning, 'weight')} to learn"
+    if forecast.trainable < forecast.weights:
+        yield f"  {_of(forecast.trainable, 'weight')} to learn"
 
 
 def _batches(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
@@ -147,13 +148,14 @@ def _memory(forecast: Forecast) -> Iterator[str]:
     if (rest := forecast.peak - sum(shown.values())) > 500_000:  # else it would be shown as nothing
         shown["the rest"] = rest
     for name, number in sorted(shown.items(), key=lambda term: -term[1]):
-        yield f"  {name:<28}{size(number):>10}"
+        yield f"  {name:<28}{format_bytes(number):>10}"
     verdict = "fits" if forecast.fits else "does not fit"
-    yield f"  {'together, about':<28}{size(forecast.peak):>10} of {size(forecast.free)} free: {verdict}"
+    free = format_bytes(forecast.free)
+    yield f"  {'together, about':<28}{format_bytes(forecast.peak):>10} of {free} free: {verdict}"
     if forecast.resident:
-        yield f"  {'freed, kept by the heap':<28}{size(forecast.kept):>10}"
-        yield f"  {'Python, torch and the data':<28}{size(forecast.resident):>10}"
-        yield f"  {'the whole process, about':<28}{size(forecast.process):>10} at its peak, without baselines"
+        yield f"  {'freed, kept by the heap':<28}{format_bytes(forecast.retained):>10}"
+        yield f"  {'Python, torch and the data':<28}{format_bytes(forecast.resident):>10}"
+        yield f"  {'the whole process, about':<28}{format_bytes(forecast.process):>10} at its peak, without baselines"
     yield f"  a single record may have up to about {_round(forecast.room):,} tokens"
     if forecast.too_long:
         yield f"  {_of(len(forecast.too_long), 'record')} would not fit: {_some(list(forecast.too_long))}"

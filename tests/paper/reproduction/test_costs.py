@@ -10,7 +10,7 @@ from chordmixer.paper.reproduction import costs as module
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.costs import PartLengths, all_costs, cost, made_parts, planned, sampled
 from chordmixer.paper.reproduction.entry_experiments import build, each, with_encoder
-from chordmixer.training import Experiment, pace
+from chordmixer.training import Experiment, speed
 
 PARTS = {
     "training": PartLengths([40, 60], 200),
@@ -43,8 +43,7 @@ def test_a_cost_of_all_records(tiny: Experiment) -> None:
 def test_time_of_all_records_parts_and_epochs(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second a token in training, a quarter of that to answer: validation after each epoch, then both parts."""
     work = {"chordmixer": 40 * 6 + 60 * 6, "lstm": 100}
-    speed = pace.Speed(1.0, 0.25)
-    monkeypatch.setattr(pace, "speed", lambda *own: speed)
+    monkeypatch.setattr(speed, "measure", lambda *own: speed.Speed(1.0, 0.25))
     for encoder, of_two in work.items():
         found = cost(with_encoder(tiny, encoder), PARTS, timed=True).seconds
         assert found == of_two * (2 * 100 + 0.25 * (3 * 10 + 20))
@@ -52,7 +51,7 @@ def test_time_of_all_records_parts_and_epochs(tiny: Experiment, monkeypatch: pyt
 
 def test_every_model_seed_and_part_is_planned(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        pace, "speed", lambda own, *_: pace.Speed(*([2.0, 1.0] if own.model.encoder == "lstm" else [1, 1]))
+        speed, "measure", lambda own, *_: speed.Speed(*([2.0, 1.0] if own.model.encoder == "lstm" else [1, 1]))
     )
     versions = "chordmixer.paper.reproduction.ablations:READING"
     found = planned(each(tiny, ["chordmixer", "lstm-average"], 3, versions), made_parts(tiny))

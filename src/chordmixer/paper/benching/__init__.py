@@ -19,7 +19,7 @@ from chordmixer.paper.benching.report import Report, load, words, write
 from chordmixer.paper.benching.results import Phase, Reach, Result
 from chordmixer.paper.reproduction.page import Origin
 from chordmixer.terminal import tell
-from chordmixer.training.forecast import size
+from chordmixer.training.devices import format_bytes
 from chordmixer.views.plan import duration
 
 __all__ = [
@@ -147,7 +147,7 @@ def _left(began: float, done: int, all_of_them: int, limit: float) -> str:
 
 def _short(result: Result) -> str:
     parts = [
-        f"{name} {own.milliseconds:,.3g} ms a sequence" + (f", {size(peak)}" if peak is not None else "")
+        f"{name} {own.milliseconds:,.3g} ms a sequence" + (f", {format_bytes(peak)}" if peak is not None else "")
         for name in PHASES
         if (own := getattr(result, name))
         for peak in [result.peak(name)]

@@ -10,8 +10,8 @@ import torch
 
 from chordmixer import ops
 from chordmixer.paper.adding import AddingConfig, AddingRecords
+from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import TrainingConfig
-from chordmixer.training.forecast import device_of
 
 SEQUENCES, DRAWN = 20, 2_000
 """Sequences that are measured at a base length, about, and draws whose quantiles their lengths are."""
@@ -44,7 +44,7 @@ class BenchConfig:
 
     def here(self) -> BenchConfig:
         """With this machine's choices in place of `auto`; refused where it cannot do what is asked."""
-        device = device_of(TrainingConfig(device=self.device))
+        device = choose_device(TrainingConfig(device=self.device))
         if self.backend == "triton" and not ops.on_kernels(torch.empty(0, device=device)):
             raise ValueError(
                 f"backend='triton' but its kernels do not run on this {device.type}: use backend='auto' or 'torch'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chordmixer.paper.benching import published
 from chordmixer.paper.benching.results import OURS, Reach, Result, ratio
-from chordmixer.training.forecast import size
+from chordmixer.training.devices import format_bytes
 from chordmixer.views.axes import compact
 
 COLUMNS = [
@@ -58,7 +58,7 @@ def reach(found: Reach) -> list[str]:
         found.phase,
         f"{found.length:,}" if found.length else "none",
         "-" if found.seconds is None else f"{found.seconds:.2f} s",
-        "-" if found.peak is None else size(found.peak),
+        "-" if found.peak is None else format_bytes(found.peak),
         found.failed or "no longer one was tried",
     ]
 

@@ -18,7 +18,7 @@ from chordmixer.config import from_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.benching.cases import Case
 from chordmixer.paper.benching.measuring import Event, Wrong, reach, status, times
-from chordmixer.training.forecast import free_bytes
+from chordmixer.training.devices import free_bytes
 
 NO_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
 """How libraries say it."""

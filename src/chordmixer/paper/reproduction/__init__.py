@@ -17,7 +17,7 @@ from chordmixer.paper.reproduction.pacing import paced
 from chordmixer.paper.reproduction.running import RunsJournal, differences, first_rank, look, run_all
 from chordmixer.terminal import tell
 from chordmixer.training import Evaluation
-from chordmixer.training.forecast import device_of
+from chordmixer.training.devices import choose_device
 
 __all__ = ["ENTRIES", "Figure", "RunEntry", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
 
@@ -85,7 +85,7 @@ def reproduce(
         trained = learning_rates.chosen(trained, losses) if rates else trained
         beside = differences(trained, entry.metric) if first_rank() else {}
         result = comparison.compare(name, entry, trained, seen, warnings, bool(data), losses, beside)
-        scores, device = comparison.evaluations(entry, trained), device_of(short.training)
+        scores, device = comparison.evaluations(entry, trained), choose_device(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
     place = page.Origin.of(device)
     return [page.publish(result, place, command or _call(name), own) for own in folders], scores

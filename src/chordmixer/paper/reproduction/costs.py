@@ -12,7 +12,8 @@ from chordmixer.models.chordmixer import depth
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
 from chordmixer.paper.reproduction.entry_experiments import build, model_of, records_of
 from chordmixer.training import Experiment
-from chordmixer.training.forecast import device_of, forecast, scored_lengths, with_times
+from chordmixer.training.devices import choose_device
+from chordmixer.training.forecast import forecast, scored_lengths, with_times
 from chordmixer.training.memory import COUNTED
 
 SAMPLE, MADE = 2_000, 64
@@ -69,7 +70,7 @@ def cost(experiment: Experiment, parts: Mapping[str, PartLengths], timed: bool) 
     training, lengths = experiment.training, parts["training"].lengths
     if training.steps:  # as many epochs of fewer records
         training = replace(training, steps=-(-training.steps // max(1, round(parts["training"].share))))
-    experiment, device = replace(experiment, training=training), device_of(training)
+    experiment, device = replace(experiment, training=training), choose_device(training)
     counted = experiment
     if experiment.model.encoder != COUNTED:
         counted = replace(experiment, model=experiment.model.with_encoder(COUNTED))

@@ -19,7 +19,7 @@ from chordmixer.paper.views import reach as walks
 from chordmixer.paper.views import tradeoff as circles
 from chordmixer.recipes import load
 from chordmixer.training import Experiment
-from chordmixer.training.forecast import size
+from chordmixer.training.devices import format_bytes
 from chordmixer.views import inspection as histograms
 
 LENGTHS = (40, 240, 1006)
@@ -97,7 +97,10 @@ def tradeoff(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     metrics = {point.metric for point in points}
     if len(metrics) > 1:
         raise ValueError(f"the runs are scored by {' and '.join(sorted(metrics))}: give runs of one task")
-    rows = [[point.name, f"{100 * point.score:.2f}", f"{point.speed:,.1f}", size(point.memory)] for point in points]
+    rows = [
+        [point.name, f"{100 * point.score:.2f}", f"{point.speed:,.1f}", format_bytes(point.memory)]
+        for point in points
+    ]
     body = table(["model", f"{points[0].metric}, %", "sequences a second", "memory of a batch"], rows)
     return body, {"models": [asdict(p) for p in points]}, {"": _png(lambda path: circles.plot(points, path))}
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from chordmixer.paper.reproduction.costs import Cost, Planned
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
-from chordmixer.training.forecast import size
+from chordmixer.training.devices import format_bytes
 from chordmixer.views.axes import compact
 from chordmixer.views.plan import duration
 
@@ -71,7 +71,7 @@ def words(cost: Cost) -> str:
     time = "" if cost.seconds is None else f"{duration(cost.seconds)}, "
     passes = f"{cost.epochs} epoch{'' if cost.epochs == 1 else 's'}"
     short = "" if cost.memory <= cost.free else ", too much"
-    memory = f"{size(cost.memory)} of {size(cost.free)}" if cost.memory else "memory not counted,"
+    memory = f"{format_bytes(cost.memory)} of {format_bytes(cost.free)}" if cost.memory else "memory not counted,"
     return (
         f"{time}{memory} on {cost.device}{short}; {passes} of "
         f"{compact(cost.records)} records, {compact(float(f'{cost.tokens:.2g}'))} tokens"

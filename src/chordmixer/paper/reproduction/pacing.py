@@ -24,9 +24,8 @@ from chordmixer import files, terminal
 from chordmixer.config import to_dict
 from chordmixer.paper.reproduction.entry_experiments import model_of
 from chordmixer.training import Experiment
-from chordmixer.training.forecast import device_of
+from chordmixer.training.devices import choose_device, device_name
 from chordmixer.training.loop import TrainingRun
-from chordmixer.training.provenance import device_name
 from chordmixer.version import __version__
 
 FILE = "pace.json"
@@ -102,7 +101,7 @@ def _limited(experiment: Experiment, pace: StepPace, minutes: float) -> Experime
 def _print(experiment: Experiment) -> str:
     """Of all but seed and rate, which do not change a pace."""
     settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, learning_rate=1.0)))
-    place = [device_name(device_of(experiment.training)), torch.__version__, __version__]
+    place = [device_name(choose_device(experiment.training)), torch.__version__, __version__]
     return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
 
 

@@ -14,7 +14,7 @@ import torch
 import chordmixer
 from chordmixer import files
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
-from chordmixer.training.provenance import device_name
+from chordmixer.training.devices import device_name
 from chordmixer.version import __version__
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from chordmixer import files
 from chordmixer.training import Experiment, Interrupted
-from chordmixer.training.forecast import device_of
+from chordmixer.training.devices import choose_device
 from chordmixer.training.interrupts import Interrupts
 from chordmixer.training.opening import open_folder
 from chordmixer.views.plan import duration
@@ -154,7 +154,7 @@ class Together:
     def _environment(self, experiment: Experiment) -> dict[str, str]:
         """Modules are found where this process finds them, and a CPU's cores are shared out."""
         own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
-        if device_of(experiment.training).type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        if choose_device(experiment.training).type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
             own["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // self.at_once))
         return own
 

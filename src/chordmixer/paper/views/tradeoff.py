@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from chordmixer.data import Batch, Loader, TokenSampler
 from chordmixer.models import Model
 from chordmixer.training import Experiment
-from chordmixer.training.forecast import device_of, size
+from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.views import drawing
 from chordmixer.views.drawing import COLOURS
 from chordmixer.views.runs import Run
@@ -51,7 +51,7 @@ def measure(run: Path, seconds: float = SECONDS, unverified: bool = False) -> Po
     if scored is None:
         raise ValueError(f"{run} has no evaluation-test.json: its training is not finished; go on with it first")
     experiment = Experiment.load(run, unverified=unverified)
-    records, device = experiment.build_task().records("test"), device_of(experiment.training)
+    records, device = experiment.build_task().records("test"), choose_device(experiment.training)
     chosen = range(min(SEQUENCES, len(records.lengths)))
     tokens = sum(records.lengths[i] for i in chosen)
     sampler = TokenSampler(records.lengths, max(tokens, *records.lengths), SEQUENCES, shuffle=False)
@@ -84,7 +84,7 @@ def plot(points: Sequence[Point], path: Path) -> Path:
             hatch="/" * (2 * again),
             alpha=0.55,
             zorder=3 - point.memory / most,  # small ones over large ones
-            label=f"{point.name}, {size(point.memory)}",
+            label=f"{point.name}, {format_bytes(point.memory)}",
         )
         if len(points) > len(COLOURS):  # colours come again
             axes.annotate(

@@ -1,4 +1,4 @@
-"""Pre-training in the training room: what is asked of a model, resuming, Markov chains beside it, embeddings."""
+"""Pre-training: outputs for masked tokens, resuming, Markov chains as baselines, embeddings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from chordmixer.models import Model
 from chordmixer.recipes import masking
 from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.tasks.masks import SUMS
-from chordmixer.tasks.targets import Regression
+from chordmixer.tasks.targets import Regression, target_outputs
 from chordmixer.training import Experiment, evaluate, evaluation, train
-from chordmixer.training.asking import Asked, ask
 from chordmixer.training.embedding import embed
 from chordmixer.training.evaluation import predict_records
 from chordmixer.training.outcome import compare
@@ -65,17 +64,13 @@ def pretrained(small: Experiment, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-# --- Asking ---
-
-
 def test_a_target_of_tokens_is_asked_about_them(small: Experiment) -> None:
     task = small.build_task()
     records = task.records("training")
     batch = Loader(records, TokenSampler(records.lengths, 10**4, 8)).batch([3, 1, 4])
     model = Model(small.model).eval()
-    rows = ask(task.target, model, batch.inputs, batch.targets)
+    rows = target_outputs(task.target, model, batch.inputs, batch.targets)
     assert rows.shape == (3, 3 * (len(task.target.letters) + 1))  # type: ignore[attr-defined]
-    assert torch.equal(Asked(model, task.target, batch.targets)(batch.inputs), rows)
     task.target.losses(rows, batch.targets).sum().backward()
     named = dict(model.named_parameters())
     for name in (
@@ -93,7 +88,7 @@ def test_other_targets_are_asked_as_ever(tiny: Experiment) -> None:
     records = tiny.build_task().records("test")
     batch = Loader(records, TokenSampler(records.lengths, 10**4, 8)).batch([0, 1])
     model = Model(tiny.model).eval()
-    assert torch.equal(ask(Regression(0.04), model, batch.inputs, batch.targets), model(batch.inputs))
+    assert torch.equal(target_outputs(Regression(0.04), model, batch.inputs, batch.targets), model(batch.inputs))
 
 
 def test_rows_do_not_depend_on_the_batch(small: Experiment) -> None:

@@ -1,4 +1,4 @@
-"""Two ranks (gloo, torchrun): the same training as on one, and one that dies costs nothing but time."""
+"""Devices and ranks. Two ranks (gloo, torchrun) train as one, and a killed rank costs nothing but time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data import TokenSampler
 from chordmixer.paper.adding import AddingRecords
-from chordmixer.training import Experiment, checkpoints, ranks, train
+from chordmixer.training import Experiment, TrainingConfig, checkpoints, devices, train
 
-MODEL = "model.safetensors"
+CPU, MODEL = torch.device("cpu"), "model.safetensors"
 
 DYING = """
 import os, signal, sys
@@ -51,6 +51,28 @@ config = LaunchConfig(
 elastic_launch(config, rank)(*sys.argv[1:])
 """
 """The command line under torchrun's agent; rank 1 is killed at step 3, and after the restart rank 0 at step 5."""
+
+
+def test_what_a_container_allows(tmp_path: Path) -> None:
+    assert devices._container_bytes(tmp_path) == 1 << 62
+    for name, text in {
+        "memory.max": "max",
+        "memory.current": "600",
+        "memory.stat": "anon 5\ninactive_file 50",
+    }.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    assert devices._container_bytes(tmp_path) == 1 << 62
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert devices._container_bytes(tmp_path) == 450
+    assert 1 << 20 < devices.free_bytes(CPU) < 1 << 50
+
+
+def test_where_a_run_computes() -> None:
+    assert devices.choose_device(TrainingConfig(device="cpu")) == CPU
+    if not torch.cuda.is_available():
+        assert devices.choose_device(TrainingConfig()) == CPU
+        with pytest.raises(ValueError, match="--device cuda, but torch sees no GPU: use --device auto or cpu"):
+            devices.choose_device(TrainingConfig(device="cuda"))
 
 
 @pytest.fixture(scope="module")
@@ -124,14 +146,14 @@ def test_the_first_rank_decides_and_the_others_are_told(monkeypatch: pytest.Monk
     def refuse() -> str:
         raise ValueError("run already holds a run")
 
-    monkeypatch.setattr(ranks, "broadcast_object_list", tell)
+    monkeypatch.setattr(devices, "broadcast_object_list", tell)
     first, second = (cast(Any, SimpleNamespace(is_main_process=main)) for main in (True, False))
-    assert [ranks.decided(rank, lambda: "step-9") for rank in (first, second)] == ["step-9", "step-9"]
+    assert [devices.from_main_rank(rank, lambda: "step-9") for rank in (first, second)] == ["step-9", "step-9"]
     told.clear()
     with pytest.raises(ValueError, match="already holds a run"):
-        ranks.decided(first, refuse)
+        devices.from_main_rank(first, refuse)
     with pytest.raises(SystemExit, match="2"):
-        ranks.decided(second, refuse)
+        devices.from_main_rank(second, refuse)
 
 
 def test_a_rank_that_dies_costs_nothing_but_time(

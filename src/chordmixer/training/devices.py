@@ -1,0 +1,115 @@
+"""Devices, their free memory, and the ranks of a run, through Accelerate."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
+from torch import distributed
+
+from chordmixer.training.experiment import TrainingConfig
+
+T = TypeVar("T")
+
+
+def choose_device(config: TrainingConfig) -> torch.device:
+    """The device of a run with these settings."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda, but torch sees no GPU: use --device auto or cpu")
+    return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """The product name of a GPU, or the architecture and cores of a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
+
+
+def free_bytes(device: torch.device) -> int:
+    """Free memory of a device; of a CPU, what both the system and the container allow."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
+    return min(int(psutil.virtual_memory().available), _container_bytes(Path("/sys/fs/cgroup")))
+
+
+def _container_bytes(folder: Path) -> int:
+    """What a control group leaves; its files may be missing, or say `max`."""
+    try:
+        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+        stale = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"]
+    except (OSError, ValueError, KeyError):
+        return 1 << 62
+    return max(0, limit - used + int(stale))
+
+
+def format_bytes(number: float) -> str:
+    """Bytes in a readable unit.
+
+    >>> format_bytes(3_400_000), format_bytes(21_900_000_000)
+    ('3 MB', '21.9 GB')
+    """
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+# --- Ranks ---
+
+
+def start_accelerator(config: TrainingConfig) -> Accelerator:
+    """Device, precision and ranks of a run, by its settings and its launcher (torchrun, accelerate)."""
+    device = choose_device(config)
+    if not distributed.is_initialized():  # an earlier run of this process may have had other settings
+        AcceleratorState._reset_state(reset_partial_state=True)
+        _join_ranks(device)
+    several = os.environ.get("WORLD_SIZE", "1") != "1"  # without a GPU, Accelerate ignores other ranks unless told
+    return Accelerator(
+        cpu=config.device == "cpu" or (several and device.type == "cpu"),
+        mixed_precision="bf16" if config.precision == "bf16" else "no",
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+
+
+def _join_ranks(device: torch.device) -> None:
+    """Join the other ranks of this machine under a name that is new after each restart.
+
+    torchrun keeps one store for all restarts, with the addresses of dead processes (pytorch issue 135712).
+    """
+    ranks, local = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
+    if ranks == "1" or ranks != local or "TORCHELASTIC_RESTART_COUNT" not in os.environ:
+        return
+    store, rank, size = next(distributed.rendezvous("env://"))
+    store = distributed.PrefixStore(f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+def maximum_over_ranks(accelerator: Accelerator, number: int) -> int:
+    """The largest of the numbers of all ranks, on every rank."""
+    if accelerator.num_processes == 1:
+        return number
+    return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
+
+
+def from_main_rank(accelerator: Accelerator, decide: Callable[[], T]) -> T:
+    """The result of `decide` on the main rank, on every rank. An error there ends all ranks, and is shown once."""
+    result, error = None, None
+    if accelerator.is_main_process:
+        try:
+            result = decide()
+        except Exception as failed:
+            error = failed
+    (failed_there, shared) = broadcast_object_list([error is not None, result])
+    if error is not None:
+        raise error
+    if failed_there:
+        raise SystemExit(2)
+    return shared

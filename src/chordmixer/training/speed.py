@@ -1,0 +1,279 @@
+"""Measured speed on this device: seconds of a training step, and the number of CPU threads that is fastest.
+
+More threads are not always faster: beside other programs, or on short sequences, each of thousands of small parallel
+regions waits for a thread that has no core. Sums depend on the number of threads in their last bits, so that a run
+keeps the number that it began with (`checkpoints.State.threads`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from statistics import median
+from typing import NamedTuple, Protocol
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+
+from chordmixer.data import TokenSampler
+from chordmixer.models.chordmixer import depth
+from chordmixer.models.model import Model, ModelConfig
+from chordmixer.packed import Packed
+from chordmixer.training import memory
+from chordmixer.training.experiment import Experiment
+
+PROBE_SECONDS, PROBE_TOKENS = 1.2, 4_000
+"""Length of a measured step, about, and tokens of the first one, from which the size of a longer one follows."""
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables: where one is set, threads are not measured."""
+FEWER = 1.1
+"""Fewer threads are preferred unless more are this many times as fast."""
+ROUNDS, ROUND_SECONDS = 3, 2.0
+"""Measurements of each number of threads; no further round starts after so many seconds."""
+THREAD_TOKENS, THREAD_LENGTH = 8_000, 500
+"""Most tokens of a batch on which threads are measured, and the length of its records for a trained model."""
+
+
+# --- Seconds of a step ---
+
+
+class Speed(NamedTuple):
+    """Seconds per unit of `work`."""
+
+    training: float
+    inference: float
+    """Of a forward pass, as in validation and test."""
+
+
+def work(model: ModelConfig, lengths: Sequence[int]) -> int:
+    """What time is proportional to: tokens, and for ChordMixer once for each block that they pass."""
+    return sum(n * depth(n) for n in lengths) if model.encoder == memory.COUNTED else sum(lengths)
+
+
+def measure(experiment: Experiment, sampler: TokenSampler, device: torch.device, free: int) -> Speed:
+    """Measure a typical batch, or as much of it as takes a second and half of the `free` bytes."""
+    model, typical = experiment.model, _typical(experiment.model, sampler)
+    hardware = memory.Hardware.of(device, experiment.training.precision)
+
+    def needed(lengths: Sequence[int]) -> int:
+        """Bytes of a step; 0 for encoders without a count, since a step of a second is assumed to fit."""
+        if model.encoder != memory.COUNTED:
+            return 0
+        return sum(memory.peak(model, lengths, hardware, freeze=experiment.training.freeze).values())
+
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        step = _stepper(experiment, device)
+        few = _less(model, typical, PROBE_TOKENS / sum(typical))
+        step(few)  # loads libraries, or compiles kernels
+        seconds = min(step(few), step(few))  # other programs may interfere once
+        probe = _less(model, typical, PROBE_SECONDS / seconds * sum(few) / sum(typical))
+        while probe != few and needed(probe) > free / 2:
+            probe = max(_less(model, probe, 0.5), few, key=sum)
+        if sum(probe) > sum(few):
+            few, seconds = probe, min(step(probe), step(probe))  # the first one also allocates memory
+        forward = min(step(few, True), step(few, True))
+    return Speed(seconds / work(model, few), forward / work(model, few))
+
+
+def random_inputs(config: ModelConfig, lengths: Sequence[int]) -> Packed:
+    """Random inputs of a model, in sequences of these lengths; the random state is not changed."""
+    tokens = sum(lengths)
+    with torch.random.fork_rng([]):
+        values: Tensor = (
+            torch.randint(config.inputs, (tokens,))
+            if config.embedding == "tokens"
+            else torch.randn(tokens, config.inputs)
+        )
+    return Packed.from_lengths(values, lengths)
+
+
+def _typical(model: ModelConfig, sampler: TokenSampler) -> list[int]:
+    """The lengths of the batch of an epoch that has the median work, longest first."""
+    batches = sorted(([sampler.lengths[i] for i in batch] for batch in sampler), key=lambda own: work(model, own))
+    return sorted(batches[len(batches) // 2], reverse=True)
+
+
+def _less(model: ModelConfig, lengths: Sequence[int], share: float) -> list[int]:
+    """About that share of a batch: shorter sequences for ChordMixer, fewer for other encoders.
+
+    The time of other encoders may grow with the square of a length; a lone sequence is shortened all the same.
+    """
+    if model.encoder == memory.COUNTED or share >= 1 or len(lengths) == 1:
+        return _shorter(lengths, share)
+    wanted = max(1, int(len(lengths) * share))
+    some = [lengths[(2 * k + 1) * len(lengths) // (2 * wanted)] for k in range(wanted)]
+    return _shorter(some, share * sum(lengths) / sum(some)) if wanted == 1 else some
+
+
+def _shorter(lengths: Sequence[int], share: float) -> list[int]:
+    """All sequences shortened by the same share.
+
+    >>> _shorter([100, 3], 0.1), _shorter([100, 3], 4)
+    ([10, 1], [100, 3])
+    """
+    return [max(1, int(n * min(share, 1))) for n in lengths]
+
+
+class Stepper(Protocol):
+    """Takes a training step, or only a forward pass, on random records of some lengths; returns the seconds."""
+
+    def __call__(self, lengths: Sequence[int], forward: bool = False, /) -> float: ...
+
+
+def _stepper(experiment: Experiment, device: torch.device) -> Stepper:
+    config, half = experiment.model, experiment.training.precision == "bf16"
+    model = Model(config).to(device)
+    if experiment.training.freeze:
+        model.freeze()
+    adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
+
+    def step(lengths: Sequence[int], forward: bool = False, /) -> float:
+        inputs = random_inputs(config, memory.sequence_lengths(config, lengths)).to(device)
+        _wait(device)
+        start = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16, enabled=half), torch.set_grad_enabled(not forward):
+            outputs = model(inputs)
+        if not forward:
+            values = outputs.values if isinstance(outputs, Packed) else outputs
+            values.float().square().sum().backward()
+            adam.step()
+            adam.zero_grad(set_to_none=True)
+        _wait(device)
+        return time.perf_counter() - start
+
+    return step
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# --- CPU threads ---
+
+
+class ThreadChoice(NamedTuple):
+    """A number of threads, out of how many, and the reason."""
+
+    threads: int
+    """0: not chosen, as on a GPU."""
+    most: int
+    """What torch uses by default."""
+    why: str = ""
+    """Empty: there was nothing to choose."""
+
+    @property
+    def line(self) -> str:
+        """A message for the user; empty where there was nothing to choose.
+
+        >>> ThreadChoice(1, 2, "measured 2.1 times as fast as 2").line
+        'threads: 1 of 2, measured 2.1 times as fast as 2'
+        """
+        return f"threads: {self.threads} of {self.most}, {self.why}" if self.why else ""
+
+
+_chosen: ThreadChoice | None = None
+"""The choice in effect in this process."""
+
+
+def choose_training_threads(
+    experiment: Experiment, sampler: TokenSampler, device: torch.device, kept: int = 0
+) -> ThreadChoice:
+    """Set the number of CPU threads by steps on a typical batch, or to that `kept` by a resumed run."""
+    if device.type != "cpu":
+        return ThreadChoice(0, 0)
+    typical = _typical(experiment.model, sampler)
+    few = _less(experiment.model, typical, THREAD_TOKENS / sum(typical))
+    stepper = cache(lambda: _stepper(experiment, device))  # built only if something is measured
+    with torch.random.fork_rng([]):
+        return choose_threads(lambda: stepper()(few), kept)
+
+
+def choose_inference_threads(model: Model) -> ThreadChoice:
+    """Set the number of CPU threads by forward passes of a trained model."""
+    if next(model.parameters()).device.type != "cpu":
+        return ThreadChoice(0, 0)
+    length = min(THREAD_LENGTH, model.config.network.max_length)
+    count = max(2, THREAD_TOKENS // length // 2 * 2)  # even, for heads of pairs
+    inputs = random_inputs(model.config, [length] * count)
+
+    def forward() -> float:
+        start = time.perf_counter()
+        with torch.inference_mode():
+            model(inputs)
+        return time.perf_counter() - start
+
+    return choose_threads(forward)
+
+
+def choose_threads(step: Callable[[], float], kept: int = 0) -> ThreadChoice:
+    """Choose the number of threads and set it; `step` does some typical work and returns its seconds.
+
+    The number `kept` by a resumed run is used again. A number that the user has set stays: by the environment, by
+    `torch.set_num_threads`, or by a launcher of several processes.
+    """
+    most = _most()
+    if most is None or most == 1:
+        now = torch.get_num_threads()
+        changed = f"as set; the run had {kept} so far, so that its last digits may differ" if kept != now else ""
+        return ThreadChoice(now, now, changed if kept else "")
+    if 0 < kept <= most:
+        return _adopt(ThreadChoice(kept, most, "as this run began"))
+    seconds = _measured(step, sorted({1, max(1, most // 2), most}))
+    best = min(seconds.values())
+    threads = next(n for n, taken in seconds.items() if taken <= FEWER * best)
+    other = most if threads < most else 1
+    ratio = seconds[other] / seconds[threads]
+    compared = f"{ratio:.1f} times as fast as" if ratio >= 1.05 else "as fast as"
+    return _adopt(ThreadChoice(threads, most, f"measured {compared} {other}"))
+
+
+def restore_threads(threads: int) -> None:
+    """Use the number of threads of an earlier process, where this machine has as many."""
+    most = _most()
+    if most is not None and 0 < threads <= most:
+        _adopt(ThreadChoice(threads, most, "as before"))
+
+
+def threads_line() -> str:
+    """A message on the number of threads in use; empty where none was chosen."""
+    return _chosen.line if _chosen is not None and _chosen.threads == torch.get_num_threads() else ""
+
+
+def _most() -> int | None:
+    """The threads that torch uses by default; None: somebody else has decided."""
+    now = torch.get_num_threads()
+    if any(os.environ.get(name) for name in VARIABLES) or os.environ.get("WORLD_SIZE", "1") != "1":
+        return None
+    if _chosen is not None and _chosen.threads == now:
+        return _chosen.most
+    return now if now in _cores() else None
+
+
+def _cores() -> set[int]:
+    """Torch's possible defaults: logical cores, physical ones, and those that this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    return {os.cpu_count() or 1, psutil.cpu_count(logical=False) or 1, usable}
+
+
+def _measured(step: Callable[[], float], numbers: Sequence[int]) -> dict[int, float]:
+    """The median seconds with each number of threads; they alternate, since other programs interfere."""
+    seconds: dict[int, list[float]] = {n: [] for n in numbers}
+    for turn in range(ROUNDS + 1):
+        for n, measured in seconds.items():
+            torch.set_num_threads(n)
+            taken = step()
+            measured += [taken] if turn else []  # the first round loads libraries
+        if turn and sum(map(sum, seconds.values())) > ROUND_SECONDS:
+            break
+    return {n: median(measured) for n, measured in seconds.items()}
+
+
+def _adopt(choice: ThreadChoice) -> ThreadChoice:
+    global _chosen
+    torch.set_num_threads(choice.threads)
+    _chosen = choice
+    return choice

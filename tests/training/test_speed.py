@@ -1,0 +1,211 @@
+"""Speed: a small measurement, extrapolated; the number of threads: measured, kept by a run, set by the user."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from chordmixer.data import TokenSampler
+from chordmixer.models import ChordMixerConfig, Model, ModelConfig
+from chordmixer.training import Experiment, checkpoints, speed, train
+from chordmixer.training.forecast import forecast
+from chordmixer.training.loop import TrainingRun
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Eight cores of nobody's choice; the numbers of threads that were set on them."""
+    now, asked = [8], list[int]()
+
+    def set_threads(number: int) -> None:
+        now[0] = number
+        asked.append(number)
+
+    for name in (*speed.VARIABLES, "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(speed, "_chosen", None)
+    monkeypatch.setattr(speed, "_cores", lambda: {8})
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "set_num_threads", set_threads)
+    yield asked
+
+
+def clock(seconds: dict[int, float]) -> Callable[[], float]:
+    """A step that takes so long with each number of threads; the very first takes far longer."""
+    first = {1: 100.0}
+
+    def take() -> float:
+        return first.pop(1, None) or seconds[torch.get_num_threads()]
+
+    return take
+
+
+@pytest.mark.parametrize(
+    ("seconds", "line"),
+    [
+        ({1: 0.01, 4: 0.02, 8: 0.09}, "threads: 1 of 8, measured 9.0 times as fast as 8"),
+        ({1: 0.08, 4: 0.02, 8: 0.01}, "threads: 8 of 8, measured 8.0 times as fast as 1"),
+        ({1: 0.08, 4: 0.01, 8: 0.03}, "threads: 4 of 8, measured 3.0 times as fast as 8"),
+        ({1: 0.104, 4: 0.102, 8: 0.1}, "threads: 1 of 8, measured as fast as 8"),
+    ],
+    ids=["busy", "idle", "half", "no gain"],
+)
+def test_the_fewest_that_are_fast(machine: list[int], seconds: dict[int, float], line: str) -> None:
+    found = speed.choose_threads(clock(seconds))
+    assert found.line == speed.threads_line() == line and torch.get_num_threads() == found.threads
+    assert machine == [1, 4, 8] * 4 + [found.threads], "taking turns, the first round not counted"
+    machine.clear()
+    assert speed.choose_threads(clock(dict.fromkeys((1, 4, 8), 1.0))).most == 8, (
+        "our own choice does not bind the next run"
+    )
+    assert machine == [1, 4, 8] * 2 + [1], "slow ones are measured once"
+
+
+def test_a_run_keeps_its_number(machine: list[int]) -> None:
+    def take() -> float:
+        raise AssertionError("nothing is measured")
+
+    assert speed.choose_threads(take, kept=4).line == "threads: 4 of 8, as this run began"
+    assert torch.get_num_threads() == 4
+    speed.restore_threads(8)
+    assert torch.get_num_threads() == 8
+    speed.restore_threads(64)
+    assert torch.get_num_threads() == 8, "of another machine"
+
+
+@pytest.mark.parametrize("how", [*speed.VARIABLES, "WORLD_SIZE", "torch"])
+def test_the_users_own_number_stays(machine: list[int], monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "torch":
+        torch.set_num_threads(3)
+        machine.clear()
+    else:
+        monkeypatch.setenv(how, "8")
+    before = torch.get_num_threads()
+    assert speed.choose_threads(clock({})).line == "" and torch.get_num_threads() == before and machine == []
+    said = speed.choose_threads(clock({}), kept=2)
+    assert said.line.endswith("as set; the run had 2 so far, so that its last digits may differ")
+    assert said.threads == before and machine == []
+
+
+def test_plan_train_and_prediction_choose_alike(
+    machine: list[int], monkeypatch: pytest.MonkeyPatch, tiny: Experiment, tmp_path: Path
+) -> None:
+    """All of them through `choose`; what a run has begun with is in its checkpoints, and is not measured again."""
+    given: list[int] = []
+
+    def choose(take: Callable[[], float], kept: int = 0) -> speed.ThreadChoice:
+        given.append(kept)
+        assert take() > 0, "a real step, or answer"
+        return speed._adopt(speed.ThreadChoice(4, 8, "measured 3.0 times as fast as 8"))
+
+    monkeypatch.setattr(speed, "choose_threads", choose)
+    made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
+    assert made.threads == "threads: 4 of 8, measured 3.0 times as fast as 8"
+    random = torch.get_rng_state()
+    speed.choose_inference_threads(Model(tiny.model))
+    train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run")
+    assert given == [0, 0, 0] and random is not None
+    assert json.loads((checkpoints.found(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
+    monkeypatch.setattr(
+        speed, "choose_training_threads", lambda *own: given.append(own[-1]) or speed.ThreadChoice(4, 8)
+    )
+    train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run", resume=True)
+    assert given[-1] == 4
+
+
+def test_a_measurement_changes_no_run(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same first weights, with and without it."""
+    from rich.console import Console
+
+    runs = []
+    for name in ("plain", "measured"):
+        if name == "measured":
+            monkeypatch.setattr(speed, "choose_threads", lambda take, kept: speed.ThreadChoice(1, 2, f"{take():.0f}"))
+        run = TrainingRun(tiny, tmp_path / name, False, Console(quiet=True))
+        runs.append((torch.get_rng_state(), [*run.model.state_dict().values()]))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert all(torch.equal(a, b) for a, b in zip(runs[0][1], runs[1][1], strict=True))
+
+
+def test_random_records() -> None:
+    network = ChordMixerConfig(max_length=64, track_size=2, hidden=4)
+    tokens = speed.random_inputs(ModelConfig(5, 2, network=network), [100, 200])
+    assert tokens.values.unique().tolist() == [0, 1, 2, 3, 4] and list(tokens.lengths) == [100, 200]
+    assert speed.random_inputs(ModelConfig(2, 1, embedding="real", network=network), [7]).values.shape == (7, 2)
+
+
+def test_torchs_own_numbers() -> None:
+    assert (os.cpu_count() or 1) in speed._cores()
+
+
+# --- Seconds of a step ---
+
+
+def test_time_grows_with_tokens_and_depth(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device of a known speed: as many seconds as it is told, however little of a batch is measured."""
+    taken: list[int] = []
+
+    def stepper(*_: object) -> object:
+        def take(lengths: list[int], answering: bool = False) -> float:
+            taken.append(sum(lengths))
+            return (2e-6 if answering else 1e-5) * sum(n * max(1, (n - 1).bit_length()) for n in lengths)
+
+        return take
+
+    monkeypatch.setattr(speed, "_stepper", stepper)
+    sampler = TokenSampler([1 << 16] * 20, tokens=1 << 17, sequences=2)
+    exact = pytest.approx((1e-5, 2e-6))
+    assert speed.measure(tiny, sampler, CPU, free=1 << 40) == exact
+    assert taken[0] == 2 * 2_000 and 5_000 < taken[-1] < 20_000, "a second's worth"
+    assert speed.measure(tiny, sampler, CPU, free=1 << 20) == exact
+    assert taken[-1] == 4_000, "memory for no more"
+
+
+def test_a_real_step_leaves_the_random_state(tiny: Experiment) -> None:
+    before = torch.get_rng_state()
+    sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
+    for precision in ("fp32", "bf16"):
+        experiment = replace(tiny, training=replace(tiny.training, precision=precision))
+        found = speed.measure(experiment, sampler, CPU, free=1 << 30)
+        assert found.inference > 0 and 0 < found.training < 0.1
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_frozen_encoder_is_measured_frozen(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Model] = []
+
+    def build(config: ModelConfig) -> Model:
+        built.append(Model(config))
+        return built[-1]
+
+    monkeypatch.setattr(speed, "Model", build)
+    probing = replace(tiny, training=replace(tiny.training, freeze=True))
+    for experiment in (tiny, probing):
+        assert speed._stepper(experiment, CPU)([40, 12]) > 0
+    assert [model.frozen for model in built] == [False, True]
+
+
+def test_answers_for_every_token(tiny: Experiment) -> None:
+    model = replace(tiny.model, embedding="tokens", inputs=5, outputs=4, head="tokens", decoder="network")
+    sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
+    assert 0 < speed.measure(replace(tiny, model=model), sampler, CPU, free=1 << 30).training < 0.1
+
+
+def test_other_encoders_are_measured_on_whole_records(tiny: Experiment) -> None:
+    """Their time may grow with the square of a length, so that fewer records are taken, and not shorter ones."""
+    other = tiny.model.with_encoder("lstm")
+    lengths = [60, 50, 40, 30, 20, 10]
+    assert speed._less(other, lengths, 0.5) == [50, 30, 10] and speed._less(other, lengths, 2) == lengths
+    assert speed._less(other, lengths, 0.01) == [2] and speed._less(other, [900], 0.1) == [90]
+    assert speed._less(tiny.model, lengths, 0.5) == [30, 25, 20, 15, 10, 5]
+    assert (speed.work(other, [8, 8]), speed.work(tiny.model, [8, 8])) == (16, 48)
+    sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
+    assert speed.measure(replace(tiny, model=other), sampler, CPU, free=1 << 30).training > 0
