@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -343,15 +342,15 @@ def test_sweep_follows_no_link(tmp_path: Path) -> None:
 def test_a_name_that_was_swept_before_it_was_locked_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, taken = fcntl.flock, list[Path]()
+    lock, taken = files.lock_descriptor, list[Path]()
 
-    def late(handle: int, how: int) -> None:
+    def late(handle: int, **how: Any) -> bool:
         if not taken:
             taken.extend(tmp_path.iterdir())
             taken[0].unlink()
-        lock(handle, how)
+        return lock(handle, **how)
 
-    monkeypatch.setattr(fcntl, "flock", late)
+    monkeypatch.setattr(files, "lock_descriptor", late)
     path, file = files.new_file(tmp_path)
     with file:
         assert path != taken[0] and os.path.samestat(path.stat(), os.fstat(file.fileno()))

@@ -244,6 +244,15 @@ def test_public_names() -> None:
         _ = chordmixer.nothing
 
 
+def test_no_module_needs_posix_to_be_imported() -> None:
+    """The core imports on Windows, where these modules do not exist."""
+    missing = {"fcntl", "grp", "pwd", "resource", "termios"}
+    for path in MODULES:
+        top = [node for node in TREES[path].body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {alias.name for node in top for alias in node.names} | {getattr(node, "module", None) for node in top}
+        assert not missing & names, label(path)
+
+
 def test_the_command_line_starts_without_torch() -> None:
     code = (
         "import sys, chordmixer.cli; print([m for m in ('torch', 'numpy', 'pyarrow', 'sklearn') if m in sys.modules])"

@@ -15,7 +15,7 @@ from chordmixer.data import columns
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import FILES, Reading, read
-from chordmixer.data.store_cache import IN_MEMORY, default_cache, gather_records, labelled
+from chordmixer.data.store_cache import IN_MEMORY, cache_folder, gather_records, labelled
 from chordmixer.tasks.files import FilesConfig
 
 TargetType = Literal["auto", "classes", "labels", "number"]
@@ -168,7 +168,7 @@ class Dataset:
         config = self.config if cache is None else replace(self.config, cache=str(cache))
         if self.records is None:
             return config
-        folder = Path(config.cache).expanduser() if config.cache else default_cache()
+        folder = cache_folder(config.cache)
         _, key = gather_records(self.records, config.tokenizer, folder, say)
         return replace(config, key=key)
 

@@ -6,7 +6,6 @@ Temporary names cannot be guessed, and their writer locks them. `sweep` removes 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -19,6 +18,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from filelock import lock_descriptor
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,10 +29,13 @@ MANIFEST = "manifest.json"
 BLOCK = 4096
 """Bytes that the smallest file takes on a disk."""
 
+POLL = 0.005
+"""Seconds between two attempts at a lock that another process holds."""
 TEMPORARY = ".writing-"
 """Prefix of temporary names."""
 
-_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+_NEW = os.O_CREAT | os.O_EXCL | _NOFOLLOW | os.O_WRONLY
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -83,7 +87,7 @@ def append_text(path: Path, text: str) -> None:
 def open_own(path: Path, flags: int) -> BinaryIO:
     """Open or create a file for writing; a symbolic link is refused."""
     try:
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | flags, 0o666), "wb")
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | _NOFOLLOW | flags, 0o666), "wb")
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -255,7 +259,7 @@ def new_folder(folder: Path, kind: str = "") -> tuple[Path, int]:
         path = _temporary_name(folder, kind)
         path.mkdir()
         with suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            handle = os.open(path, os.O_RDONLY | _NOFOLLOW)
             if _locked(path, handle):
                 return path, handle
 
@@ -275,11 +279,11 @@ def sweep(folder: Path, kind: str = "") -> None:
     """Remove temporary names that killed processes left in a folder; those of a living process are locked."""
     for stray in folder.glob(f"{TEMPORARY}{kind}*"):
         with suppress(OSError):  # such as one that is locked, a symbolic link, or already gone
-            handle = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            handle = os.open(stray, os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0))
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                directory = stat.S_ISDIR(os.fstat(handle).st_mode)
-                shutil.rmtree(stray, ignore_errors=True) if directory else stray.unlink()
+                if lock_descriptor(handle, blocking=False):
+                    directory = stat.S_ISDIR(os.fstat(handle).st_mode)
+                    shutil.rmtree(stray, ignore_errors=True) if directory else stray.unlink()
             finally:
                 os.close(handle)
 
@@ -297,7 +301,7 @@ def _temporary_name(folder: Path, kind: str) -> Path:
 def _locked(path: Path, handle: int) -> bool:
     """Lock a new name; False, with the handle closed, where another process has swept it meanwhile."""
     with suppress(OSError):  # some network file systems have no locks; nothing is swept there either
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_descriptor(handle, poll_interval=POLL)
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(handle), path.lstat()):
             return True
@@ -325,7 +329,7 @@ def _in_turn(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # not every file system has locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            lock_descriptor(handle, poll_interval=POLL)
         yield
     finally:
         os.close(handle)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import pickle
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import lock_descriptor
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.forked import Forked
@@ -412,7 +412,7 @@ write_store(entries(), Dna(), sys.argv[1], Account())
     living = tmp_path / ".writing-store-living"
     living.mkdir()
     handle = os.open(living, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert lock_descriptor(handle, blocking=False)
     write_store(entries(b"ACGT"), Dna(), tmp_path / "store", Account())
     assert names(tmp_path) == {"store", ".writing-store-living"}
     os.close(handle)

@@ -19,7 +19,7 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading
 from chordmixer.data.store import Store, write_store
-from chordmixer.data.store_cache import cached_store, default_cache, gather, labelled
+from chordmixer.data.store_cache import cache_folder, cached_store, gather, labelled
 from chordmixer.data.tokenizers import Characters, TokenizerConfig
 
 DATA = ("tokens.bin", "offsets.bin", "records.arrow")
@@ -40,10 +40,10 @@ def fasta(tmp_path: Path) -> str:
 
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() == tmp_path / "chordmixer" / "stores"
+    assert cache_folder() == tmp_path / "chordmixer" / "stores"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
-    assert default_cache() == Path("/home/me/.cache/chordmixer/stores")
+    assert cache_folder() == Path("/home/me/.cache/chordmixer/stores")
 
 
 def test_files_are_read_once(fasta: str, tmp_path: Path, said: list[str]) -> None:
@@ -204,7 +204,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
     with pytest.raises(ValueError, match=r"this user has no home folder .*: set HOME or XDG_CACHE_HOME"):
-        default_cache()
+        cache_folder()
 
 
 class Built:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import resource
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import lock_descriptor
 from tests.forked import Forked
 from tests.training.trained_runs import make_run, write_fasta
 
@@ -203,7 +203,7 @@ def test_damage(run: Path, fasta: Path, tmp_path: Path) -> None:
 
 def test_two_processes_do_not_write_one_file(run: Path, fasta: Path, tmp_path: Path) -> None:
     with (tmp_path / "y.tsv.partial").open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        assert lock_descriptor(held.fileno(), blocking=False)
         with pytest.raises(ValueError, match=r"partial is being written by another process: wait for it"):
             predict(run, [fasta], tmp_path / "y.tsv", resume=True)
 

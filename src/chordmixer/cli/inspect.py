@@ -34,14 +34,14 @@ def inspect(
     chordmixer inspect proteins.csv --column target=solubility --target-type number
     """
     from chordmixer.config import override
-    from chordmixer.data.store_cache import default_cache, gather, labelled
+    from chordmixer.data.store_cache import cache_folder, gather, labelled
     from chordmixer.data.tokenizers import TokenizerConfig
     from chordmixer.tasks.targets import inspect_asked
     from chordmixer.views import inspection as view
 
     paths, reading = files.named(inputs)
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
-    store, _ = gather(paths, labelled(paths, reading, say), config, cache or default_cache(), say)
+    store, _ = gather(paths, labelled(paths, reading, say), config, cache or cache_folder(), say)
     found = inspect_asked(store, target_type)  # type: ignore[arg-type]
     terminal.console().print(view.report(found))
     if plot:

@@ -24,7 +24,7 @@ import numpy as np
 
 from chordmixer import files
 from chordmixer.data.sources import BLOCK, MAX_RECORD, Blocks, BrokenStream
-from chordmixer.data.store_cache import default_cache
+from chordmixer.data.store_cache import cache_folder
 
 BGZIP_HEADER = 18
 """Bytes before a block's data; the block's size less one is in the last two."""
@@ -274,7 +274,7 @@ def _own_index(path: Path, about: os.stat_result) -> Path | None:
     """Where an index of our own is kept; None where the user has no cache folder."""
     facts = repr((str(path.absolute()), about.st_size, about.st_mtime_ns))
     with suppress(ValueError):
-        return default_cache().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"
+        return cache_folder().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import re
 import secrets
@@ -43,10 +42,14 @@ EVERY_SECONDS = 5.0
 Say = Callable[[str], None]
 
 
-def default_cache() -> Path:
-    """Where stores are kept: in the user's cache folder, below `chordmixer/stores`."""
+def cache_folder(given: str | None = None) -> Path:
+    """Where stores are kept: the folder given, or `chordmixer/stores` below the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    if given:
+        return Path(given).expanduser()
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chordmixer" / "stores"
+        return user_cache_path("chordmixer", appauthor=False).expanduser() / "stores"
     except RuntimeError:
         raise ValueError(
             "this user has no home folder to keep read files in: set HOME or XDG_CACHE_HOME to a folder that can be "

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from chordmixer.data.reading import Reading
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import PARTS, Split, SplitConfig, split
 from chordmixer.data.store import CutStore, Store
-from chordmixer.data.store_cache import default_cache, gather, labelled
+from chordmixer.data.store_cache import cache_folder, gather, labelled
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks.targets import Question, TargetType, inspect_asked, question
 
@@ -212,12 +211,8 @@ def _with_key(config: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
     if not config.files:
         raise ValueError("no files were given: name at least one, or - for standard input")
     reading = labelled(config.files, config.reading, say) if config.key is None else config.reading
-    _, key = gather(config.files, reading, config.tokenizer, _cache(config), say, config.key)
+    _, key = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), say, config.key)
     return replace(config, reading=reading, key=key)
-
-
-def _cache(config: FilesConfig) -> Path:
-    return Path(config.cache).expanduser() if config.cache else default_cache()
 
 
 class _Opened:
@@ -225,7 +220,7 @@ class _Opened:
 
     def __init__(self, config: FilesConfig) -> None:
         reading, self.separator = config.reading, config.separator
-        store, _ = gather(config.files, reading, config.tokenizer, _cache(config), _silent, config.key)
+        store, _ = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), _silent, config.key)
         self.store = store if config.cut is None else CutStore(store, config.cut)
         self.question = question(self.store, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from chordmixer.data.loading import Record, as_tensor
 from chordmixer.data.reading import FILES, Reading
 from chordmixer.data.splits import PARTS, SplitConfig, split
 from chordmixer.data.store import Store
-from chordmixer.data.store_cache import default_cache, gather
+from chordmixer.data.store_cache import cache_folder, gather
 from chordmixer.data.tokenizers import Tokenizer, TokenizerConfig
 from chordmixer.tasks.files import KINDS
 from chordmixer.tasks.masks import Markov, MaskedTokens, baselines
@@ -252,7 +251,7 @@ class Masking:
     def __init__(self, config: MaskingConfig, say: Callable[[str], None] = lambda _: None) -> None:
         if not config.files:
             raise ValueError("no files were given: name at least one, or - for standard input")
-        cache = Path(config.cache).expanduser() if config.cache else default_cache()
+        cache = cache_folder(config.cache)
         reading = config.reading if config.balance == 1 else replace(config.reading, labels=FILES)
         self.store, key = gather(config.files, reading, config.tokenizer, cache, say, config.key)
         self.config = replace(config, key=key)

@@ -6,7 +6,6 @@ where they end. What stands behind that place is cut off when a run goes on. The
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import sys
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, Protocol, Self
 
 import pyarrow as pa
 import torch
+from filelock import lock_descriptor
 
 from chordmixer import files
 from chordmixer.config import check_numbers, from_dict
@@ -170,12 +170,10 @@ class Partial:
         return self
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_descriptor(self.file.fileno(), blocking=False):
             raise ValueError(
                 f"{self.partial} is being written by another process: wait for it, or give another name with -o"
-            ) from None
+            )
 
     def _start(self) -> None:
         self.journal.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from chordmixer.data.columns import SPLITS
 from chordmixer.data.leakage import copies, digests
 from chordmixer.data.loading import Record
 from chordmixer.data.splits import grouped
-from chordmixer.data.store_cache import default_cache
+from chordmixer.data.store_cache import cache_folder
 from chordmixer.packed import Packed
 from chordmixer.paper.lra.processes import Processes, cores, travels
 
@@ -93,7 +93,7 @@ def made_once(cache: str | None, name: str, what: Iterable[Any], parts: Callable
     `what` says all that the data follow from; two processes may write the same at once, and one puts it in place.
     """
     digest = blake2b("\x1f".join(map(repr, what)).encode(), digest_size=8).hexdigest()
-    folder = (Path(cache).expanduser() if cache else default_cache().with_name("lra")) / f"{name}-{digest}"
+    folder = (Path(cache).expanduser() if cache else cache_folder().with_name("lra")) / f"{name}-{digest}"
     if folder.is_dir():
         return folder
     with files.explaining_no_room(folder, "more", ""):

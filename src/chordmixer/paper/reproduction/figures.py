@@ -10,7 +10,7 @@ from typing import Any
 
 from chordmixer.data.inspection import inspect
 from chordmixer.data.reading import Reading, file_label
-from chordmixer.data.store_cache import default_cache, gather
+from chordmixer.data.store_cache import cache_folder, gather
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.reproduction.entries import Figure
 from chordmixer.paper.reproduction.page import PageContent, table
@@ -75,7 +75,7 @@ def lengths(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     """A histogram a data set."""
     rows, found, pictures = [], [], {}
     for number, path in enumerate(paths, 1):
-        store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), default_cache(), say)
+        store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), cache_folder(), say)
         seen, name = inspect(store), file_label(path)
         pictures[f"{number}-{name}"] = _png(lambda at, seen=seen: histograms.plot(seen, at))  # type: ignore[misc]
         marks = [seen.percentiles[p] for p in (0, 50, 90, 99, 100)]
