@@ -24,7 +24,7 @@ import numpy as np
 from chordmixer.paper.lra import BytesRecords, listops, pathfinder
 from chordmixer.paper.lra.listops import ListOps, ListOpsConfig
 from chordmixer.paper.lra.pathfinder import Pathfinder, PathfinderConfig
-from chordmixer.paper.lra.processes import cores
+from chordmixer.paper.subprocesses import cores
 
 
 def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:

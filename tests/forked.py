@@ -22,7 +22,7 @@ SERVER.set_forkserver_preload(
     ["accelerate", "matplotlib.pyplot", "pandas", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"]
     + ["torch.distributed", "chordmixer.cli.train", "chordmixer.views.report", "chordmixer.training.loop"]
     + [f"chordmixer.{name}" for name in ("cli", "recipes", "training", "paper.recipes")]
-    + [f"chordmixer.paper.reproduction.{name}" for name in ("running", "subprocesses")]
+    + [f"chordmixer.paper.reproduction.{name}" for name in ("running", "parallel")]
 )
 
 
@@ -134,6 +134,7 @@ def _become(
         os.close(opened)
     sys.argv = [what, *arguments]
     if how == "-m":
+        sys.modules.pop(what, None)  # as in a new process
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         sys.argv[0] = "-c"

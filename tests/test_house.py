@@ -28,7 +28,7 @@ CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators"}
 PAPER_TASKS = {"paper.adding", "paper.fragments", "paper.lra"}
 PAPER = PAPER_TASKS | {
     "paper",
-    *(f"paper.{name}" for name in ("recipes", "benching", "reproduction", "views", "cli")),
+    *(f"paper.{name}" for name in ("subprocesses", "recipes", "benching", "reproduction", "cli")),
 }
 EVERYTHING = CORE | PAPER | {"cli"}
 REPRODUCING = EVERYTHING - {"cli", "paper.cli"}
@@ -49,9 +49,9 @@ LAW: dict[str, set[str]] = {
     "__init__": CORE | {"cli"},
     "__main__": CORE | {"cli"},
     "paper": LEARNING | {"training"},
-    **{task: LEAVES | {"data", "tasks"} for task in PAPER_TASKS},
+    "paper.subprocesses": set(),
+    **{task: LEAVES | {"data", "tasks", "paper.subprocesses"} for task in PAPER_TASKS},
     "paper.recipes": LEARNING | PAPER_TASKS | {"training", "recipes"},
-    "paper.views": REPRODUCING - {"recipes", "paper.recipes"},
     "paper.benching": REPRODUCING,
     "paper.reproduction": REPRODUCING,
     "paper.cli": EVERYTHING,

@@ -15,7 +15,7 @@ from chordmixer import terminal
 from chordmixer.terminal import printable, tell
 
 Command = Callable[..., tuple[int, str, str]]
-PRINTS = {"terminal.py", "paper/benching/worker.py"}
+PRINTS = {"terminal.py"}
 """The second writes JSON for another process."""
 
 

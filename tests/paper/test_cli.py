@@ -15,10 +15,10 @@ from tests.forked import Forked
 
 from chordmixer.config import override, to_dict
 from chordmixer.models.encoders import ENCODERS
-from chordmixer.paper import benching, recipes, reproduction
-from chordmixer.paper.benching import subprocesses
+from chordmixer.paper import benching, recipes, reproduction, subprocesses
+from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import Case
-from chordmixer.paper.reproduction import ENTRIES, costs, pacing, running
+from chordmixer.paper.reproduction import ENTRIES, costs, running
 from chordmixer.training import Experiment, Interrupted
 
 Command = Callable[..., tuple[int, str, str]]
@@ -87,8 +87,8 @@ def test_baselines_may_be_left_out(chordmixer: Command, tmp_path: Path) -> None:
 def test_minutes_are_measured_first_and_trained_later(
     chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "WARM", 0.0)
-    monkeypatch.setattr(pacing, "TIMED", 0.0)
+    monkeypatch.setattr(costs, "WARM_SECONDS", 0.0)
+    monkeypatch.setattr(costs, "TIMED_SECONDS", 0.0)
     words = ["reproduce", "adding-200", "--minutes", "0.0001", "--out", tmp_path / "run", *sets(ADDING)]
     code, said, errors = chordmixer(*words, "--plan")
     assert (code, errors) == (0, "") and [path.name for path in (tmp_path / "run").iterdir()] == ["pace.json"]
@@ -327,26 +327,26 @@ def test_what_is_made_for_a_list_is_not_kept(own_cache: Path) -> None:
 
 QUICK = """
 import io, sys
-from chordmixer.paper.benching import measuring, worker
+from chordmixer.paper.benching import measuring
 measuring.ROUNDS, measuring.LEAST = 2, 0.0
 sys.stdin = io.StringIO(sys.argv[1])
-worker.main()
+measuring.measure()
 """
 
 
 def in_a_fork(case: Case, _: object) -> dict[str, Any]:
-    """What `subprocesses.run` gives, from a process that need not import torch; its own tests have one that does."""
+    """`measuring.in_subprocess` in a process that need not import torch; its own tests have one that does."""
     child = Forked([sys.executable, "-c", QUICK, json.dumps(to_dict(case))])
     said, errors = child.communicate(timeout=120)
     assert (child.returncode, errors) == (0, "")
-    return {key: value for key, value in subprocesses._merged(said.encode()).items() if key != "done"}
+    return {key: value for key, value in subprocesses.union(said.encode()).items() if key != "done"}
 
 
 def test_from_names_to_a_page(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One encoder gets through, one runs out of memory in training: both are results."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "benching")
     monkeypatch.setitem(ENCODERS, "greedy", "troubled_encoders:Greedy")
-    monkeypatch.setattr(subprocesses, "run", in_a_fork)
+    monkeypatch.setattr(measuring, "in_subprocess", in_a_fork)
     out = tmp_path / "r.json"
     words = ["bench", "--models", "chordmixer, greedy", "--lengths", "30", "--batch", 2, "--device", "cpu"]
     code, said, errors = chordmixer(*words, "--out", out)

@@ -195,7 +195,7 @@ def bench(
     from chordmixer.config import override
     from chordmixer.models.encoders import ENCODERS
     from chordmixer.paper import benching
-    from chordmixer.paper.views import speed
+    from chordmixer.paper.benching import views
 
     if base_length and lengths:
         raise ValueError("--base-length draws lengths and --lengths fixes them: give one of the two")
@@ -213,11 +213,11 @@ def bench(
         raise
     console = terminal.console()
     for setting in report.settings:
-        console.print(speed.table(setting, report.at(setting), console.width))
+        console.print(views.table(setting, report.at(setting), console.width))
         for line in benching.words(report.at(setting), setting):
             say(line)
     if report.reaches:
-        console.print(speed.reach_table(report.reaches))
+        console.print(views.reach_table(report.reaches))
     tell(f"page: {out.with_suffix('.md')}")
 
 

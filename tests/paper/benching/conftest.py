@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from chordmixer.models.encoders import ENCODERS
-from chordmixer.paper.benching.cases import BenchConfig, Case, fixed
-from chordmixer.paper.benching.results import Phase, Result
+from chordmixer.paper.benching.cases import BenchConfig, Case, Phase, Result, fixed
 
 HOME = "troubled_encoders"
 

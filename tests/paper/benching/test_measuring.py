@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from tests.forked import Forked
 
 from chordmixer.config import to_dict
 from chordmixer.models.encoders import ENCODERS, layers
+from chordmixer.paper import subprocesses
 from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, fixed
 from chordmixer.paper.benching.measuring import Meter, Subject, Wrong, phase, reach, seconds, times
@@ -170,3 +172,61 @@ def test_a_gpu_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = Meter(CUDA)
     meter.start()
     assert (meter.peak(), called[-1]) == (77, "reset")
+
+
+@pytest.mark.parametrize(
+    ("error", "failed", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), "out of memory", "CUDA out of memory. Tried"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory", "DefaultCPUAllocator"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), "out of memory", "CUBLAS"),
+        (MemoryError(), "out of memory", "MemoryError"),
+        (Wrong("not finite"), "wrong", "not finite"),
+        (ValueError("too long"), "refused", "too long"),
+        (KeyError("x"), "error", "KeyError: 'x'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_reasons(error: BaseException, failed: str, message: str) -> None:
+    found = measuring.reason(error)
+    assert found["failed"] == failed and found["message"].startswith(message)
+
+
+def test_limits_are_of_this_process(troubled: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, both: limits.append(both))
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(measuring, "status", lambda name: 100)
+    monkeypatch.setitem(sys.modules, "triton", sys)
+    case = troubled("Harmless")
+    monkeypatch.delitem(ENCODERS, "harmless")
+    try:
+        measuring.prepare(replace(case, config=replace(case.config, memory_limit=2.0, backend="torch")))
+        assert limits == [(2_000_000_100,) * 2] and ENCODERS["harmless"] == "troubled_encoders:Harmless"
+        assert sys.modules["triton"] is None
+    finally:
+        ENCODERS.pop("harmless", None)
+
+
+def test_a_limit_of_a_gpu(troubled: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+    about = type("About", (), {"total_memory": 8_000_000_000})
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: about)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
+    case = troubled("Harmless")
+    for limit in (0.0, 2.0, 99.0):
+        measuring.prepare(replace(case, config=replace(case.config, device="cuda", memory_limit=limit)))
+    assert shares == [0.25, 1.0]
+
+
+def test_a_crash_is_a_result(troubled: Callable[..., Case]) -> None:
+    found = measuring.in_subprocess(troubled("Crashing"))
+    assert found["failed"] == "crashed" and "SIGSEGV" in found["message"]
+    assert found["stage"] == "training" and found["inference"]["milliseconds"] > 0
+    assert "training" not in found and "done" not in found
+
+
+def test_a_process_without_a_case_leaves() -> None:
+    process = Forked([*subprocesses.COMMAND, measuring.PROCESS])  # which has nothing on its standard input
+    assert process.communicate(timeout=60) == ("", "") and process.returncode == 0

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import pickle
+import re
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordmixer.paper.lra import ChosenRecords, Part, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper import lra
+from chordmixer.paper.lra import (
+    ChosenRecords,
+    Part,
+    ReleaseLayout,
+    chosen,
+    class_of,
+    in_chunks,
+    listops,
+    load,
+    made_once,
+    part_of,
+    pathfinder,
+    read_once,
+)
+from chordmixer.paper.subprocesses import ProcessPool, importable
 
 LABELS = ("no", "yes")
 
@@ -116,3 +134,107 @@ def test_words_of_tables(tmp_path: Path) -> None:
 def made() -> dict[str, Path]:
     """In the tests' own cache folder, since hypothesis takes no folder of one test."""
     return read_once(ReleaseLayout(Path("set"), [], parts), None, "official", LABELS, "")
+
+
+# --- In chunks ---
+
+MAKERS = {
+    "listops": partial(listops.made, listops.ListOpsConfig(), "training"),
+    "pathfinder": partial(pathfinder.made, pathfinder.PathfinderConfig(contour=6), "training"),
+}
+TABLE = np.arange(90).reshape(3, 30)
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[ProcessPool]:
+    """The pools that `in_chunks` starts, where any work is worth them and there are two cores."""
+    started: list[ProcessPool] = []
+
+    class Seen(ProcessPool):
+        def __init__(self, count: int) -> None:
+            super().__init__(count)
+            started.append(self)
+
+    monkeypatch.setattr(lra, "WORTH", -1.0)
+    monkeypatch.setattr(lra, "cores", lambda: 2)
+    monkeypatch.setattr(lra, "ProcessPool", Seen)
+    return started
+
+
+def joined(parts: list[Part]) -> list[bytes]:
+    return [np.concatenate([part[k].ravel() for part in parts]).tobytes() for k in range(3)]
+
+
+def gone(pool: ProcessPool) -> bool:
+    return all(process.returncode is not None for process in pool.processes)
+
+
+def test_the_same_bytes_in_processes(pools: list[ProcessPool]) -> None:
+    make = MAKERS["listops"]
+    parts = list(in_chunks(make, 13, 2))
+    assert [len(part[1]) for part in parts] == [2] * 6 + [1] and joined(parts) == joined([make(np.arange(13))])
+    assert [len(pool.processes) for pool in pools] == [2] and gone(pools[0])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_same_bytes_in_any_chunks(name: str, pools: list[ProcessPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    make = MAKERS[name]
+    monkeypatch.setattr(lra, "WORTH", 1e9)
+    for workers in (1, 3):
+        monkeypatch.setattr(lra, "cores", lambda workers=workers: workers)
+        assert joined(list(in_chunks(make, 13, 4))) == joined([make(np.arange(13))])
+    assert not pools
+
+
+@pytest.mark.parametrize(("count", "lengths"), [(0, []), (1, [1]), (4, [4]), (9, [4, 4, 1])])
+def test_little_work_stays_here(count: int, lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lra, "ProcessPool", None)
+    assert [len(part[1]) for part in in_chunks(partial(np.take, TABLE, axis=1), count, 4)] == lengths
+
+
+def test_what_no_other_process_can_find_stays_here(pools: list[ProcessPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(own: np.ndarray) -> Part:
+        return tuple(TABLE[:, own])
+
+    assert len([*in_chunks(mine, 30, 4)]) == 8  # a closure has no name
+    monkeypatch.setattr(mine, "__module__", "__main__")
+    monkeypatch.setattr(mine, "__qualname__", "mine")
+    monkeypatch.setattr(sys.modules["__main__"], "mine", mine, raising=False)
+    assert len([*in_chunks(mine, 30, 4)]) == 8 and not importable(partial(mine, 3))
+    assert not pools and importable(MAKERS["listops"])
+    monkeypatch.setattr(sys, "executable", "")
+    assert not importable(MAKERS["listops"])
+
+
+def test_no_more_parts_wait_than_are_soon_taken(pools: list[ProcessPool]) -> None:
+    parts = in_chunks(partial(np.take, TABLE, axis=1), 30, 1)
+    next(parts), next(parts)
+    assert parts.gi_frame.f_locals["own"].tolist() == [8] and not gone(pools[0])  # type: ignore[attr-defined]
+    parts.close()  # type: ignore[attr-defined]
+    assert gone(pools[0])
+
+
+def test_an_error_elsewhere_is_an_error_here(pools: list[ProcessPool]) -> None:
+    with pytest.raises(IndexError, match="index 30 is out of bounds") as raised:
+        list(in_chunks(partial(np.take, TABLE, axis=1), 40, 10))
+    assert "Traceback" in raised.value.__notes__[0] and gone(pools[0])
+
+
+def test_a_writer_that_fails_ends_them(pools: list[ProcessPool], tmp_path: Path) -> None:
+    objects = np.array([[0] * 29 + ["x"]] * 3, dtype=object)  # the last one is no byte
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        made_once(str(tmp_path), "x", (), lambda: in_chunks(partial(np.take, objects, axis=1), 40, 15))
+    assert gone(pools[0]) and raised.tb and not [*tmp_path.iterdir()]
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    list(in_chunks(partial(np.take, TABLE, axis=1), 30, 10))
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(lra, "QUIET", -1.0)
+    list(in_chunks(partial(np.take, TABLE, axis=1), 30, 10))
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    list(in_chunks(partial(np.take, TABLE, axis=1), 30, 10))
+    written = re.sub(r"\x1b\[[\d;?]*\w", "", capsys.readouterr().err)
+    assert re.search(r"making data ━+ +30/30 0:00:00 left", written)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.forked import Forked
 
-from chordmixer.paper.reproduction import subprocesses
+from chordmixer.paper import subprocesses
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entry_experiments import build
+from chordmixer.paper.reproduction.experiments import build
 from chordmixer.training import Evaluation, Experiment
 from chordmixer.training import evaluation as scoring
 from chordmixer.training.evaluation import LengthBin, Score
@@ -36,7 +36,7 @@ def tiny() -> Experiment:
 
 @pytest.fixture
 def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs at once in processes that need not import torch again; `test_subprocesses` has those of users."""
+    """Runs at once in processes that need not import torch again; `test_parallel` has those of users."""
     monkeypatch.setattr(subprocesses, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
 
 

@@ -12,7 +12,7 @@ import pytest
 from chordmixer.models import ModelConfig
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.fragments import FragmentsConfig
-from chordmixer.paper.reproduction import ENTRIES, ablations, entry_experiments, reproduce
+from chordmixer.paper.reproduction import ENTRIES, ablations, experiments, reproduce
 from chordmixer.paper.reproduction.ablations import PADDING, POOLING, READING, Study, with_room
 from chordmixer.paper.reproduction.comparison import compare
 from chordmixer.paper.reproduction.entries import RunEntry
@@ -43,7 +43,7 @@ def test_the_table_of_paddings() -> None:
 def test_every_number_is_of_a_version(tiny: Experiment) -> None:
     for name in VERSIONS["padding"].paper:
         encoder = name.partition("-")[0]
-        assert name in PADDING.experiments(entry_experiments.with_encoder(tiny, encoder))
+        assert name in PADDING.experiments(experiments.with_encoder(tiny, encoder))
 
 
 def test_data_are_those_of_other_entries() -> None:
@@ -72,7 +72,7 @@ def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
 
 
 def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluated) -> None:
-    made = PADDING.experiments(entry_experiments.with_encoder(tiny, "poolformer"))
+    made = PADDING.experiments(experiments.with_encoder(tiny, "poolformer"))
     trained = [TrainedRun(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
     seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
     body = compare("padding", VERSIONS["padding"], trained, seen, [], given=True).body
@@ -89,17 +89,17 @@ def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluate
 )
 def test_versions_that_are_not_there(models: list[str], message: str, tiny: Experiment) -> None:
     with pytest.raises(ValueError) as refused:
-        entry_experiments.each(tiny, models, 1, VERSIONS["ablation"].versions)
+        experiments.each(tiny, models, 1, VERSIONS["ablation"].versions)
     assert str(refused.value).startswith(message)
 
 
 def test_versions_of_an_entry_that_has_none(tiny: Experiment) -> None:
     with pytest.raises(ValueError, match=r"^--models chordmixer-flat is not known: choose from chordmixer, "):
-        entry_experiments.each(tiny, ["chordmixer-flat"], 1)
+        experiments.each(tiny, ["chordmixer-flat"], 1)
 
 
 def test_folders_of_versions_and_seeds(tiny: Experiment) -> None:
-    made = entry_experiments.each(tiny, ["chordmixer", "poolformer-flat"], 2, VERSIONS["ablation"].versions)
+    made = experiments.each(tiny, ["chordmixer", "poolformer-flat"], 2, VERSIONS["ablation"].versions)
     assert [*made] == [
         f"{name}-seed{seed}"
         for name in ("chordmixer-average", "chordmixer-class_token", "poolformer-flat")

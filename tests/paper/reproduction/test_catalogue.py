@@ -14,7 +14,7 @@ from chordmixer.config import override
 from chordmixer.paper.recipes import PAIRS
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.entries import RunEntry
-from chordmixer.paper.reproduction.entry_experiments import build
+from chordmixer.paper.reproduction.experiments import build
 from chordmixer.recipes import load
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reproduce.md").read_text()

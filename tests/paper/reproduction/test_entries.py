@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from chordmixer.models.model import Model
+from chordmixer.paper.reproduction import entries
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.entries import DataNeeded, find
+from chordmixer.paper.reproduction.entries import DataNeeded, RunEntry, find
+from chordmixer.paper.reproduction.experiments import build
 
 FILES = DataNeeded(needs="two files", get="a friend has them", setting="files", least=2, several=True)
 
@@ -49,3 +54,70 @@ def test_a_name_that_is_not_there() -> None:
         ValueError, match=r"'xyz' is not in the list .*: chordmixer reproduce alone lists what there is"
     ):
         find("xyz", ENTRIES)
+
+
+RUNS = {name: entry for name, entry in ENTRIES.items() if isinstance(entry, RunEntry)}
+ALONE = ["adding-200", "adding-1000", "adding-16k", "adding-128k", "listops", "image", "text", "pathfinder", "pathx"]
+"""Those whose recipe looks into no file."""
+
+
+def test_every_run_of_the_paper_has_the_released_settings() -> None:
+    trained = {
+        name: entry for name, entry in RUNS.items() if name not in ("ablation", "ablation-mitogenomes", "padding")
+    }
+    assert {name for name, entry in trained.items() if entry.released} == set(entries.RELEASED)
+    assert set(entries.RELEASED) == {name for name, entry in trained.items() if entry.hyper}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_like_the_released_code(name: str) -> None:
+    code, made = entries.RELEASED[name], build(RUNS[name], like="released")
+    network, training = made.model.network, made.training
+    assert (network.hidden, network.track_size) == (code.hidden, code.track_size)
+    assert (network.order, network.init, network.prenorm, network.norm) == (
+        "released", "xavier", code.prenorm, code.norm,
+    )  # fmt: skip
+    assert (training.learning_rate, training.batch_sequences, training.accumulate) == (code.rate, code.batch, 1)
+    assert (training.epochs, training.weight_decay, training.warmup) == (code.epochs, code.weight_decay, code.warmup)
+    assert (made.model.head, made.model.final_norm, made.model.drop_tokens) == ("average", None, 0)
+    with torch.device("meta"):
+        Model(made.model)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_like_the_paper(name: str) -> None:
+    hyper, ours, made = RUNS[name].hyper, build(RUNS[name]), build(RUNS[name], like="paper")
+    assert hyper is not None
+    assert (made.training.learning_rate, made.training.batch_sequences) == (hyper.rate, hyper.batch)
+    assert (made.model.network.prenorm, made.model.network.norm, made.model.network.dropout) == (None, None, 0)
+    assert (made.training.epochs, made.training.warmup) == (ours.training.epochs, ours.training.warmup)
+
+
+def test_a_pair_keeps_its_head() -> None:
+    experiment = build(RUNS["listops"])
+    pair = replace(experiment, model=replace(experiment.model, head="pair"))
+    assert entries.like(pair, entries.RELEASED["retrieval"]).model.head == "pair"
+
+
+def test_changes_come_after_it() -> None:
+    made = build(RUNS["listops"], changes={"training": {"epochs": 3}}, like="released")
+    assert made.training.epochs == 3 and made.training.learning_rate == 0.01
+
+
+def test_whose_settings_are_not_known() -> None:
+    with pytest.raises(ValueError, match="--like theirs is not known: choose from ours, paper, released"):
+        build(RUNS["listops"], like="theirs")
+    with pytest.raises(
+        ValueError, match=r"--like paper: the paper says nothing of Introns of a worm .*; leave it out"
+    ):
+        build(RUNS["introns"], ["a.fa", "b.fa"], like="paper")
+    with pytest.raises(ValueError, match="--like released: the released code has no settings for Plasmids"):
+        build(RUNS["plasmids"], ["a.fa", "b.fa"], like="released")
+
+
+def test_in_words() -> None:
+    rows = {row[0]: row[1:] for row in entries.rows(build(RUNS["text"]), RUNS["text"].hyper, RUNS["text"].released)}
+    assert rows["block"][1:] == ["no norm", "order released, layer norm before and batch norm behind, start xavier"]
+    assert rows["epochs"][1:] == ["not said", "90"] and rows["warm-up"][2] == "about 60.0%"
+    assert rows["tokens hidden in training"] == ["30%", "", ""]
+    assert all(row[2:] == ["", ""] for row in entries.rows(build(RUNS["listops"]), None, None))

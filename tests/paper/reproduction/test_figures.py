@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib import pyplot
 
+from chordmixer import files
 from chordmixer.files import TEMPORARY
+from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.reproduction import figures
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.views import tradeoff
+from chordmixer.paper.reproduction.figures import Point, measure_run, plot_tradeoff, plot_walk, random_walk
 from chordmixer.training import Experiment, train
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -63,17 +68,17 @@ def test_lengths(motifs: list[str]) -> None:
 
 
 def test_tradeoff(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tradeoff, "SECONDS", 0.01)
-    monkeypatch.setattr(tradeoff.measure, "__defaults__", (0.01, False))
+    monkeypatch.setattr(figures, "SECONDS", 0.01)
+    monkeypatch.setattr(figures.measure_run, "__defaults__", (0.01, False))
     body, numbers, pictures = figures.tradeoff([str(run), str(run)], quiet)
     assert len(numbers["models"]) == 2 and numbers["models"][0]["memory"] > 0 and pictures[""].startswith(PNG)
     assert body[0] == "| model | accuracy, % | sequences a second | memory of a batch |"
 
 
 def test_tradeoff_is_of_one_task(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = tradeoff.Point("a", "accuracy", 0.5, 10.0, 1_000)
+    point = figures.Point("a", "accuracy", 0.5, 10.0, 1_000)
     points = iter([point, replace(point, metric="roc_auc")])
-    monkeypatch.setattr(tradeoff, "measure", lambda path, unverified: next(points))
+    monkeypatch.setattr(figures, "measure_run", lambda path, unverified: next(points))
     with pytest.raises(ValueError, match="the runs are scored by accuracy and roc_auc: give runs of one task"):
         figures.tradeoff(["a", "b"], quiet)
 
@@ -82,3 +87,106 @@ def test_all_figures_are_there() -> None:
     drawn = [entry.draw for entry in ENTRIES.values() if isinstance(entry, figures.Figure)]
     assert all(callable(figures.load(path)) for path in drawn) and len(drawn) == 4
     assert TEMPORARY not in "".join(drawn)
+
+
+def test_the_numbers_of_the_paper() -> None:
+    walked = random_walk(5000)
+    assert (walked.length, walked.hops) == (5000, 14)
+    assert f"{walked.mean:.0e} {walked.deviation:.0e}" == "2e-04 3e-05"
+    assert walked.probabilities.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("length", "hops"), [(1, 3), (2, 2), (5, 3), (8, 4), (11, 2)])
+def test_every_walk_counts_the_same(length: int, hops: int) -> None:
+    """All walks one by one, with the shifts of a network's tracks."""
+    steps = [0] + [2**k for k in range(ChordMixerConfig(max_length=length).tracks - 1)]
+    ends = [sum(walk) % length for walk in product(steps, repeat=hops)]
+    expected = np.bincount(ends, minlength=length) / len(ends)
+    np.testing.assert_allclose(random_walk(length, hops).probabilities, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 100, 1024, 1025])
+def test_the_hops_of_the_paper_reach_all(length: int) -> None:
+    walked = random_walk(length)
+    assert walked.hops == np.ceil(np.log2(length) + 1)
+    assert (walked.probabilities > 0).all()
+
+
+def test_no_hop_stays() -> None:
+    assert random_walk(3, hops=0).probabilities.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(("length", "hops"), [(5000, None), (1, None), (2, None), (100, 0)])
+def test_a_plot_is_a_picture(tmp_path: Path, length: int, hops: int | None) -> None:
+    """Also where all positions are alike."""
+    path = plot_walk(random_walk(length, hops), tmp_path / "reach.png")
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and path.stat().st_size > 10_000
+    assert pyplot.get_fignums() == []
+
+
+def test_a_circle_needs_a_position() -> None:
+    with pytest.raises(ValueError, match="length=0 is too small: a circle needs a position; give 1 or more"):
+        random_walk(0)
+
+
+def test_hops_are_counted() -> None:
+    with pytest.raises(ValueError, match="hops=-1 is not a number of hops: give 0 or more"):
+        random_walk(10, hops=-1)
+
+
+POINT = Point("chordmixer", "accuracy", 0.9, 100.0, 2_000_000_000)
+
+
+def test_a_run_at_work(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    point = measure_run(run, seconds=0.05)
+    assert (point.name, point.metric) == ("chordmixer", "accuracy") and 0 <= point.score <= 1
+    weights = (run / "model.safetensors").stat().st_size
+    assert point.speed > 0 and weights < point.memory < weights + 100_000_000
+    assert capfd.readouterr().err == ""  # the profiler's library is hushed, and nothing else
+
+
+def test_more_sequences_take_more_memory(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure_run(run, seconds=0).memory
+    monkeypatch.setattr(figures, "SEQUENCES", 1)
+    weights = sum(w.nbytes for w in files.read_tensors(run / "model.safetensors").values())
+    assert weights < measure_run(run, seconds=0).memory < whole
+
+
+def test_a_run_that_is_not_finished(run: Path) -> None:
+    (run / "evaluation-test.json").unlink()
+    with pytest.raises(ValueError, match=r"has no evaluation-test.json: its training is not finished"):
+        measure_run(run)
+
+
+def test_a_picture_of_the_tradeoff(tmp_path: Path) -> None:
+    far = replace(POINT, name="transformer", speed=2.0, memory=9_000_000_000)
+    near = replace(POINT, name="linformer", speed=150.0)
+    pictures = [
+        plot_tradeoff(points, tmp_path / "p.png").read_bytes() for points in ([POINT], [POINT, near], [POINT, far])
+    ]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures) and len(set(pictures)) == 3
+
+
+def test_all_of_many_models_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a legend that the picture has room for, and at their circles, since colours come again."""
+    drawn, save = [], figures.drawing.save
+    monkeypatch.setattr(figures.drawing, "save", lambda figure, path: (drawn.append(figure), save(figure, path))[1])
+    many = [replace(POINT, name=f"model {i}", speed=10.0 + i) for i in range(20)]
+    plot_tradeoff(many, tmp_path / "p.png")
+    (figure,) = drawn
+    box = figure.legends[0].get_window_extent()
+    assert box.y0 >= 0 and len(figure.legends[0].get_texts()) == 20
+    assert [text.get_text() for text in figure.axes[0].texts] == [point.name for point in many]
+
+
+def test_no_figure_stays_open(tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    plot_tradeoff([POINT], tmp_path / "p.png")
+    assert pyplot.get_fignums() == []
+
+
+def test_nothing_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no model was measured: a picture needs at least one; give a Point"):
+        plot_tradeoff([], tmp_path / "p.png")

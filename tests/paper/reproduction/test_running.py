@@ -10,7 +10,7 @@ import pytest
 
 from chordmixer import files
 from chordmixer.paper.reproduction import running
-from chordmixer.paper.reproduction.entry_experiments import each
+from chordmixer.paper.reproduction.experiments import each
 from chordmixer.paper.reproduction.running import RunsJournal, finished, look, plain, run_all
 from chordmixer.training import Evaluation, Experiment, Interrupted
 

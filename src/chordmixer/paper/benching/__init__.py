@@ -1,23 +1,38 @@
-"""Time and peak memory of any encoder at any lengths, beside the paper's table; each in a process of its own."""
+"""Time and peak memory of any encoder at any lengths, beside the paper's table; each in a process of its own.
+
+A report is three files: JSON for programs, Markdown with the numbers in words, and a picture.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Literal
 
 import torch
 
+from chordmixer import files
 from chordmixer.config import from_dict
 from chordmixer.models.encoders import ENCODERS, encoder_class
-from chordmixer.paper.benching import subprocesses
-from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, adding, fixed, settings
-from chordmixer.paper.benching.report import Report, load, words, write
-from chordmixer.paper.benching.results import Phase, Reach, Result
-from chordmixer.paper.reproduction.page import Origin
+from chordmixer.paper import subprocesses
+from chordmixer.paper.benching import measuring, views
+from chordmixer.paper.benching.cases import (
+    BenchConfig,
+    Case,
+    Phase,
+    Reach,
+    Result,
+    Setting,
+    adding,
+    fixed,
+    ours,
+    ratio,
+    settings,
+)
+from chordmixer.paper.reproduction.page import Origin, table
 from chordmixer.terminal import tell
 from chordmixer.training.devices import format_bytes
 from chordmixer.views.plan import duration
@@ -68,17 +83,18 @@ def bench(
     ]
     work = [(model, what) for model, what in work if not report.has(model, what)]
     began = time.monotonic()
-    with subprocesses.Ahead(one=known.device == "cuda" and len(work) > 1) as ahead:
+    # A spare process takes a core, and nothing of a GPU before it has its case: beside a measured CPU there is none.
+    with subprocesses.Spare(measuring.PROCESS, known.device == "cuda" and len(work) > 1) as spare:
         for number, (model, what) in enumerate(work):
             left = _left(began, number, len(work), known.time_limit)
             say(f"{number + 1} of {len(work)}: {_named(model, what)}; {left}")
             case = Case(model, ENCODERS[model], known, threads=report.threads)
             if isinstance(what, Setting):
-                result = _timed(replace(case, setting=what), ahead.next())
+                result = _timed(replace(case, setting=what), spare.take())
                 report = report.plus(result)
                 say(f"    {_short(result)}")
             else:
-                reached = _reached(replace(case, phase=what), ahead.next())
+                reached = _reached(replace(case, phase=what), spare.take())
                 report = report.plus(reached)
                 say(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
             write(report, path)
@@ -117,13 +133,15 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
 def _timed(case: Case, process: Popen[bytes] | None) -> Result:
     assert case.setting is not None
     began = time.monotonic()
-    said = subprocesses.run(case, process)
+    found = measuring.in_subprocess(case, process)
     about = {"encoder": case.encoder, "setting": case.setting.name, "seconds": time.monotonic() - began}
-    return from_dict(Result, said | about, "result")
+    return from_dict(Result, found | about, "result")
 
 
 def _reached(case: Case, process: Popen[bytes] | None) -> Reach:
-    return from_dict(Reach, subprocesses.run(case, process) | {"encoder": case.encoder, "phase": case.phase}, "reach")
+    return from_dict(
+        Reach, measuring.in_subprocess(case, process) | {"encoder": case.encoder, "phase": case.phase}, "reach"
+    )
 
 
 # --- What is said meanwhile ---
@@ -155,3 +173,183 @@ def _short(result: Result) -> str:
     if result.failed:
         parts.append(f"{result.verdict}: {result.message}" if result.message else result.verdict)
     return "; ".join(parts)
+
+
+FORMAT = 1
+DOUBTFUL = 0.25
+"""The spread from which on a time is not to be relied on."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that was measured, and where."""
+
+    place: Origin
+    command: str
+    """A line for each that went on with it."""
+    config: BenchConfig
+    threads: int
+    settings: tuple[Setting, ...]
+    results: tuple[Result, ...] = ()
+    reaches: tuple[Reach, ...] = ()
+
+    def has(self, model: str, what: Setting | str) -> bool:
+        """Whether a model was measured at a setting, or its longest sequence was searched for in a phase; not if it
+        was stopped sooner than it would be now."""
+        own: list[Result] | list[Reach]
+        if isinstance(what, Setting):
+            own = [r for r in self.results if (r.encoder, r.setting) == (model, what.name)]
+        else:
+            own = [r for r in self.reaches if (r.encoder, r.phase) == (model, what)]
+        return any(r.limit is None or r.limit >= self.config.time_limit for r in own)
+
+    def plus(self, new: Result | Reach) -> Report:
+        """With one more, in place of what was there of the same."""
+        if isinstance(new, Result):
+            others = (r for r in self.results if (r.encoder, r.setting) != (new.encoder, new.setting))
+            return replace(self, results=(*others, new))
+        rest = (r for r in self.reaches if (r.encoder, r.phase) != (new.encoder, new.phase))
+        return replace(self, reaches=(*rest, new))
+
+    def at(self, setting: Setting) -> list[Result]:
+        """The results at a setting, the fastest in training first, then those that failed."""
+        own = [r for r in self.results if r.setting == setting.name]
+        return sorted(own, key=lambda r: (r.training is None, r.time("training") or r.time("inference") or 0.0))
+
+
+def write(report: Report, path: Path, draw: bool = False) -> None:
+    """The .json file, .md beside it, and a picture too where there is something to draw."""
+    place = asdict(report.place)
+    about = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "place"}
+    about |= {"config": asdict(report.config)}
+    for name in ("settings", "results", "reaches"):
+        about[name] = [asdict(own) for own in about[name]]
+    files.write_json(
+        path, {"format": FORMAT, **place, **about, "paper": {"source": views.SOURCE, "table": views.PAPER}}
+    )
+    seen = [s for s in report.settings if any(r.inference for r in report.at(s))] if draw else []
+    if seen:
+        views.plot(seen, report.results, path.with_suffix(".png"))
+    files.write_text(path.with_suffix(".md"), markdown(report, path.with_suffix(".png").name if seen else ""))
+
+
+def load(path: Path) -> Report:
+    """What `write` wrote."""
+    known = files.read_json(path)
+    if known.get("format") != FORMAT or not all(f.name in known for f in fields(Report) if f.name != "place"):
+        raise ValueError(f"{path} is not a benchmark of this version of chordmixer: give another --out")
+    place = {field.name: known[field.name] for field in fields(Origin) if field.name in known}
+    own = {field.name: known[field.name] for field in fields(Report) if field.name != "place"}
+    return from_dict(Report, {"place": place, **own}, str(path))
+
+
+def markdown(report: Report, picture: str = "") -> str:
+    """The page: a table and some sentences for each setting."""
+    place, config = report.place, report.config
+    threads = "" if config.device == "cuda" else f", {report.threads} thread{'s' * (report.threads > 1)}"
+    parts = [
+        f"# Time and memory of encoders, {place.date}",
+        f"Made on {place.date} on {place.device}{threads} with torch {place.torch_version}, commit {place.commit}; "
+        f"{config.precision}, batches of {config.batch}, backend {config.backend}.",
+        f"```sh\n{report.command}\n```" if report.command else "",
+    ]
+    for setting in report.settings:
+        results = report.at(setting)
+        heading = f"## {setting.name.capitalize()}, longest {setting.longest:,}"
+        rows = [views.result_cells(result, ours(results, setting.name), setting.base_length) for result in results]
+        parts += [heading, "\n".join(table(views.column_names(setting.base_length), rows)), *words(results, setting)]
+    if report.reaches:
+        parts += [
+            "## The longest sequence",
+            "\n".join(table(views.REACH, [views.reach_cells(r) for r in report.reaches])),
+        ]
+    parts += [
+        f"![Time and memory]({picture})" if picture else "",
+        "## How it was measured",
+        "\n".join(_notes(report)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# --- In words ---
+
+
+def words(results: Sequence[Result], setting: Setting) -> list[str]:
+    """Who is faster than ChordMixer, and who did not get through."""
+    said = []
+    if (own := ours(results, setting.name)) is None:
+        said.append("ChordMixer was not measured here, so nothing is compared with it.")
+    else:
+        said += [_faster(results, own, phase, setting) for phase in ("training", "inference") if getattr(own, phase)]
+        said += _among_those_that_reach(results, own, setting)
+    if shaky := [r.encoder for r in results if any(p and p.spread > DOUBTFUL for p in (r.training, r.inference))]:
+        said.append(
+            f"Doubtful, since the middle half of the rounds spreads over more than {DOUBTFUL:.0%} of the median: "
+            f"{', '.join(shaky)}."
+        )
+    if stopped := [f"{r.encoder} ({r.verdict}: {r.message})" for r in results if r.failed]:
+        said.append(f"Did not get through: {', '.join(stopped)}.")
+    return said
+
+
+def _faster(results: Sequence[Result], own: Result, phase: str, setting: Setting) -> str:
+    """
+    >>> from chordmixer.paper.benching.cases import fixed
+    >>> from chordmixer.paper.benching.cases import Phase
+    >>> quick, slow = (Phase(ms, 1.0, 1, 1) for ms in (1.0, 2.0))
+    >>> both = [Result("cnn", "length 9", training=quick), Result("chordmixer", "length 9", training=slow)]
+    >>> _faster(both, both[1], "training", fixed(9, 1))
+    'In training these are faster than ChordMixer: cnn (0.50 of its time).'
+    """
+    shares = [(share, r) for r in results if (share := ratio(r.time(phase), own.time(phase))) and share < 1]
+    if not shares:
+        return f"In {phase} no other encoder is faster than ChordMixer."
+    shares.sort(key=lambda pair: pair[0])
+    named = [f"{r.encoder} ({share:.2f} of its time{_sees(r, setting)})" for share, r in shares]
+    return f"In {phase} these are faster than ChordMixer: {', '.join(named)}."
+
+
+def _sees(result: Result, setting: Setting) -> str:
+    near = result.receptive_field
+    return f", a token sees {near:,}" if near is not None and near < setting.longest else ""
+
+
+def _among_those_that_reach(results: Sequence[Result], own: Result, setting: Setting) -> list[str]:
+    """The fastest of those that see whole sequences and trained on the longest too."""
+    there = [r for r in results if r.training and not r.failed and not _sees(r, setting)]
+    if own not in there or len(there) < 2:
+        return []
+    first, second = sorted(there, key=lambda r: r.time("training") or 0.0)[:2]
+    share = ratio(second.time("training"), first.time("training")) or 0.0
+    return [
+        f"Of the {len(there)} that train on {setting.longest:,} tokens and see whole sequences, {first.encoder} is "
+        f"the fastest in training; {second.encoder}, the next, takes {share:.2f} times as long."
+    ]
+
+
+def _notes(report: Report) -> list[str]:
+    cuda = report.config.device == "cuda"
+    rounds, seconds = measuring.ROUNDS, measuring.SECONDS
+    clock = "CUDA events" if cuda else "the clock on the wall"
+    memory = (
+        "what torch's allocator held at most, without what CUDA itself takes"
+        if cuda
+        else "what was resident at most, beyond Python and torch themselves"
+    )
+    notes = [
+        "Each encoder has its default settings, the Adding problem's embedding and head, and a process of its own.",
+        "First its outputs are checked on sequences of up to 2,000 tokens: finite, and the same alone and in a batch "
+        "to 1e-4 in float32. Then it is timed.",
+        f"Time is of batches, divided by their sequences, by {clock}: the median of {rounds} rounds or more, of "
+        f"fewer where these take over {seconds:g} s, after one that is not counted. Training is forward, backward "
+        "and AdamW.",
+        f"Memory is {memory}; where a longest length is named, it includes that of such a sequence alone.",
+        "Tokens a second are useful ones, in training where that was possible. Padding is that of rows padded "
+        "together; zeros within Fourier transforms are not counted.",
+        "A crash, memory that ran out, more time than there was for it: each is a result.",
+    ]
+    if any(setting.base_length for setting in report.settings):
+        notes.append("Lengths of a base length are quantiles of the Adding problem's, short and long in every batch.")
+    if any(views.is_published(setting.base_length) for setting in report.settings):
+        notes.append(f"The paper: {views.SOURCE} Its S4 stands beside our S4D.")
+    return [f"- {note}" for note in notes]

@@ -1,23 +1,33 @@
-"""An encoder at work: verified, then timed, with its peak memory; and the longest sequence that it can take."""
+"""One encoder, measured: verified, then timed, with its peak memory; and the longest sequence that it can take.
+
+A case runs in a process of its own, which writes a line of JSON before each stage and with its numbers, so that one
+that dies has told how far it came.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from subprocess import Popen
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from chordmixer.config import from_dict, to_dict
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.chordmixer import ChordMixerConfig
-from chordmixer.models.encoders import layers
+from chordmixer.models.encoders import ENCODERS, layers
 from chordmixer.packed import Layout, Packed
+from chordmixer.paper import subprocesses
 from chordmixer.paper.benching.cases import Case, Setting
+from chordmixer.training.devices import free_bytes
 
 ROUNDS, LEAST, SECONDS = 7, 0.5, 4.0
 """Rounds of which the median is taken: more where they take less than `LEAST` seconds together, fewer where they take
@@ -28,8 +38,12 @@ FIRST, LAST = 1 << 10, 1 << 24
 """Lengths from which on, and up to which, the longest possible is searched for."""
 SEES = {"pointwise": 1}
 """Tokens that change one token's output; other encoders that do not see all have a `receptive_field`."""
+NO_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
+"""How libraries report that memory ran out."""
+PROCESS = "chordmixer.paper.benching.measuring:measure"
 
 Event = dict[str, Any]
+"""What a process tells of itself: a stage that begins, numbers, or an error."""
 
 
 def times(case: Case, setting: Setting) -> Iterator[Event]:
@@ -136,7 +150,7 @@ class Wrong(ValueError):
 
 
 class Padding:
-    """Counts the places of padded rows while it is entered; all rivals that pad do it by one function."""
+    """Counts the places of padded rows while it is entered; all encoders that pad use one function."""
 
     def __init__(self) -> None:
         self.places = self.tokens = 0
@@ -242,3 +256,65 @@ def status(name: str) -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
+
+
+# --- The process that measures ---
+
+
+def in_subprocess(case: Case, process: Popen[bytes] | None = None) -> Event:
+    """The events of a case as one, from a process of its own; what kills that process is reported like any error."""
+    return subprocesses.call(PROCESS, to_dict(case), case.config.time_limit, process)
+
+
+def measure() -> None:
+    """Read a case from standard input and write its events, each before the work that it announces."""
+    events = subprocesses.replies()
+
+    def write(event: Event) -> None:
+        events.write(json.dumps(event).encode() + b"\n")
+        events.flush()
+
+    if not (line := sys.stdin.readline()):  # a spare process that was not needed
+        return
+    case = from_dict(Case, json.loads(line), "case")
+    try:
+        prepare(case)
+        for event in times(case, case.setting) if case.setting else reach(case):
+            write(event)
+        write({"done": True})
+    except Exception as error:
+        write(reason(error))
+
+
+def prepare(case: Case) -> None:
+    """Apply the limits of a case to this process, which ends with it."""
+    ENCODERS.setdefault(case.encoder, case.home)
+    torch.set_num_threads(case.threads)
+    limit = int(case.config.memory_limit * 1e9)
+    if case.config.backend == "torch":
+        sys.modules["triton"] = None  # type: ignore[assignment]  # not importable, so that torch is used
+    if case.config.device == "cuda":
+        if limit:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
+    elif (used := status("VmData")) is not None:
+        import resource  # not on Windows
+
+        most = used + (limit or free_bytes(torch.device("cpu")))
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # or the system would end some other process
+
+
+def reason(error: BaseException) -> Event:
+    """The kind of error that ended a case, and the first line of its message.
+
+    >>> reason(RuntimeError("CUDA out of memory. Tried to allocate 80 GiB"))["failed"]
+    'out of memory'
+    """
+    message = (str(error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY):
+        return {"failed": "out of memory", "message": message}
+    if isinstance(error, Wrong):
+        return {"failed": "wrong", "message": message}
+    if isinstance(error, ValueError):
+        return {"failed": "refused", "message": message}
+    return {"failed": "error", "message": f"{type(error).__name__}: {message}"}

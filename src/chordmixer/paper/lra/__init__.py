@@ -28,7 +28,7 @@ from chordmixer.data.loading import Record
 from chordmixer.data.splits import grouped
 from chordmixer.data.store_cache import cache_folder
 from chordmixer.packed import Packed
-from chordmixer.paper.lra.processes import Processes, cores, travels
+from chordmixer.paper.subprocesses import ProcessPool, cores, importable
 
 VALUES, LENGTHS, TARGETS = "values.bin", "lengths.npy", "targets.npy"
 KIND = "lra-"
@@ -123,8 +123,8 @@ def in_chunks(make: Callable[[ndarray], Part], count: int, chunk: int) -> Iterat
         first = [make(own) for own in chunks[:1]]
         seconds = (time.thread_time() - began) * (len(chunks) - 1)
         yield from map(passed, first)
-        apart = workers > 1 and seconds * workers > WORTH and travels(make)
-        pool = Processes(workers) if apart else ThreadPoolExecutor(workers)
+        apart = workers > 1 and seconds * workers > WORTH and importable(make)
+        pool = ProcessPool(workers) if apart else ThreadPoolExecutor(workers)
         try:
             for own in chunks[1:]:
                 waiting.append(pool.submit(make, own))

@@ -8,16 +8,24 @@ from typing import Any
 
 import torch
 
-from chordmixer.paper.reproduction import comparison, entry_experiments, figures, learning_rates, page, subprocesses
+from chordmixer.paper.reproduction import comparison, figures, page, parallel, running
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.costs import Planned, all_costs, made_parts, planned, read_parts
+from chordmixer.paper.reproduction.costs import (
+    Planned,
+    all_costs,
+    equal_time,
+    listing,
+    made_parts,
+    plan_lines,
+    planned,
+    read_parts,
+)
 from chordmixer.paper.reproduction.entries import Figure, RunEntry, find
-from chordmixer.paper.reproduction.listing import listing, plan_lines
-from chordmixer.paper.reproduction.pacing import paced
-from chordmixer.paper.reproduction.running import RunsJournal, differences, first_rank, look, run_all
+from chordmixer.paper.reproduction.experiments import build, check_rates, each, scaled, warnings, with_rates
 from chordmixer.terminal import tell
 from chordmixer.training import Evaluation
 from chordmixer.training.devices import choose_device
+from chordmixer.training.experiment import Experiment
 
 __all__ = ["ENTRIES", "Figure", "RunEntry", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
 
@@ -48,12 +56,11 @@ def reproduce(
     Trains `models` with `seeds` each, with the settings of our recipes or `like` the paper's or its released code's,
     from random weights or those of the run `start`, for `scale` times their epochs or for the steps that each makes
     alone in so many `minutes`, with each of the `rates`, of which the validation records choose one a model, with
-    `changes` in `data`, `model` and `training`, several `at_once` on one device, and scores plain `baselines` on the
-    same records. Gives the pages that were written, and the test scores of each run that they show, behind them those
-    of the best plain baseline; a figure has none.
+    `changes` in `data`, `model` and `training`, several `at_once` on one device, and scores `baselines` on the same
+    records. Returns the pages that were written, and the test scores of each run that they show, followed by those of
+    the best baseline; a figure has none.
     """
-    entry, folder = find(name, ENTRIES), Path(out)
-    entry.data.check(name, data)
+    entry, folder = _found(name, data), Path(out)
     if isinstance(entry, Figure):
         several = (seeds, at_once, *models) != (1, 1, "chordmixer")
         if changes or scale != 1 or minutes or rates or several or like != "ours" or start:
@@ -68,27 +75,26 @@ def reproduce(
             raise ValueError(
                 f"--scale {scale:g} and --minutes {minutes:g} are both the length of a run: leave one of them out"
             )
-        full = entry_experiments.build(entry, data, changes, say, like, start, unverified)
-        short = entry_experiments.scaled(full, scale, by_rule=entry.data.by_rule and not data)
-        learning_rates.check(rates, changes or {})
-        experiments = learning_rates.tried(entry_experiments.each(short, models, seeds, entry.versions), rates)
-        subprocesses.check(experiments, at_once)
-        journal = RunsJournal.open(folder, name, resume)
-        seen = look(short)
-        warnings = entry_experiments.warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes)
-        warnings += learning_rates.warnings(rates) + subprocesses.warnings(at_once)
-        for warning in warnings:
+        full = build(entry, data, changes, say, like, start, unverified)
+        short, runs = _runs(entry, full, data, models, seeds, scale, rates, changes)
+        parallel.check(runs, at_once)
+        journal = running.RunsJournal.open(folder, name, resume)
+        seen = running.look(short)
+        noted = warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes, rates)
+        noted += parallel.warnings(at_once)
+        for warning in noted:
             say(warning)
-        experiments = experiments if minutes is None else paced(experiments, minutes, folder, say)
-        trained = run_all(experiments, journal, resume, say, baselines, at_once)
-        losses = learning_rates.losses(trained) if rates else {}
-        trained = learning_rates.chosen(trained, losses) if rates else trained
-        beside = differences(trained, entry.metric) if first_rank() else {}
-        result = comparison.compare(name, entry, trained, seen, warnings, bool(data), losses, beside)
+        runs = runs if minutes is None else equal_time(runs, minutes, folder, say)
+        trained = running.run_all(runs, journal, resume, say, baselines, at_once)
+        losses = running.validation_losses(trained) if rates else {}
+        trained = running.best_rates(trained, losses) if rates else trained
+        beside = running.differences(trained, entry.metric) if running.first_rank() else {}
+        result = comparison.compare(name, entry, trained, seen, noted, bool(data), losses, beside)
         scores, device = comparison.evaluations(entry, trained), choose_device(short.training)
-    folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
+    folders = [folder, *([results] if results and results != folder else [])] if running.first_rank() else []
     place = page.Origin.of(device)
-    return [page.publish(result, place, command or _call(name), own) for own in folders], scores
+    command = command or f"python: chordmixer.paper.reproduction.reproduce({name!r}, ...)"
+    return [page.publish(result, place, command, own) for own in folders], scores
 
 
 def plan(
@@ -105,16 +111,12 @@ def plan(
     unverified: bool = False,
 ) -> list[Planned]:
     """What the runs of each model take on this device, with validation and test; a few steps of each are measured."""
-    entry = find(name, ENTRIES)
-    entry.data.check(name, data)
+    entry = _found(name, data)
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
-    by_rule = entry.data.by_rule and not data
-    full = entry_experiments.build(entry, data, changes, like=like, start=start, unverified=unverified)
-    experiment = entry_experiments.scaled(full, scale, by_rule)
-    learning_rates.check(rates, changes or {})
-    experiments = learning_rates.tried(entry_experiments.each(experiment, models, seeds, entry.versions), rates)
-    return planned(experiments, made_parts(experiment) if by_rule else read_parts(experiment))
+    full = build(entry, data, changes, like=like, start=start, unverified=unverified)
+    short, runs = _runs(entry, full, data, models, seeds, scale, rates, changes)
+    return planned(runs, made_parts(short) if entry.data.by_rule and not data else read_parts(short))
 
 
 def measure(
@@ -134,14 +136,31 @@ def measure(
 
     They are left in `out` for `reproduce`, whose runs may then share the device.
     """
-    entry = find(name, ENTRIES)
-    entry.data.check(name, data)
+    entry = _found(name, data)
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained: leave --minutes out")
-    full = entry_experiments.build(entry, data, changes, say, like, start, unverified)
-    experiments = entry_experiments.each(full, models, 1, entry.versions)
-    return {run: own.training.steps for run, own in paced(experiments, minutes, Path(out), say).items()}
+    full = build(entry, data, changes, say, like, start, unverified)
+    runs = each(full, models, 1, entry.versions)
+    return {run: own.training.steps for run, own in equal_time(runs, minutes, Path(out), say).items()}
 
 
-def _call(name: str) -> str:
-    return f"python: chordmixer.paper.reproduction.reproduce({name!r}, ...)"
+def _found(name: str, data: Sequence[str]) -> RunEntry | Figure:
+    entry = find(name, ENTRIES)
+    entry.data.check(name, data)
+    return entry
+
+
+def _runs(
+    entry: RunEntry,
+    full: Experiment,
+    data: Sequence[str],
+    models: Sequence[str],
+    seeds: int,
+    scale: float,
+    rates: Sequence[float],
+    changes: Mapping[str, Any] | None,
+) -> tuple[Experiment, dict[str, Experiment]]:
+    """The experiment at this scale, and its runs by the names of their folders."""
+    short = scaled(full, scale, by_rule=entry.data.by_rule and not data)
+    check_rates(rates, changes or {})
+    return short, with_rates(each(short, models, seeds, entry.versions), rates)

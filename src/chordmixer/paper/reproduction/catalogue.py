@@ -6,8 +6,7 @@ Numbers are those of Khalitov et al. (ICLR 2023). Where a result stands only in 
 from __future__ import annotations
 
 from chordmixer.paper.reproduction.ablations import ablations
-from chordmixer.paper.reproduction.entries import DataNeeded, Figure, RunEntry
-from chordmixer.paper.reproduction.published_settings import RELEASED, Hyper
+from chordmixer.paper.reproduction.entries import RELEASED, DataNeeded, Figure, Hyper, RunEntry
 
 SMALL = Hyper(hidden=128, track_size=16, rate=1e-4, batch=2)
 """Of the Adding problem and of all sets of DNA."""

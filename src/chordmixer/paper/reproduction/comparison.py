@@ -1,9 +1,9 @@
-"""Trained runs beside the paper and plain baselines: scores, by length, settings, in Markdown and as numbers."""
+"""The page of trained runs: scores beside the paper's and the baselines', by length, and settings."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
@@ -11,12 +11,11 @@ from typing import Any
 
 from chordmixer.config import to_dict
 from chordmixer.models import ChordMixerConfig
-from chordmixer.paper.reproduction import published_settings
+from chordmixer.paper.reproduction import entries
 from chordmixer.paper.reproduction.entries import RunEntry
-from chordmixer.paper.reproduction.learning_rates import Losses
+from chordmixer.paper.reproduction.experiments import listed
 from chordmixer.paper.reproduction.page import PageContent, table
-from chordmixer.paper.reproduction.reasons import why_below
-from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.paper.reproduction.running import Losses, Seen, TrainedRun
 from chordmixer.training import Evaluation
 from chordmixer.training.intervals import Difference, Score
 from chordmixer.views import lengths, metrics, verdict
@@ -145,16 +144,8 @@ def against(best: Evaluation, metric: str, differences: Mapping[str, Difference]
     found = dict[str, list[str]]()
     for model, difference in differences.items():
         found.setdefault(verdict.compared(difference, "{}"), []).append(model)
-    said = [f"{stands.format(_listed(names))}." for stands, names in found.items()]
+    said = [f"{stands.format(listed(names))}." for stands, names in found.items()]
     return " ".join([f"The best baseline, {best.encoder}, reaches {100 * best.scores[metric].value:.2f} %.", *said])
-
-
-def _listed(names: Sequence[str]) -> str:
-    """
-    >>> _listed(["luna"]), _listed(["luna", "cnn"]), _listed(["luna", "cnn", "tcn"])
-    ('luna', 'luna and cnn', 'luna, cnn and tcn')
-    """
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _data(seen: Seen) -> str:
@@ -201,7 +192,7 @@ def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
     return [
         *table(
             ["setting", f"here, {experiment.model.encoder}", "the paper", "its released code"],
-            published_settings.rows(experiment, entry.hyper, entry.released),
+            entries.rows(experiment, entry.hyper, entry.released),
         ),
         *(
             [
@@ -268,3 +259,45 @@ def _runs(trained: Sequence[TrainedRun]) -> list[dict[str, Any]]:
 def _picture(runs: list[Evaluation], title: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return lengths.plot(runs, Path(folder) / "lengths.png", title).read_bytes()
+
+
+def why_below(
+    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], seen: Seen, given: bool
+) -> str:
+    """A sentence on the models that score below their numbers in the paper; empty where none does.
+
+    `given` says whether the user gave data, or a rule made them.
+    """
+    below = {
+        model.encoder: entry.paper[model.encoder] - 100 * model.scores[entry.metric].value
+        for model in models
+        if model.encoder in entry.paper
+    }
+    points = ", ".join(f"{name} by {gap:.2f} points" for name, gap in below.items() if gap > 0)
+    if not points:
+        return ""
+    known = list(_known(entry, trained, seen, given))
+    why = f"what is known to differ is {'; '.join(known)}" if known else "no difference in protocol is known"
+    return f"Below the paper is {points}: {why}. How much each of these costs was not measured."
+
+
+def _known(entry: RunEntry, trained: Sequence[TrainedRun], seen: Seen, given: bool) -> Iterator[str]:
+    experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
+    training, network = experiment.training, experiment.model.network
+    if entry.released and training.epochs < entry.released.epochs:
+        yield f"fewer epochs ({training.epochs:,} at most, {entry.released.epochs:,} in the released code)"
+    if training.steps or training.minutes:
+        yield f"an early end ({f'{training.steps:,} steps' if training.steps else f'{training.minutes:g} min'})"
+    if entry.hyper and isinstance(network, ChordMixerConfig):
+        theirs = (entry.hyper.hidden, entry.hyper.track_size, entry.hyper.rate)
+        if (network.hidden, network.track_size, training.learning_rate) != theirs:
+            yield "other settings (table below)"
+    if {name.lower() for name in entry.classes} - {name.lower() for name in seen.classes}:
+        yield "other classes than the paper's"
+    elif not given and entry.if_by_rule:
+        yield "data of our own generator, not the release's"
+    runs = len({run.experiment.training.seed for run in trained})
+    if runs < entry.seeds:
+        yield f"{runs} run{'' if runs == 1 else 's'} where the paper has the mean of {entry.seeds}"
+    if entry.differences:
+        yield "the protocol (end of this page)"

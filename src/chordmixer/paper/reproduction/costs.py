@@ -1,20 +1,44 @@
-"""What an entry takes on this device, before it is run: memory is counted, time told by steps that are measured."""
+"""What runs cost on this device: memory and time before they start, and how many steps a model makes in a given time.
+
+`--minutes` gives every model the same time: each trains for as many steps as it makes alone in so many minutes. Steps
+are measured once, before anything trains, by the training loop on the data themselves, and kept beside the runs. So
+runs are resumed exactly after a kill, and several may share a device, which changes when they end and nothing else.
+"""
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import json
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from chordmixer import files, terminal
+from chordmixer.config import to_dict
 from chordmixer.data.splits import PARTS
 from chordmixer.models.chordmixer import depth
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
-from chordmixer.paper.reproduction.entry_experiments import build, model_of, records_of
+from chordmixer.paper.reproduction.experiments import build, model_of, records_of
 from chordmixer.training import Experiment
-from chordmixer.training.devices import choose_device
+from chordmixer.training.devices import choose_device, device_name, format_bytes
 from chordmixer.training.forecast import forecast, scored_lengths, with_times
+from chordmixer.training.loop import TrainingRun
 from chordmixer.training.memory import COUNTED
+from chordmixer.version import __version__
+from chordmixer.views.axes import compact
+from chordmixer.views.plan import duration
 
 SAMPLE, MADE = 2_000, 64
 """Training records of data made by rule whose lengths stand for those of all, and how many of them are made where
@@ -45,7 +69,7 @@ class PartLengths(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Records that stand behind each length."""
+        """Records for each of the lengths."""
         return self.records / len(self.lengths)
 
 
@@ -59,7 +83,7 @@ class Planned(NamedTuple):
 
 
 def planned(experiments: Mapping[str, Experiment], parts: Mapping[str, PartLengths]) -> list[Planned]:
-    """Of those of `each` or `tried` on the same data; a run of each model is measured."""
+    """Of runs on the same data; one of each model is measured."""
     names = [model_of(name) for name in experiments]
     one = {model_of(name): experiment for name, experiment in experiments.items()}
     return [Planned(model, names.count(model), cost(one[model], parts, timed=True)) for model in dict.fromkeys(names)]
@@ -122,7 +146,7 @@ def made_parts(experiment: Experiment) -> dict[str, PartLengths]:
 
 
 def sampled(experiment: Experiment) -> list[int]:
-    """Lengths of some training records; they are made aside, and leave nothing behind."""
+    """Lengths of some training records, which are made in a temporary folder."""
     most = records_of(experiment.data, "training")
     with tempfile.TemporaryDirectory() as folder:
         kept = {"cache": folder} if "cache" in {f.name for f in fields(experiment.data)} else {}
@@ -136,3 +160,212 @@ def _work(experiment: Experiment, lengths: Sequence[int]) -> float:
     """Products of numbers, but for a constant: tokens x blocks x channels x hidden."""
     network = experiment.model.network
     return sum(n * depth(n) for n in lengths) * float(network.width * network.hidden)
+
+
+# --- In words ---
+
+WIDE = 120
+"""Columns of a terminal from which on there is a table."""
+
+
+def listing(entries: Mapping[str, RunEntry | Figure], costs: Mapping[str, Cost], width: int) -> RenderableType:
+    """Every entry: what it is, the paper's number, the data that it needs, what it costs here."""
+    facts = {name: (_what(e), _paper(e), _data(e), _cost(e, costs.get(name))) for name, e in entries.items()}
+    if width < WIDE:
+        return Group(*(_lines(name, *own) for name, own in facts.items()))
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    grid.add_column("name", style="bold", no_wrap=True)
+    for title, ratio in (("what", 4), ("the paper", 4), ("data", 6), ("a run here takes about", 4)):
+        grid.add_column(title, ratio=ratio, overflow="fold")
+    for name, own in facts.items():
+        grid.add_row(name, *map(Text, own))
+    return grid
+
+
+def _lines(name: str, what: str, paper: str, data: str, cost: str) -> Group:
+    named = {"paper": paper, "data": data, "takes": cost}
+    rows = [Padding(Text(f"{key}: {value}"), (0, 0, 0, 4)) for key, value in named.items() if value]
+    return Group(Text.assemble((name, "bold"), f"  {what}"), *rows)
+
+
+def _what(entry: RunEntry | Figure) -> str:
+    return f"{entry.title} ({entry.where or 'ours'})"
+
+
+def _paper(entry: RunEntry | Figure) -> str:
+    if isinstance(entry, RunEntry) and "chordmixer" in entry.paper:
+        return f"{entry.metric} {entry.paper['chordmixer']:.2f} %"
+    return entry.claim or "not in it"
+
+
+def _data(entry: RunEntry | Figure) -> str:
+    data = entry.data
+    if data.by_rule:
+        return "made by rule" + (", or --data FOLDER of the release" if data.setting else "")
+    return f"--data {data.needs}; {data.get}"
+
+
+def _cost(entry: RunEntry | Figure, cost: Cost | None) -> str:
+    if cost is None:
+        return f"depends on the data ({entry.data.size})" if entry.data.size else "seconds"
+    return words(cost)
+
+
+def words(cost: Cost) -> str:
+    """
+    >>> words(Cost("cpu", 50_000, 21_000_000, 10, 1_200_000_000, 16_000_000_000, 7_300.0))
+    '2.0 hours, 1.2 GB of 16.0 GB on cpu; 10 epochs of 50k records, 21M tokens'
+    """
+    time = "" if cost.seconds is None else f"{duration(cost.seconds)}, "
+    passes = f"{cost.epochs} epoch{'' if cost.epochs == 1 else 's'}"
+    short = "" if cost.memory <= cost.free else ", too much"
+    memory = f"{format_bytes(cost.memory)} of {format_bytes(cost.free)}" if cost.memory else "memory not counted,"
+    return (
+        f"{time}{memory} on {cost.device}{short}; {passes} of "
+        f"{compact(cost.records)} records, {compact(float(f'{cost.tokens:.2g}'))} tokens"
+    )
+
+
+def plan_lines(name: str, plans: Sequence[Planned]) -> Iterator[str]:
+    """What `--plan` says of an entry: a line a model, and the time of all runs where there are several."""
+    for model, _, cost in plans:
+        yield f"a run of {name} with {model} takes about {words(cost)}"
+    runs = sum(own.runs for own in plans)
+    if runs > 1 and all(own.cost.seconds is not None for own in plans):
+        whole = sum(own.runs * (own.cost.seconds or 0.0) for own in plans)
+        yield f"{runs} runs one after the other take about {duration(whole)}"
+    yield "Validation and test are counted, baselines are not; a run may end earlier."
+
+
+# --- The same time for every model ---
+
+PACE_FILE = "pace.json"
+"""Beside the run folders: the step time of each model, and a hash of the settings, device and versions behind it."""
+WARM_SECONDS, TIMED_SECONDS, LEAST_STEPS = 1.0, 3.0, 5
+"""Seconds of warming up, seconds that are timed, and the fewest steps of either."""
+
+
+def equal_time(
+    experiments: Mapping[str, Experiment], minutes: float, out: Path, say: Callable[[str], None]
+) -> dict[str, Experiment]:
+    """The same runs with the steps that each makes in so many minutes, and epochs enough for them.
+
+    What the file in `out` has of the same settings, device and versions is not measured again.
+    """
+    for experiment in experiments.values():
+        check_minutes(experiment, minutes)
+    times = dict[str, StepTime]()
+    for name, experiment in experiments.items():
+        model = model_of(name)
+        if model not in times:
+            times[model] = _step_time(model, experiment, out / PACE_FILE)
+            own = times[model]
+            say(f"{model}: {own.milliseconds:.3g} ms a step alone, {own.steps(minutes):,} in {minutes:g} min")
+    return {name: _limited(own, times[model_of(name)], minutes) for name, own in experiments.items()}
+
+
+def check_minutes(experiment: Experiment, minutes: float) -> None:
+    """Refuse runs whose length is set otherwise."""
+    training = experiment.training
+    if not 0 < minutes < float("inf"):
+        raise ValueError(f"--minutes {minutes:g} is not a time to train for: give a number above 0, such as 1")
+    if training.steps or training.minutes:
+        name = "steps" if training.steps else "minutes"
+        raise ValueError(
+            f"--minutes {minutes:g} and training.{name}={getattr(training, name):g} are both the end of a run: leave "
+            "one of them out"
+        )
+    if (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(f"--minutes {minutes:g} on {ranks} processes is not possible: use one")
+
+
+def _step_time(model: str, experiment: Experiment, path: Path) -> StepTime:
+    wanted = _fingerprint(experiment)
+    if found := _known(path, model, wanted):
+        return found
+    try:
+        measured = step_time(experiment)
+    except ValueError as error:  # memory that ran out, a loss that is not finite
+        raise ValueError(f"{model} cannot be measured: {error}") from error
+    own = {model: {**measured._asdict(), "of": wanted}}
+    files.update_json(path, lambda before: {"format": 1, "models": before.get("models", {}) | own})
+    return measured
+
+
+def _known(path: Path, model: str, wanted: str) -> StepTime | None:
+    """What was measured of the same settings."""
+    if not path.exists():
+        return None
+    try:
+        own = files.read_json(path)["models"].get(model, {"of": ""})
+        return StepTime(float(own["milliseconds"]), int(own["an_epoch"])) if own["of"] == wanted else None
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} holds no paces of models: remove it, and they are measured again") from None
+
+
+def _limited(experiment: Experiment, step: StepTime, minutes: float) -> Experiment:
+    training, steps = experiment.training, step.steps(minutes)
+    epochs = max(training.epochs, -(-steps // step.an_epoch) + 1)  # one more, since some have a few steps less
+    return replace(experiment, training=replace(training, steps=steps, epochs=epochs))
+
+
+def _fingerprint(experiment: Experiment) -> str:
+    """A hash of all settings but seed and learning rate, which do not change the step time."""
+    settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, learning_rate=1.0)))
+    place = [device_name(choose_device(experiment.training)), torch.__version__, __version__]
+    return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
+
+
+class StepTime(NamedTuple):
+    """Of a run that has the device for itself."""
+
+    milliseconds: float
+    """Of a step, its batch included."""
+    an_epoch: int
+    """Steps of the first one; others may have a few more or less."""
+
+    def steps(self, minutes: float) -> int:
+        """Within so many minutes, at least one.
+
+        >>> StepTime(30.0, 781).steps(0.5), StepTime(1e6, 781).steps(0.5)
+        (1000, 1)
+        """
+        return max(1, round(60_000 * minutes / self.milliseconds))
+
+
+def step_time(experiment: Experiment) -> StepTime:
+    """Measured on a device that should do nothing else; kernels are loaded or compiled before it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = TrainingRun(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
+        an_epoch = -(-len(run.loader.sampler.steps) // experiment.training.accumulate)
+        steps = _steps(run)
+        with run.display:
+            _take(run, steps, 0.0, 1)
+            _take(run, steps, WARM_SECONDS, LEAST_STEPS)
+            measured = StepTime(1e3 * _take(run, steps, TIMED_SECONDS, LEAST_STEPS), an_epoch)
+        run.folder.close()
+        del run, steps
+        gc.collect()  # its memory is not the next one's
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return measured
+
+
+def _steps(run: TrainingRun) -> Iterator[None]:
+    """One after the other, over the epochs."""
+    run.wrapped.train()
+    while True:
+        batches = run.loader.epoch(run.state.epoch)
+        while run.state.batch < len(run.loader.sampler.steps):
+            run.advance(batches)
+            yield
+        run.state.epoch, run.state.batch = run.state.epoch + 1, 0
+
+
+def _take(run: TrainingRun, steps: Iterator[None], seconds: float, least: int) -> float:
+    """Steps for so many seconds; the seconds of each."""
+    start, first = time.perf_counter(), run.state.step
+    while run.state.step < first + least or time.perf_counter() < start + seconds:
+        next(steps)
+    run.settle()  # waits for the device
+    return (time.perf_counter() - start) / (run.state.step - first)

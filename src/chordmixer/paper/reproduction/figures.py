@@ -1,26 +1,39 @@
-"""The figures that need no training: each is drawn from what was given, with its numbers in words."""
+"""The figures that need no training: each is drawn from the given data, with its numbers in words."""
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy import ndarray
+from torch.profiler import ProfilerActivity, profile
+
+from chordmixer.data import Batch, Loader, TokenSampler
 from chordmixer.data.inspection import inspect
 from chordmixer.data.reading import Reading, file_label
 from chordmixer.data.store_cache import cache_folder, gather
 from chordmixer.data.tokenizers import TokenizerConfig
+from chordmixer.models import Model
+from chordmixer.paper.reproduction import attention as matrices
 from chordmixer.paper.reproduction.entries import Figure
 from chordmixer.paper.reproduction.page import PageContent, table
-from chordmixer.paper.views import attention as matrices
-from chordmixer.paper.views import reach as walks
-from chordmixer.paper.views import tradeoff as circles
 from chordmixer.recipes import load
 from chordmixer.training import Experiment
-from chordmixer.training.devices import format_bytes
+from chordmixer.training.devices import choose_device, format_bytes
+from chordmixer.views import drawing
 from chordmixer.views import inspection as histograms
+from chordmixer.views.drawing import COLOURS
+from chordmixer.views.runs import Run
 
 LENGTHS = (40, 240, 1006)
 """Of the paper's three examples."""
@@ -38,11 +51,11 @@ def figure(name: str, entry: Figure, paths: Sequence[str], say: Say, unverified:
 
 def reach(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     """Where a random walk ends."""
-    walked = walks.reach()
+    walked = random_walk()
     numbers = {"length": walked.length, "hops": walked.hops, "mean": walked.mean, "deviation": walked.deviation}
     rows = [["mean", f"{walked.mean:.2e}", "2e-4"], ["standard deviation", f"{walked.deviation:.2e}", "3e-5"]]
     body = table([f"after {walked.hops} hops, N = {walked.length:,}", "here", "the paper"], rows)
-    return body, numbers, {"": _png(lambda path: walks.plot(walked, path))}
+    return body, numbers, {"": _png(lambda path: plot_walk(walked, path))}
 
 
 def attention(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
@@ -93,7 +106,7 @@ def tradeoff(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     points = []
     for path in paths:
         say(f"measuring {path}")
-        points.append(circles.measure(Path(path), unverified=unverified))
+        points.append(measure_run(Path(path), unverified=unverified))
     metrics = {point.metric for point in points}
     if len(metrics) > 1:
         raise ValueError(f"the runs are scored by {' and '.join(sorted(metrics))}: give runs of one task")
@@ -102,9 +115,211 @@ def tradeoff(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
         for point in points
     ]
     body = table(["model", f"{points[0].metric}, %", "sequences a second", "memory of a batch"], rows)
-    return body, {"models": [asdict(p) for p in points]}, {"": _png(lambda path: circles.plot(points, path))}
+    return body, {"models": [asdict(p) for p in points]}, {"": _png(lambda path: plot_tradeoff(points, path))}
 
 
 def _png(draw: Callable[[Path], Path]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return draw(Path(folder) / "picture.png").read_bytes()
+
+
+LENGTH = 5000
+"""The paper's example."""
+BINS = 60
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk on a circle and where it ends."""
+
+    hops: int
+    probabilities: ndarray
+    """Of each distance from the start, around the circle; they add up to 1."""
+
+    @property
+    def length(self) -> int:
+        return len(self.probabilities)
+
+    @property
+    def mean(self) -> float:
+        return float(self.probabilities.mean())
+
+    @property
+    def deviation(self) -> float:
+        return float(self.probabilities.std())
+
+
+def random_walk(length: int = LENGTH, hops: int | None = None) -> Walk:
+    """Walk 0, 1, 2, 4, ... positions on, each as likely, `hops` times; None: the paper's ceil(log2 N + 1).
+
+    >>> walked = random_walk()
+    >>> walked.hops, f"{walked.mean:.2e}", f"{walked.deviation:.2e}"
+    (14, '2.00e-04', '3.04e-05')
+    >>> random_walk(4, hops=1).probabilities.round(2).tolist()
+    [0.33, 0.33, 0.33, 0.0]
+    """
+    if length < 1:
+        raise ValueError(f"length={length} is too small: a circle needs a position; give 1 or more")
+    scales = (length - 1).bit_length()
+    hops = scales + 1 if hops is None else hops
+    if hops < 0:
+        raise ValueError(f"hops={hops} is not a number of hops: give 0 or more")
+    steps = [0, *(1 << k for k in range(scales))]
+    probabilities = np.zeros(length)
+    probabilities[0] = 1
+    for _ in range(hops):
+        probabilities = np.mean([np.roll(probabilities, step) for step in steps], axis=0)
+    return Walk(hops, probabilities)
+
+
+def plot_walk(walked: Walk, path: Path) -> Path:
+    """A histogram over all positions, beside the probability that would be the same for all."""
+
+    figure, axes = drawing.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
+    low, high = walked.mean - walked.deviation, walked.mean + walked.deviation
+    axes.hist(walked.probabilities, _edges(walked.probabilities), color=COLOURS[0])
+    axes.axvline(walked.mean, color=COLOURS[1], label=f"mean {walked.mean:.3g} (1 / N: all positions alike)")
+    axes.axvspan(low, high, color=COLOURS[1], alpha=0.15, label=f"± deviation {walked.deviation:.3g}")
+    axes.ticklabel_format(axis="x", scilimits=(-3, 3))
+    axes.set_xlabel(f"probability of being at a position after {walked.hops} hops from one start")
+    axes.set_ylabel("positions")
+    axes.set_title(f"Random walk in a Chord network of N = {walked.length:,} positions")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return drawing.save(figure, path)
+
+
+def _edges(probabilities: ndarray) -> list[float]:
+    """Of bins over all values; numbers that differ by rounding alone are one bar in the middle."""
+    low, high = float(probabilities.min()), float(probabilities.max())
+    room = 0.0 if high - low > 1e-9 * high else high / 2
+    edges: list[float] = np.linspace(low - room, high + room, BINS + 1).tolist()
+    return edges
+
+
+SEQUENCES = 32
+"""Of the test set in a measured batch."""
+SECONDS = 5.0
+"""Of measuring, about."""
+LARGEST = 4_000.0
+"""The area of the circle of the most memory, in square points."""
+FAR = 8.0
+"""Times the slowest speed from which on the axis of the fastest is logarithmic."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A trained model at work."""
+
+    name: str
+    metric: str
+    score: float
+    speed: float
+    """Sequences a second, of the test set, in batches of `SEQUENCES`."""
+    memory: int
+    """Bytes at the fullest moment of such a batch, with the weights."""
+
+
+def measure_run(run: Path, seconds: float = SECONDS, unverified: bool = False) -> Point:
+    """The score of a run's test set as it stands in the folder; its speed and memory now, on this device."""
+    scored = Run.load(run, unverified).test
+    if scored is None:
+        raise ValueError(f"{run} has no evaluation-test.json: its training is not finished; go on with it first")
+    experiment = Experiment.load(run, unverified=unverified)
+    records, device = experiment.build_task().records("test"), choose_device(experiment.training)
+    chosen = range(min(SEQUENCES, len(records.lengths)))
+    tokens = sum(records.lengths[i] for i in chosen)
+    sampler = TokenSampler(records.lengths, max(tokens, *records.lengths), SEQUENCES, shuffle=False)
+    batch = Loader(records, sampler, device=device).batch([*chosen])
+    model = Model.from_pretrained(run, device=device.type)
+    half = experiment.training.precision == "bf16"
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+        memory = _peak(model, batch, device)
+        speed = _speed(model, batch, device, seconds)
+    return Point(scored.encoder, scored.headline, scored.scores[scored.headline].value, speed, memory)
+
+
+def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
+    """A circle a model: up is better, right is faster, small is less memory."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    if not points:
+        raise ValueError("no model was measured: a picture needs at least one; give a Point")
+    height = max(5.0, 0.6 + 0.29 * len(points))  # the legend has a line for each
+    figure, axes = drawing.pyplot().subplots(figsize=(9, height), layout="constrained")
+    most, speeds = max(point.memory for point in points), [point.speed for point in points]
+    for number, point in enumerate(points):
+        again, colour = divmod(number, len(COLOURS))
+        axes.scatter(
+            point.speed,
+            100 * point.score,
+            s=LARGEST * point.memory / most,
+            color=COLOURS[colour],
+            edgecolor="black",
+            hatch="/" * (2 * again),
+            alpha=0.55,
+            zorder=3 - point.memory / most,  # small ones over large ones
+            label=f"{point.name}, {format_bytes(point.memory)}",
+        )
+        if len(points) > len(COLOURS):  # colours come again
+            axes.annotate(
+                point.name, (point.speed, 100 * point.score), fontsize=7, ha="center", va="center", zorder=4
+            )
+    if max(speeds) > FAR * min(speeds):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.minorticks_off()
+    axes.margins(0.15, 0.2)  # room for circles
+    legend = figure.legend(loc="outside right upper", frameon=False, labelspacing=1.0)
+    for handle in legend.legend_handles:
+        handle.set_sizes([90.0])
+    axes.set_xlabel(f"sequences a second, in batches of {SEQUENCES}")
+    axes.set_ylabel(f"{points[0].metric} of the test set, %")
+    axes.set_title("Circles: memory of a batch at test time", fontsize=11)
+    axes.grid(alpha=0.3)
+    return drawing.save(figure, path)
+
+
+def _speed(model: Model, batch: Batch, device: torch.device, seconds: float) -> float:
+    """The best of several passes: other programs may be in the way of some."""
+    best, began = math.inf, time.perf_counter()
+    while best == math.inf or time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        model(batch.inputs)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return len(batch.indices) / best
+
+
+def _peak(model: Model, batch: Batch, device: torch.device) -> int:
+    """Bytes of a pass: of a GPU as its allocator counts them, of a CPU as the profiler sees tensors come and go."""
+    model(batch.inputs)  # compiles, and fills caches that stay
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        model(batch.inputs)
+        return torch.cuda.max_memory_allocated(device)
+    with _hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        model(batch.inputs)
+    held = sum(p.numel() * p.element_size() for p in [*model.parameters(), batch.inputs.values])
+    live = most = 0
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    return held + most
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Within it nothing reaches standard error: the profiler's library says there that it starts and stops."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -5,18 +5,20 @@ Plain baselines are scored once, since all runs share their data, and lie in the
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mean
 
 from chordmixer import files
 from chordmixer.paper.baselines import compare
-from chordmixer.paper.reproduction import pacing
-from chordmixer.paper.reproduction.entry_experiments import model_of
-from chordmixer.paper.reproduction.subprocesses import train_together
+from chordmixer.paper.reproduction import costs
+from chordmixer.paper.reproduction.experiments import model_of
+from chordmixer.paper.reproduction.parallel import train_parallel
 from chordmixer.training import Evaluation, Experiment, paired, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.intervals import Difference
@@ -30,6 +32,8 @@ STATE = "reproduction.json"
 SCORES = "evaluation-test.json"
 
 Say = Callable[[str], None]
+Losses = dict[str, dict[float, float]]
+"""By model and learning rate: the lowest validation loss, the mean over its seeds."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def run_all(
     scores = {name: finished(out / name, own) for name, own in experiments.items()}
     missing = {name: own for name, own in experiments.items() if scores[name] is None}
     if at_once > 1 and missing:
-        train_together(missing, journal, at_once, say)
+        train_parallel(missing, journal, at_once, say)
         scores |= {name: finished(out / name, own) for name, own in missing.items()}
     trained = []
     for number, (folder, experiment) in enumerate(experiments.items(), 1):
@@ -131,6 +135,27 @@ def differences(trained: Sequence[TrainedRun], metric: str) -> dict[str, Differe
         runs.setdefault(run.evaluation.encoder, []).extend([run.folder] if run.folder else [])
     found = {model: paired.differences(own, target, metric).get(best.name) for model, own in runs.items()}
     return {model: own for model, own in found.items() if own is not None}
+
+
+def validation_losses(trained: Sequence[TrainedRun]) -> Losses:
+    """The validation loss of each model at each rate."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for run in trained:
+        if math.isnan(run.validation):
+            raise ValueError(
+                f"a run of {run.evaluation.encoder} has no validation loss in its metrics.jsonl, so no rate can be "
+                "chosen for it: restore that file, or train it again"
+            )
+        found.setdefault(run.evaluation.encoder, {}).setdefault(run.experiment.training.learning_rate, []).append(
+            run.validation
+        )
+    return {model: {rate: mean(own) for rate, own in by_rate.items()} for model, by_rate in found.items()}
+
+
+def best_rates(trained: Sequence[TrainedRun], losses: Losses) -> list[TrainedRun]:
+    """The runs of each model at its best rate."""
+    best = {model: min(by_rate, key=lambda rate: by_rate[rate]) for model, by_rate in losses.items()}
+    return [run for run in trained if run.experiment.training.learning_rate == best[run.evaluation.encoder]]
 
 
 def look(experiment: Experiment) -> Seen:
@@ -203,7 +228,7 @@ class RunsJournal:
 
 def _free(out: Path) -> bool:
     """Whether nothing is there, but for what was measured before."""
-    return out.is_dir() and all(path.name == pacing.FILE for path in out.iterdir())
+    return out.is_dir() and all(path.name == costs.PACE_FILE for path in out.iterdir())
 
 
 def first_rank() -> bool:

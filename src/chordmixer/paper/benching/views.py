@@ -1,4 +1,4 @@
-"""Time and memory of encoders: as a table, and as a picture of two panels."""
+"""Tables and plots of a benchmark, and the paper's own table of memory and time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from chordmixer.paper.benching import cells
-from chordmixer.paper.benching.cases import Setting
-from chordmixer.paper.benching.results import OURS, Reach, Result, ours
+from chordmixer.paper.benching.cases import OURS, Reach, Result, Setting, ours, ratio
+from chordmixer.training.devices import format_bytes
 from chordmixer.views import drawing
 from chordmixer.views.axes import compact
 from chordmixer.views.drawing import COLOURS, MARKERS
@@ -21,7 +20,135 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
+SOURCE = (
+    'Khalitov et al. (ICLR 2023), appendix, "Peak memory and running time comparison": the Adding problem on one '
+    "Tesla V100 of 32 GB, padded to the longest of a batch but for Linformer. It does not say whether the time is of "
+    "training or of inference, nor the batches; a dash is where it has no number."
+)
+
+Cost = tuple[float, float]
+"""Peak memory in GB, milliseconds a sequence."""
+
+PAPER: dict[int, dict[str, Cost]] = {
+    200: {
+        "lstm": (1.5, 460),
+        "tree_lstm": (25.3, 9831),
+        "cnn": (1.4, 3.3),
+        "tcn": (1.4, 5.1),
+        "transformer": (1.9, 9.8),
+        "linformer": (1.6, 12.5),
+        "reformer": (2.0, 23.3),
+        "longformer": (1.7, 11.1),
+        "luna": (1.7, 16.6),
+        "s4d": (1.4, 3.2),
+        "poolformer": (1.4, 3.9),
+        "cosformer": (1.5, 8.7),
+        "chordmixer": (1.5, 4.9),
+    },
+    128_000: {"poolformer": (13.6, 378), "cosformer": (22.6, 994), "chordmixer": (23.1, 604)},
+}
+"""By base length and encoder; its S4 stands beside our S4D. At 128,000 it has dashes for all others."""
+
+
+def published_cost(base_length: int | None, encoder: str) -> Cost | None:
+    """
+    >>> published_cost(200, "cnn"), published_cost(128_000, "cnn"), published_cost(None, "cnn")
+    ((1.4, 3.3), None, None)
+    """
+    return PAPER.get(base_length or 0, {}).get(encoder)
+
+
+def is_published(base_length: int | None) -> bool:
+    """Whether the paper measured at this base length."""
+    return base_length in PAPER
+
+
+COLUMNS = [
+    *("model", "weights", "training, ms", "inference, ms", "training, GB", "inference, GB"),
+    *("tokens/s", "padded"),
+]
+PAPER_COLUMNS = ["paper, ms", "paper, GB"]
+NARROW = ("model", "training, ms", "inference, ms", "training, GB", "tokens/s", "paper, ms")
+"""The columns that a terminal of 80 has room for."""
+REACH = ["model", "phase", "longest", "time", "memory", "what stopped it"]
 PHASES = ("training", "inference")
+
+
+def column_names(base_length: int | None) -> list[str]:
+    """Names of the cells of `result_cells`."""
+    return COLUMNS + (PAPER_COLUMNS if is_published(base_length) else [])
+
+
+def result_cells(result: Result, ours: Result | None, base_length: int | None) -> list[str]:
+    """An encoder's numbers, each time and memory with its ratio to ChordMixer's; what stopped it, in its place.
+
+    >>> result_cells(Result("lstm", "length 9", parameters=1200, failed="time limit", stage="training"), None, None)
+    ['lstm', '1.2k', 'time limit', '-', '-', '-', '-', '-']
+    """
+    beside = ours or Result(OURS, result.setting)  # one without numbers
+    speed = result.training or result.inference
+    found = [
+        result.encoder,
+        "-" if result.parameters is None else compact(float(f"{result.parameters:.3g}")),
+        *(_number(result.time(phase), beside.time(phase)) for phase in PHASES),
+        *(_number(gigabytes(result.peak(phase)), gigabytes(beside.peak(phase))) for phase in PHASES),
+        compact(float(f"{speed.tokens_per_second:.3g}")) if speed else "-",
+        "-" if result.padded is None else f"{result.padded:.0%}",
+    ]
+    if result.failed:
+        found[_place(result)] = result.failed
+    if is_published(base_length):
+        theirs, chord = published_cost(base_length, result.encoder), published_cost(base_length, OURS)
+        found += [_number(theirs and theirs[i], chord and chord[i]) for i in (1, 0)]
+    return found
+
+
+def reach_cells(found: Reach) -> list[str]:
+    """The cells of the columns `REACH`.
+
+    >>> reach_cells(Reach("lstm", "training", 2048, 1.5, 3_000_000, "out of memory"))
+    ['lstm', 'training', '2,048', '1.50 s', '3 MB', 'out of memory']
+    """
+    return [
+        found.encoder,
+        found.phase,
+        f"{found.length:,}" if found.length else "none",
+        "-" if found.seconds is None else f"{found.seconds:.2f} s",
+        "-" if found.peak is None else format_bytes(found.peak),
+        found.failed or "no longer one was tried",
+    ]
+
+
+def gigabytes(number: int | None) -> float | None:
+    return None if number is None else number / 1e9
+
+
+def _place(result: Result) -> int:
+    """The first cell that has no number for what stopped it: a time, or the memory of the longest sequence.
+
+    >>> _place(Result("lstm", "length 9", failed="crashed", stage="verification"))
+    2
+    """
+    phase = "inference" if result.stage.startswith("inference") else "training"
+    return (2 if getattr(result, phase) is None else 4) + PHASES.index(phase)
+
+
+def _number(value: float | None, ours: float | None) -> str:
+    """
+    >>> _number(12.3456, 4.0), _number(None, 4.0), _number(0.5, None), _number(9831, 4.9)
+    ('12.3 (3.1)', '-', '0.5', '9831 (2006)')
+    """
+    if value is None:
+        return "-"
+    times = ratio(value, ours)
+    return _figures(value, 3) + ("" if times is None else f" ({_figures(times, 2)})")
+
+
+def _figures(value: float, count: int) -> str:
+    """So many, and no power of ten for large numbers."""
+    return f"{value:.0f}" if value >= 10 ** (count - 1) else f"{value:.{count}g}"
+
+
 WIDE = 120
 """Columns of a terminal from which on all of a table's are shown."""
 FEW = 50.0
@@ -34,23 +161,23 @@ def table(setting: Setting, results: Sequence[Result], width: int) -> Table:
     """All encoders at a setting, with as many columns as there is room for."""
     title = f"{setting.name}, longest {setting.longest:,} (in brackets: times ChordMixer's)"
     grid = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    names = cells.header(setting.base_length)
-    shown = [i for i, name in enumerate(names) if width >= WIDE or name in cells.NARROW]
+    names = column_names(setting.base_length)
+    shown = [i for i, name in enumerate(names) if width >= WIDE or name in NARROW]
     for i in shown:
         grid.add_column(names[i].replace(", ", "\n"), justify="right" if i else "left", no_wrap=not i)
     for result in results:
-        row = cells.row(result, ours(results, setting.name), setting.base_length)
-        grid.add_row(*(row[i] for i in shown))
+        cells = result_cells(result, ours(results, setting.name), setting.base_length)
+        grid.add_row(*(cells[i] for i in shown))
     return grid
 
 
 def reach_table(found: Sequence[Reach]) -> Table:
     """The longest sequences."""
     grid = Table(title="The longest sequence, found by doubling", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(cells.REACH):
+    for number, name in enumerate(REACH):
         grid.add_column(name, justify="right" if 1 < number < 5 else "left")
     for own in found:
-        grid.add_row(*cells.reach(own))
+        grid.add_row(*reach_cells(own))
     return grid
 
 
@@ -70,7 +197,7 @@ def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> 
     for axes, setting in zip(grid, rows, strict=False):
         own = [r for r in results if r.setting == setting.name]
         _bars(axes[0], own, [[r.time(p) for r in own] for p in PHASES], "milliseconds a sequence")
-        _bars(axes[1], own, [[cells.gigabytes(r.peak(p)) for r in own] for p in PHASES], "peak memory, GB")
+        _bars(axes[1], own, [[gigabytes(r.peak(p)) for r in own] for p in PHASES], "peak memory, GB")
         axes[0].set_title(f"{setting.name}, longest {setting.longest:,}", loc="left", fontsize=11)
     if lines:
         _lines(grid[-1], fixed, results)

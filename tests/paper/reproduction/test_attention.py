@@ -12,7 +12,7 @@ from matplotlib import pyplot
 from chordmixer import Model, ModelConfig, Packed, files
 from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.adding import Adding, AddingConfig
-from chordmixer.paper.views.attention import Example, examples, matrices, plot, prominence, ranks
+from chordmixer.paper.reproduction.attention import Example, examples, matrices, plot, prominence, ranks
 from chordmixer.training import Experiment
 
 

@@ -1,7 +1,12 @@
-"""From an entry to experiments: its recipe on the given data, changed, made shorter, one a model and seed."""
+"""From an entry to experiments: its recipe on given data, changed or shortened, one for each model, seed and rate.
+
+One learning rate for all favours the model that it was found for. With several rates each model is trained with all
+of them, and its validation loss chooses, as in the paper.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +14,7 @@ from typing import Any
 
 from chordmixer.config import override, to_dict
 from chordmixer.models.encoders import ENCODERS
-from chordmixer.paper.reproduction import published_settings
+from chordmixer.paper.reproduction import entries
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.recipes import load
 from chordmixer.terminal import tell
@@ -44,14 +49,14 @@ def build(
     reads = [say] if entry.data.setting == "files" else []  # such a recipe looks into files, and says what it saw
     experiment: Experiment = load(entry.recipe)(data, *reads)
     experiment = override(experiment, {"training": entry.training})
-    experiment = published_settings.like(experiment, hyper) if hyper else experiment
+    experiment = entries.like(experiment, hyper) if hyper else experiment
     return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)
 
 
-def _hyper(entry: RunEntry, like: str) -> published_settings.Hyper | None:
+def _hyper(entry: RunEntry, like: str) -> entries.Hyper | None:
     """The settings of the paper or of its released code; None: ours."""
-    if like not in published_settings.WHOSE:
-        raise ValueError(f"--like {like} is not known: choose from {', '.join(published_settings.WHOSE)}")
+    if like not in entries.WHOSE:
+        raise ValueError(f"--like {like} is not known: choose from {', '.join(entries.WHOSE)}")
     hyper = {"ours": None, "paper": entry.hyper, "released": entry.released}[like]
     if hyper is None and like != "ours":
         said = "paper says nothing of" if like == "paper" else "released code has no settings for"
@@ -112,8 +117,34 @@ def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: st
     return {f"{name}-seed{n}": with_seed(own, n) for name, own in named.items() for n in numbers}
 
 
+def check_rates(rates: Sequence[float], changes: Mapping[str, Any]) -> None:
+    """Refuse rates that are no choice: equal ones, or beside a rate of its own."""
+    names = [f"{rate:g}" for rate in rates]  # of folders too
+    given = ",".join(names)
+    if not all(0 < rate < math.inf for rate in rates) or len(set(names)) < len(names):
+        raise ValueError(f"--rates {given} are not different numbers above 0: give some such as 3e-4,1e-3")
+    if rates and "learning_rate" in changes.get("training", {}):
+        raise ValueError(
+            f"--rates {given} and --set training.learning_rate are both the rate of a run: leave one of them out"
+        )
+
+
+def with_rates(experiments: Mapping[str, Experiment], rates: Sequence[float]) -> dict[str, Experiment]:
+    """The runs of `each` with each of the rates; without any, as they are.
+
+    A run with the experiment's own rate keeps its folder, so that rates can be added later.
+    """
+    found = {}
+    for name, own in experiments.items():
+        model, _, seed = name.rpartition("-seed")
+        for rate in rates or [own.training.learning_rate]:
+            folder = name if rate == own.training.learning_rate else f"{model}-rate{rate:g}-seed{seed}"
+            found[folder] = replace(own, training=replace(own.training, learning_rate=rate))
+    return found
+
+
 def model_of(folder: str) -> str:
-    """What `each` and `tried` have named a run's folder after.
+    """The model that a run's folder is named after.
 
     >>> model_of("cnn-average-seed0"), model_of("cnn-average-rate0.0003-seed1")
     ('cnn-average', 'cnn-average')
@@ -138,31 +169,44 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
 
 def warnings(
     entry: RunEntry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any],
-    classes: Sequence[str], like: str = "ours", minutes: float | None = None,
+    classes: Sequence[str], like: str = "ours", minutes: float | None = None, rates: Sequence[float] = (),
 ) -> list[str]:  # fmt: skip
-    """What has to stand first on the page of a run that is not the paper's; `classes` are those of the data."""
-    said = []
+    """How a run differs from the paper's, for the head of its page; `classes` are those of the data."""
+    found = []
     if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
-        said.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
+        found.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
     if share != 1:
         was, now = full.training.epochs, run.training.epochs
         what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
         if run.data != full.data:
-            fewer, all_of_them = (records_of(own.data, "training") for own in (run, full))
-            what += f", over {fewer:,} of {all_of_them:,} training records"
-        said.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
+            fewer, everything = (records_of(own.data, "training") for own in (run, full))
+            what += f", over {fewer:,} of {everything:,} training records"
+        found.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
     if minutes is not None:
-        said.append(
+        found.append(
             f"Each model trained for the steps that it makes in {minutes:g} min alone on this device, measured "
             "before: the same time for all, and not the paper's number."
         )
     if like != "ours":
-        said.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
+        found.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
     if run.training.start:
-        said.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
+        found.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
     if changes:
-        said.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
-    return said
+        found.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
+    if rates:
+        named = listed([f"{rate:g}" for rate in rates])
+        found.append(
+            f"Each model was trained with rates of {named}, a run each, and the lowest validation loss chose."
+        )
+    return found
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["luna"]), listed(["luna", "cnn"]), listed(["luna", "cnn", "tcn"])
+    ('luna', 'luna and cnn', 'luna, cnn and tcn')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _past(experiment: Experiment) -> Iterator[str]:
@@ -173,7 +217,7 @@ def _past(experiment: Experiment) -> Iterator[str]:
         if not (folder / "config.json").exists():
             yield f"{folder.name}, which is no longer there"
             return
-        earlier = Experiment.load(folder, unverified=True)  # for what is said alone
+        earlier = Experiment.load(folder, unverified=True)  # only for this sentence
         own = to_dict(earlier.data).items() if earlier.task == task else ()
         apart = _flat({name: value for name, value in own if value != data.get(name) and name != "cache"})
         epochs = earlier.training.epochs

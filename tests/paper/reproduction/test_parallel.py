@@ -15,10 +15,11 @@ import pytest
 from tests.forked import Forked
 
 from chordmixer import files
-from chordmixer.paper.reproduction import subprocesses
-from chordmixer.paper.reproduction.entry_experiments import each
+from chordmixer.paper import subprocesses
+from chordmixer.paper.reproduction import parallel
+from chordmixer.paper.reproduction.experiments import each
 from chordmixer.paper.reproduction.running import RunsJournal, run_all
-from chordmixer.training import Experiment, checkpoints
+from chordmixer.training import Experiment, checkpoints, train
 
 WAIT = 60.0
 
@@ -57,18 +58,18 @@ def test_no_more_than_asked_for_and_a_failure_holds_up_nobody(
 ) -> None:
     """Processes that only tell when they were there; the second of three fails."""
     code = f"""import sys, time, pathlib
-name = pathlib.Path(sys.argv[1]).name
+name = pathlib.Path(sys.argv[2]).name
 print("a line"); print("not enough of it" if name == "b" else "all went well")
 path = pathlib.Path({str(tmp_path)!r}) / f"{{name}}.times"
 start = time.time(); time.sleep(0.3); path.write_text(f"{{start}} {{time.time()}}")
 sys.exit(name == "b")"""
-    monkeypatch.setattr(subprocesses, "PROCESS", [sys.executable, "-c", code])
+    monkeypatch.setattr(subprocesses, "COMMAND", [sys.executable, "-c", code])
     journal = RunsJournal.open(tmp_path / "r", "x", False)
     message = (
         r"^1 of 3 runs came to no end, b \(not enough of it; see .*r/logs/b.log\): the others are kept; mend that"
     )
     with pytest.raises(ValueError, match=message):
-        subprocesses.train_together(dict.fromkeys("abc", tiny), journal, 2, lambda _: None)
+        parallel.train_parallel(dict.fromkeys("abc", tiny), journal, 2, lambda _: None)
     (a, b, c) = (list(map(float, (tmp_path / f"{name}.times").read_text().split())) for name in "abc")
     assert c[0] >= min(a[1], b[1]), "the third began when there was room"
     assert {*files.read_json(tmp_path / "r" / "reproduction.json")["runs"]} == {*"abc"}
@@ -76,10 +77,10 @@ sys.exit(name == "b")"""
 
 def test_what_is_told_meanwhile(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import time; print(' 50%  epoch 1  step 3', flush=True); print('and more', flush=True); time.sleep(1)"
-    monkeypatch.setattr(subprocesses, "PROCESS", [sys.executable, "-c", code])
-    monkeypatch.setattr(subprocesses, "TELL", 0.5)
+    monkeypatch.setattr(subprocesses, "COMMAND", [sys.executable, "-c", code])
+    monkeypatch.setattr(parallel, "REPORT_SECONDS", 0.5)
     said: list[str] = []
-    subprocesses.train_together({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path, "x", True), 1, said.append)
+    parallel.train_parallel({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path, "x", True), 1, said.append)
     told = [line for line in said if line.startswith("training a 50 %; 1 to come; about ")]
     assert told and int(told[0].split()[-3]) >= 1, "half of one of two in half a second: three times as long is left"
 
@@ -88,7 +89,8 @@ PARENT = """import subprocess, sys
 from pathlib import Path
 from types import SimpleNamespace
 from tests.forked import Copied
-from chordmixer.paper.reproduction import subprocesses
+from chordmixer.paper import subprocesses
+from chordmixer.paper.reproduction import parallel
 from chordmixer.paper.reproduction.running import RunsJournal
 from chordmixer.training import Experiment
 out = Path(sys.argv[1])
@@ -100,7 +102,7 @@ class Noted(Copied):
 
 subprocesses.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Noted})
 runs = {name: Experiment.load(out / name) for name in ("a", "b")}
-subprocesses.train_together(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
+parallel.train_parallel(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
 """
 """Its processes are copies of it, which need not import torch again."""
 
@@ -145,11 +147,35 @@ def test_a_signal_is_handed_on_and_a_dead_parent_is_noticed(
 
 def test_refusals(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"--at-once 0 is too few: give 1 or more runs"):
-        subprocesses.check({"a": tiny}, 0)
+        parallel.check({"a": tiny}, 0)
     by_clock = replace(tiny, training=replace(tiny.training, minutes=2.0))
-    subprocesses.check({"a": by_clock}, 1)
+    parallel.check({"a": by_clock}, 1)
     with pytest.raises(ValueError, match=r"training.minutes=2 ends a run by the clock, and runs at once slow each"):
-        subprocesses.check({"a": by_clock}, 2)
+        parallel.check({"a": by_clock}, 2)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"--at-once 3 on 2 processes is not possible: use one"):
-        subprocesses.check({"a": tiny}, 3)
+        parallel.check({"a": tiny}, 3)
+
+
+def run_folder(folder: Path) -> tuple[int | None, str, str]:
+    """Its exit code, output and errors."""
+    process = Forked([*subprocesses.COMMAND, parallel.PROCESS, str(folder)])
+    said, errors = process.communicate(timeout=120)
+    return process.returncode, said, errors
+
+
+def test_it_trains_what_the_folder_says(tiny: Experiment, tmp_path: Path) -> None:
+    train(tiny, tmp_path / "here")
+    (tmp_path / "there").mkdir()
+    tiny.save(tmp_path / "there")
+    code, said, errors = run_folder(tmp_path / "there")
+    assert (code, errors) == (0, "") and "validation at step" in said
+    assert (tmp_path / "there" / "evaluation-test.json").exists()
+    here, there = (tmp_path / folder / "model.safetensors" for folder in ("here", "there"))
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    code, said, errors = run_folder(tmp_path / "gone")
+    assert (code, said) == (2, "")
+    assert errors.count("\n") == 1 and "gone is not a folder" in errors

@@ -1,8 +1,7 @@
 """What a trained network makes of a sequence: its tokens after the first and the last block, as the paper's appendix.
 
 Positions go from left to right. The channels of a token stand above each other, track by track: the top one stays
-where it is in Rotate, the next one comes from 1 position on, then 2, 4, 8, ...
-"""
+where it is in Rotate, the next one comes from 1 position on, then 2, 4, 8, ..."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Pictures of the paper, and of its measurements."""
