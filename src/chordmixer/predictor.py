@@ -16,7 +16,7 @@ from chordmixer.data.entries import Account
 from chordmixer.dataset import Dataset, as_entries
 from chordmixer.models.model import downloaded
 from chordmixer.tasks.targets import MultiLabel, Regression
-from chordmixer.training import embedding, saving
+from chordmixer.training import embedding, run_folder
 from chordmixer.training.combination import Using
 from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.evaluation import Evaluation
@@ -66,7 +66,7 @@ class Predictor:
         `using` selects the `network`, the `baseline` or `both`, in place of the best of them. `hub` goes to
         `huggingface_hub.snapshot_download`, such as `revision` and `token`.
         """
-        folder = downloaded(source, saving.PATTERNS, hub)
+        folder = downloaded(source, run_folder.PATTERNS, hub)
         return cls(open_run(folder, device, batch_tokens, using=using, unverified=unverified))
 
     # --- What it is ---
@@ -177,7 +177,7 @@ class Predictor:
 
     def save_pretrained(self, folder: Path | str) -> None:
         """Write what predictions need, and a model card (README.md), into a new or empty folder."""
-        saving.save(self.folder, Path(folder), self.card())
+        run_folder.save_model(self.folder, Path(folder), self.card())
 
     def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload the model to the Hugging Face hub, or save it to `file://FOLDER`; returns the address."""
@@ -194,7 +194,7 @@ class Predictor:
 
     def card(self) -> str:
         """The model card: data, scores by length, baselines and how to load it, in Markdown."""
-        written = self.folder / saving.CARD
+        written = self.folder / run_folder.CARD
         return written.read_text(encoding="utf-8") if written.exists() else model_card(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.training import Experiment, Interrupted, checkpoints, train
-from chordmixer.training.interrupts import Interrupts
 from chordmixer.training.loop import TrainingRun
+from chordmixer.training.progress import Interrupts
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 

@@ -3,8 +3,8 @@
 from chordmixer.training.embedding import embed
 from chordmixer.training.evaluation import Evaluation, evaluate
 from chordmixer.training.experiment import Experiment, TrainingConfig
-from chordmixer.training.interrupts import Interrupted
 from chordmixer.training.loop import train
 from chordmixer.training.prediction import predict
+from chordmixer.training.progress import Interrupted
 
 __all__ = ["Evaluation", "Experiment", "Interrupted", "TrainingConfig", "embed", "evaluate", "predict", "train"]

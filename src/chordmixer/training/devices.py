@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil  # type: ignore[import-untyped]
 import torch
@@ -15,7 +15,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 from torch import distributed
 
-from chordmixer.training.experiment import TrainingConfig
+if TYPE_CHECKING:
+    from chordmixer.training.experiment import TrainingConfig
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.combination import as_odds, as_outputs
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.intervals import Score
-from chordmixer.training.run_folder import CONFIG
+from chordmixer.training.run_folder import CONFIG, ENSEMBLE, MEMBERS
 
-FILE, FOLDER = "ensemble.json", "members"
+FILE, FOLDER = ENSEMBLE, MEMBERS
 FORMAT = 1
 CROSSED = "cross-validation"
 """What the records of training and validation are called where each is answered by the member that held it out."""

@@ -26,11 +26,9 @@ from chordmixer.training.devices import maximum_over_ranks, start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
-from chordmixer.training.interrupts import Interrupted, Interrupts
-from chordmixer.training.opening import OpenRun
 from chordmixer.training.optimiser import Optimiser
-from chordmixer.training.progress import Display, Journal, introduction, tensorboard_writer
-from chordmixer.training.provenance import recording
+from chordmixer.training.progress import Display, Interrupted, Interrupts, Journal, introduction, tensorboard_writer
+from chordmixer.training.run_folder import RunFolder, recording_provenance
 from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
 from chordmixer.training.taken import Taken
@@ -105,7 +103,7 @@ class TrainingRun:
         starting.begin(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
-        self.folder = OpenRun(experiment, out, resume, self.accelerator, unverified)
+        self.folder = RunFolder(experiment, out, resume, self.accelerator, unverified)
         try:
             self._begin()
         except BaseException:
@@ -134,7 +132,7 @@ class TrainingRun:
     def learn(self) -> float:
         """All steps that are left; the loss of the best weights on the validation set."""
         if not self.state.finished:
-            with recording(self.out, self.accelerator.device) if self.main else nullcontext():
+            with recording_provenance(self.out, self.accelerator.device) if self.main else nullcontext():
                 self._learn()
         return self.state.best_loss
 
@@ -318,8 +316,8 @@ class TrainingRun:
         self.saved = time.monotonic()
 
     def _restore(self) -> State:
-        found = self.folder.found
-        for line in self.folder.said():
+        found = self.folder.checkpoint
+        for line in self.folder.messages():
             self.display.say(line)
         state = checkpoints.load(found, self.model, self.optimiser.adam) if found else State()
         if self.journal:

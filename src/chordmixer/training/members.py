@@ -14,7 +14,7 @@ from rich.console import Console
 from chordmixer import files
 from chordmixer.config import from_dict, to_dict
 from chordmixer.terminal import tell
-from chordmixer.training import ensemble, ladder, outcome, paired, provenance
+from chordmixer.training import ensemble, ladder, outcome, paired
 from chordmixer.training.answers import FILE as LABELS
 from chordmixer.training.answers import Answers
 from chordmixer.training.devices import choose_device
@@ -28,7 +28,7 @@ from chordmixer.training.evaluation import (
 )
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.loop import train
-from chordmixer.training.opening import open_folder
+from chordmixer.training.run_folder import PROVENANCE, open_folder, recording_provenance
 
 READ = (LABELS, *(predictions_file(part) for part in ("validation", "test")), "evaluation-validation.json")
 
@@ -56,8 +56,8 @@ def train_members(
     try:
         known = _begun(experiment, out, baselines, task.target.headline)
         if not known.whole:
-            files.unrecord(out, [provenance.FILE])
-            with provenance.recording(out, choose_device(experiment.training)):
+            files.unrecord(out, [PROVENANCE])
+            with recording_provenance(out, choose_device(experiment.training)):
                 for number in range(len(known.members), known.size):
                     say(f"member {number + 1} of {known.size}")
                     known = _add(experiment, out, known, number, console, say)
@@ -126,7 +126,7 @@ def _finish(experiment: Experiment, task: Any, out: Path, known: Ensemble) -> Ev
         scored[part] = replace(summarise(predictions, task.target, experiment, part), encoder=title)
         contents |= evaluation_contents(scored[part], predictions)
     files.write_recorded(out, contents)
-    files.write_manifest(out, [provenance.FILE] if (out / provenance.FILE).exists() else [])
+    files.write_manifest(out, [PROVENANCE] if (out / PROVENANCE).exists() else [])
     return scored["test"]
 
 

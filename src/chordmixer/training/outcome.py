@@ -20,7 +20,7 @@ from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, TokenTarget
 from chordmixer.terminal import tell
-from chordmixer.training import answers, baselines, delivery, ladder, paired, provenance
+from chordmixer.training import answers, baselines, delivery, ladder, paired
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import (
@@ -33,7 +33,7 @@ from chordmixer.training.evaluation import (
     summarise,
 )
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.run_folder import CONFIG, JOURNAL, WAIT, WEIGHTS, RunLock
+from chordmixer.training.run_folder import CONFIG, JOURNAL, PROVENANCE, WAIT, WEIGHTS, RunLock
 from chordmixer.version import __version__
 
 BASELINES = "baselines.json"
@@ -57,7 +57,7 @@ def write(
 ) -> None:
     """The network, what its outputs mean, its scores and predictions, and a manifest of it all."""
     _forget_delivery(folder)
-    how = [provenance.FILE] if (folder / provenance.FILE).exists() else []
+    how = [PROVENANCE] if (folder / PROVENANCE).exists() else []
     files.write_manifest(folder, [CONFIG, JOURNAL, *how])
     files.write_recorded(folder, {WEIGHTS: files.tensor_bytes(weights), **documents(task, predictions)})
     for part, evaluation in evaluations.items():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -159,3 +161,36 @@ def _clock(seconds: float) -> str:
     whole = int(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{whole % 60:02d}s"
+
+
+# --- Signals ---
+
+
+class Interrupted(SystemExit):
+    """The run was stopped by a signal, after a checkpoint; the exit code is 128 + the signal's number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+
+class Interrupts:
+    """Catches the first SIGTERM or SIGINT, so that a step is finished and saved; a second one acts at once."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.caught = 0
+
+    def __enter__(self) -> Self:
+        self.before = {}
+        if threading.current_thread() is threading.main_thread():
+            self.before = {number: signal.signal(number, self._catch) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.caught = number
+        signal.signal(number, signal.SIG_DFL)

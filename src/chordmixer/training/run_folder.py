@@ -1,20 +1,35 @@
-"""A run folder is read through one door, which checks its manifest, and written by one process at a time."""
+"""Run folders: checked by a manifest, locked by one writer, opened for training, and saved as a model to share."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from filelock import FileLock, Timeout
+from torch import nn
+from torch.optim import Optimizer
 
 from chordmixer import files
+from chordmixer.models.model import read_config
+from chordmixer.training import checkpoints
+from chordmixer.training.devices import device_name, from_main_rank
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from chordmixer.training.experiment import Experiment
 
 CONFIG, WEIGHTS, JOURNAL, PROVENANCE = "config.json", "model.safetensors", "metrics.jsonl", "run.json"
+ENSEMBLE, MEMBERS = "ensemble.json", "members"
 MODEL = (
     CONFIG,
     WEIGHTS,
@@ -23,9 +38,9 @@ MODEL = (
     "data.json",
     "combination.json",
     "baseline.safetensors",
-    "ensemble.json",
+    ENSEMBLE,
 )
-"""What a run is used by."""
+"""Files that predictions need."""
 EXPLANATIONS = "explanations.json"
 RESULTS = (
     "evaluation-*.json",
@@ -35,14 +50,19 @@ RESULTS = (
     "trials.json",
     EXPLANATIONS,
 )
-"""Patterns of what a report reads beside it."""
+"""Patterns of further files that a report reads."""
+CARD = "README.md"
+SHARED = tuple(name for name in MODEL if name != "data.json")
+"""Files of a saved model; data.json names records of the training set."""
+PATTERNS = (*SHARED, files.MANIFEST, CARD, *(f"{MEMBERS}/*/{name}" for name in (*SHARED, files.MANIFEST)))
+"""Files that are downloaded from a model repository."""
 LOCK = ".lock"
 WAIT = 5.0
-"""Seconds that a command which writes for a moment waits for another one."""
+"""Seconds that a command which writes briefly waits for another one."""
 
 
 def check(folder: Path, names: Iterable[str] = MODEL, unverified: bool = False) -> None:
-    """Refuse a run folder unless these of its files, where they are there, are those that its manifest records."""
+    """Refuse a run folder in which one of these files exists and differs from the manifest."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: give the --out folder of a training run")
     if CONFIG not in files.recorded(folder):
@@ -56,7 +76,7 @@ def check(folder: Path, names: Iterable[str] = MODEL, unverified: bool = False) 
 
 
 def check_all(folder: Path, unverified: bool = False) -> None:
-    """Every file that a report reads, the weights too; the journal and run.json once the run is finished."""
+    """Check every file that a report reads, and the weights; metrics.jsonl and run.json once the run is finished."""
     results = sorted(path.name for pattern in RESULTS for path in folder.glob(pattern))
     recorded = files.recorded(folder) if folder.is_dir() else {}
     finished = [name for name in (JOURNAL, PROVENANCE) if name in recorded]
@@ -64,7 +84,7 @@ def check_all(folder: Path, unverified: bool = False) -> None:
 
 
 class RunLock:
-    """Held by the process that writes into a run folder; that of a killed process is free again.
+    """Held by the process that writes into a run folder; the lock of a killed process is free again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, RunLock(Path(folder)):
@@ -89,7 +109,7 @@ class RunLock:
         self._identity = folder.stat()
 
     def check(self) -> None:
-        """Refuse to go on where the folder is no longer the one that was locked."""
+        """Refuse to continue where the folder is no longer the one that was locked."""
         with suppress(OSError):
             if os.path.samestat(self._identity, self.folder.stat()):
                 return
@@ -118,3 +138,169 @@ class RunLock:
         with suppress(OSError, ValueError):
             return f"process {int((self.folder / LOCK).read_bytes()[:20])}"
         return "another process"
+
+
+# --- Training ---
+
+
+class RunFolder:
+    """The folder of a run in training: only the main rank holds its lock and writes."""
+
+    def __init__(
+        self, experiment: Experiment, out: Path, resume: bool, accelerator: Accelerator, unverified: bool = False
+    ) -> None:
+        self.experiment, self.out = experiment, out
+        self.lock: RunLock | None = None
+        self.checkpoint: Path | None
+        """The newest checkpoint that is whole, on every rank."""
+        self.refused: list[str]
+        """Why newer ones are not used."""
+        try:
+            self.checkpoint, self.refused = from_main_rank(accelerator, lambda: self._open(resume, unverified))
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, resume: bool, unverified: bool) -> tuple[Path | None, list[str]]:
+        self.lock = open_folder(self.experiment, self.out, resume, unverified)
+        found, refused = checkpoints.newest_good(self.out)
+        if found:
+            checkpoints.check_settings(found, self.experiment.settings(), unverified)
+        if not found or not found.name.endswith(checkpoints.FINISHED):  # these will grow
+            files.unrecord(self.out, [JOURNAL, PROVENANCE])
+        return found, refused
+
+    def messages(self) -> list[str]:
+        """What to tell the user about the checkpoints."""
+        going_on = [f"going on from {self.checkpoint}"] if self.checkpoint else []
+        return [*(f"refused: {why}" for why in self.refused), *going_on]
+
+    def check(self) -> None:
+        """Refuse to continue where the folder is gone."""
+        if self.lock:
+            self.lock.check()
+
+    def save(self, state: checkpoints.State, model: nn.Module, optimizer: Optimizer) -> None:
+        """Write a checkpoint, on the main rank."""
+        if self.lock:
+            self.lock.check()
+            checkpoints.save(self.out, state, model, optimizer, self.experiment.settings())
+
+    def close(self) -> None:
+        if self.lock:
+            self.lock.release()
+
+
+def open_folder(experiment: Experiment, out: Path, resume: bool, unverified: bool = False) -> RunLock:
+    """Lock a new folder for a new run, or that of the same experiment to resume; the caller releases the lock."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
+    begun = (out / CONFIG).exists()
+    _check_resumable(experiment, out, resume, unverified) if begun else _check_new(out)
+    lock = RunLock(out)
+    try:
+        if (out / CONFIG).exists() != begun:
+            raise ValueError(f"{out} was begun by another process: give a new folder, or add --resume")
+        files.sweep_run(out)
+        if not begun:
+            experiment.save(out)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _check_new(out: Path) -> None:
+    """Refuse a folder with anything in it but what a kill may leave when a run has just begun."""
+    names = {path.name for path in out.iterdir() if not path.name.startswith(files.TEMPORARY)} - {LOCK}
+    if names and not (names == {files.MANIFEST} and {*files.read_json(out / files.MANIFEST)} == {CONFIG}):
+        raise ValueError(f"{out} is not empty and holds no run: give a new folder")
+
+
+def _check_resumable(experiment: Experiment, out: Path, resume: bool, unverified: bool) -> None:
+    """Refuse to resume another experiment, or to write through a symbolic link."""
+    if not resume:
+        raise ValueError(f"{out} already holds a run: give a new folder, or add --resume to go on with it")
+    if experiment.load(out, unverified=unverified) != experiment:
+        raise ValueError(
+            f"{out} was started with other settings: resume with the same ones, or with "
+            f"chordmixer train --resume {shlex.quote(str(out))} alone"
+        )
+    for name in ("checkpoints", "tensorboard", MEMBERS, JOURNAL):
+        if (out / name).is_symlink():
+            raise ValueError(f"{out / name} is a symbolic link: a run is written into its own folder; remove it")
+
+
+@contextmanager
+def recording_provenance(folder: Path, device: torch.device) -> Iterator[None]:
+    """Write run.json (date, command, device) when a training starts, and its seconds when it ends in any way.
+
+    It is the only file in which two runs of the same settings differ, and nothing is computed from it. The seconds of
+    all starts are added up, but for those that were killed. A disk without room for it stops no training.
+    """
+    path, began = folder / PROVENANCE, time.monotonic()
+    with suppress(ValueError):
+        files.update_json(path, lambda known: _started(known, device))
+    try:
+        yield
+    finally:
+        seconds = time.monotonic() - began
+        if path.exists():  # a folder that was deleted meanwhile is not created again
+            with suppress(ValueError):
+                files.update_json(path, lambda known: _ended(known, seconds))
+
+
+def _started(known: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Date and command of the first start, device of the last."""
+    first: dict[str, Any] = {"started": _now(), "command": _command(), "seconds": 0.0, "starts": 0, "ends": 0}
+    first |= {key: known[key] for key, value in first.items() if type(known.get(key)) is type(value)}
+    return {"format": 1, **first, "device": device_name(device), "starts": first["starts"] + 1}
+
+
+def _ended(known: dict[str, Any], seconds: float) -> dict[str, Any]:
+    return {**known, "ended": _now(), "seconds": round(known["seconds"] + seconds, 1), "ends": known["ends"] + 1}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _command() -> str:
+    """The command line; empty where Python called the library."""
+    program, *words = sys.argv or [""]
+    return shlex.join(["chordmixer", *words]) if Path(program).name in ("chordmixer", "__main__.py") else ""
+
+
+# --- Sharing ---
+
+
+def save_model(run: Path, out: Path, card: str) -> None:
+    """Copy what predictions of a finished run need into a new or empty folder, with a model card.
+
+    Neither file paths nor record ids of the user are in it.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is there already: a model is saved into a new or empty folder; give another name")
+    members = sorted((run / MEMBERS).glob("[0-9]*")) if (run / ENSEMBLE).exists() else []
+    for folder in [run, *members]:
+        target = out / folder.relative_to(run)
+        target.mkdir(parents=True, exist_ok=True)
+        contents = {name: (folder / name).read_bytes() for name in SHARED if (folder / name).exists()}
+        contents[CONFIG] = files.json_bytes(_without_paths(read_config(folder)))
+        files.write_recorded(target, contents)
+    files.write_text(out / CARD, card)
+
+
+def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """The same with file names in place of paths."""
+    data, training = dict(config.get("data") or {}), dict(config.get("training") or {})
+    if "files" in data:
+        data["files"] = [PurePath(path).name for path in data["files"]]
+    labels = (data.get("reading") or {}).get("labels")
+    if labels is not None and not labels.startswith("header:"):
+        data["reading"] = {**data["reading"], "labels": PurePath(labels).name}
+    if training.get("start"):
+        training["start"] = PurePath(training["start"]).name
+    return {**config, "data": data, "training": training}

@@ -20,7 +20,7 @@ from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_memory
 from chordmixer.training.loop import TrainingRun
-from chordmixer.training.opening import open_folder
+from chordmixer.training.run_folder import open_folder
 
 FILE, FOLDER = "trials.json", "trials"
 WITH, WITHOUT = "words", "no words"

@@ -17,7 +17,7 @@ from chordmixer.data.leakage import Leak
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import HUGE, Classification, MultiLabel, Regression
-from chordmixer.training import answers, delivery, ensemble, provenance, run_folder, trials
+from chordmixer.training import answers, delivery, ensemble, run_folder, trials
 from chordmixer.training.answers import Answers
 from chordmixer.training.delivery import Described
 from chordmixer.training.ensemble import Ensemble
@@ -119,7 +119,7 @@ class Run:
             predictions=Predictions.read(rows) if (rows := folder / "predictions.parquet").exists() else None,
             baselines=_read(folder / "baselines.json", _baselines) or [],
             data=_read(folder / "data.json", _data),
-            provenance=_read(folder / provenance.FILE, _provenance),
+            provenance=_read(folder / run_folder.PROVENANCE, _provenance),
             ladder=_read(folder / "baselines.json", _ladder) or (),
             delivered=delivery.described(folder),
             trials=trials.read(folder),

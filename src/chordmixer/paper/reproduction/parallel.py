@@ -20,8 +20,8 @@ from chordmixer.paper import subprocesses
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment, Interrupted, train
 from chordmixer.training.devices import choose_device
-from chordmixer.training.interrupts import Interrupts
-from chordmixer.training.opening import open_folder
+from chordmixer.training.progress import Interrupts
+from chordmixer.training.run_folder import open_folder
 from chordmixer.views.plan import duration
 
 if TYPE_CHECKING:
