@@ -15,7 +15,7 @@ from chordmixer.data import columns
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import FILES, Reading, read
-from chordmixer.data.store_cache import IN_MEMORY, cache_folder, gather_records, labelled
+from chordmixer.data.store_cache import IN_MEMORY, cache_folder, gather_records, with_file_labels
 from chordmixer.tasks.files import FilesConfig
 
 TargetType = Literal["auto", "classes", "labels", "number"]
@@ -160,7 +160,7 @@ class Dataset:
         """The records before tokenization; rejected ones are counted in the account."""
         if self.records is not None:
             return iter(self.records)
-        reading = labelled(self.config.files, self.config.reading, lambda _: None)
+        reading = with_file_labels(self.config.files, self.config.reading, lambda _: None)
         return read(self.config.files, reading, Account() if account is None else account)
 
     def stored(self, cache: Path | str | None = None, say: Callable[[str], None] = lambda _: None) -> FilesConfig:

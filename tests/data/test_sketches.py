@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from chordmixer.data import sketches
 from chordmixer.data.features import complement
-from chordmixer.data.sketches import WHOLE, SketchConfig, clusters, digest, sketch, sketch_all
+from chordmixer.data.sketches import WHOLE, SketchConfig, clusters, digest, sketch_all
+
+
+def sketch(
+    tokens: np.ndarray, k: int = 16, size: int = 256, canonical: bool = True, every: int = 1 << 20
+) -> np.ndarray:
+    """The hashes of one record."""
+    return sketch_all([tokens], SketchConfig(k, size, canonical=canonical), every).hashes
 
 
 def dna(length: int, seed: int = 0) -> np.ndarray:

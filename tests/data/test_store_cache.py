@@ -19,7 +19,7 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading
 from chordmixer.data.store import Store, write_store
-from chordmixer.data.store_cache import cache_folder, cached_store, gather, labelled
+from chordmixer.data.store_cache import cache_folder, cached_store, gather, with_file_labels
 from chordmixer.data.tokenizers import Characters, TokenizerConfig
 
 DATA = ("tokens.bin", "offsets.bin", "records.arrow")
@@ -181,22 +181,22 @@ def write(tmp_path: Path) -> Write:
 
 def test_several_files_without_labels_are_classes(write: Write, said: list[str]) -> None:
     paths = [write("worm.fa", FASTA), write("fly.fa.txt", FASTA)]
-    assert labelled(paths, Reading(), said.append) == Reading(labels="files")
+    assert with_file_labels(paths, Reading(), said.append) == Reading(labels="files")
     assert said == ["the records have no labels of their own, so each file is a class: worm, fly.fa"]
 
 
 @pytest.mark.parametrize("column", ["label", "target"])
 def test_records_with_answers_keep_them(write: Write, said: list[str], column: str) -> None:
     paths = [write(f"{n}.csv", f"sequence,{column}\nACGT,1\n") for n in "ab"]
-    assert labelled(paths, Reading(), said.append) == Reading() and said == []
+    assert with_file_labels(paths, Reading(), said.append) == Reading() and said == []
 
 
 def test_one_file_a_stream_or_given_labels_stay(write: Write, said: list[str]) -> None:
     paths = [write("a.fa", FASTA), write("b.fa", FASTA)]
-    assert labelled(paths[:1], Reading(), said.append) == Reading()
-    assert labelled([paths[0], "-"], Reading(), said.append) == Reading()
+    assert with_file_labels(paths[:1], Reading(), said.append) == Reading()
+    assert with_file_labels([paths[0], "-"], Reading(), said.append) == Reading()
     headers = replace(Reading(), labels="header:gene")
-    assert labelled(paths, headers, said.append) == headers and said == []
+    assert with_file_labels(paths, headers, said.append) == headers and said == []
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chordmixer import files
 from chordmixer.data import tokenizers
 from chordmixer.data.alphabets import Dna, Kmers, Protein
 from chordmixer.data.tokenizers import (
@@ -28,7 +29,6 @@ from chordmixer.data.tokenizers import (
     count_bytes,
     guess,
     load_tokenizer,
-    save_tokenizer,
     tokenizer_class,
     tokenizer_from_json,
 )
@@ -101,7 +101,7 @@ def test_a_tokenizer_a_name() -> None:
 
 @pytest.mark.parametrize("tokenizer", EACH, ids=lambda t: t.name)
 def test_saved_and_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    save_tokenizer(tmp_path, tokenizer)
+    files.write_json(tmp_path / "tokenizer.json", tokenizer.to_json())
     assert load_tokenizer(tmp_path) == tokenizer
     assert json.loads((tmp_path / "tokenizer.json").read_text())["tokenizer"] == tokenizer.name
     assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer

@@ -7,9 +7,10 @@ import pytest
 import torch
 from tests.training.trained_runs import CLASSES, SEVERAL, make_run
 
+from chordmixer import files
 from chordmixer.data.alphabets import Kmers, Protein
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.tokenizers import Bytes, save_tokenizer
+from chordmixer.data.tokenizers import Bytes
 from chordmixer.training import inference
 from chordmixer.training.answers import Answers
 from chordmixer.training.inference import Trained
@@ -88,7 +89,7 @@ def test_parts_of_different_runs(tmp_path: Path, part: str) -> None:
     make_run(tmp_path)
     (tmp_path / "manifest.json").unlink()
     if part == "tokenizer":
-        save_tokenizer(tmp_path, Bytes())
+        files.write_json(tmp_path / "tokenizer.json", Bytes().to_json())
     else:
         Answers(SEVERAL if part == "labels" else CLASSES, "dna" if part == "labels" else "bytes").save(tmp_path)
     with pytest.raises(ValueError, match="do not fit each other: use the files of one run"):

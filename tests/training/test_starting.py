@@ -15,7 +15,7 @@ from rich.console import Console
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data.alphabets import Dna
-from chordmixer.data.tokenizers import Numbers, save_tokenizer
+from chordmixer.data.tokenizers import Numbers
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.growing import take_over
 from chordmixer.models.words import WordsConfig
@@ -88,7 +88,7 @@ def test_runs_without_weights(longer: Experiment, tmp_path: Path) -> None:
 
 def test_tokens_must_mean_the_same(longer: Experiment, whole: Path, tmp_path: Path) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    save_tokenizer(run, Dna())
+    files.write_json(run / "tokenizer.json", Dna().to_json())
     files.write_manifest(run, ["tokenizer.json"])
     with pytest.raises(
         ValueError, match=r"tokenizer of .*run is Dna\(.*\), and that of these data None: tokens must"
@@ -98,7 +98,7 @@ def test_tokens_must_mean_the_same(longer: Experiment, whole: Path, tmp_path: Pa
 
 def test_each_series_has_its_own_scale(longer: Experiment, whole: Path, tmp_path: Path) -> None:
     run, task = shutil.copytree(whole, tmp_path / "run"), longer.build_task()
-    save_tokenizer(run, Numbers(2, mean=(1.0, 2.0), scale=(3.0, 4.0)))
+    files.write_json(run / "tokenizer.json", Numbers(2, mean=(1.0, 2.0), scale=(3.0, 4.0)).to_json())
     files.write_manifest(run, ["tokenizer.json"])
     written = {"tokenizer.json": Numbers(2, on_bad="unknown", mean=(5.0, 6.0), scale=(7.0, 8.0)).to_json()}
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ import torch
 
 from chordmixer import files
 from chordmixer.data.alphabets import Dna
-from chordmixer.data.tokenizers import Tokenizer, save_tokenizer
+from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.answers import Answers
@@ -37,7 +37,7 @@ def make_run(
     embedding = "real" if tokenizer.dtype.kind == "f" else "tokens"
     model = Model(ModelConfig(tokenizer.size, target.outputs, embedding, final_norm="layer", network=network))
     model.save_pretrained(folder)
-    save_tokenizer(folder, tokenizer)
+    files.write_json(folder / "tokenizer.json", tokenizer.to_json())
     Answers(target, tokenizer.name, temperature, both_strands).save(folder)
     files.write_manifest(folder, ["tokenizer.json", "labels.json"])
     return folder

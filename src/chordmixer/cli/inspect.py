@@ -34,14 +34,14 @@ def inspect(
     chordmixer inspect proteins.csv --column target=solubility --target-type number
     """
     from chordmixer.config import override
-    from chordmixer.data.store_cache import cache_folder, gather, labelled
+    from chordmixer.data.store_cache import cache_folder, gather, with_file_labels
     from chordmixer.data.tokenizers import TokenizerConfig
     from chordmixer.tasks.targets import inspect_asked
     from chordmixer.views import inspection as view
 
     paths, reading = files.named(inputs)
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
-    store, _ = gather(paths, labelled(paths, reading, say), config, cache or cache_folder(), say)
+    store, _ = gather(paths, with_file_labels(paths, reading, say), config, cache or cache_folder(), say)
     found = inspect_asked(store, target_type)  # type: ignore[arg-type]
     terminal.console().print(view.report(found))
     if plot:
@@ -91,7 +91,7 @@ def evaluate(
 
 def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None, *, force: bool, **how: Any) -> None:
     from chordmixer.data.entries import Account
-    from chordmixer.data.store_cache import labelled
+    from chordmixer.data.store_cache import with_file_labels
     from chordmixer.training import file_evaluation
     from chordmixer.views import evaluations, lengths
 
@@ -99,7 +99,7 @@ def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None
         file_evaluation.check_folder(out, force)
     account = Account()
     notes: list[str] = []  # printed below the line that says which records were seen in training
-    reading = labelled(paths, reading, notes.append)
+    reading = with_file_labels(paths, reading, notes.append)
     found = file_evaluation.evaluate_files(run, paths, reading=reading, account=account, **how)
     for line in (evaluations.first_line(found), *notes, *account.lines()):
         say(line)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from numpy import ndarray
@@ -67,6 +68,14 @@ class Account:
         named = self.examples.setdefault(reason, [])
         if len(named) < self.SHOWN:
             named.append(entry_id)
+
+    def without(self, ids: Sequence[str], reason: str) -> Account:
+        """A copy in which these records, used before, are rejected."""
+        copy = deepcopy(self)
+        if ids:
+            copy.used -= len(ids)
+            copy.rejected[reason], copy.examples[reason] = len(ids), list(ids[: self.SHOWN])
+        return copy
 
     def lines(self) -> Iterator[str]:
         """For a person.

@@ -112,16 +112,6 @@ class Sketches:
         return np.repeat(np.arange(len(self)), self.sizes)
 
 
-def sketch(tokens: ndarray, k: int = 16, size: int = 256, canonical: bool = True, every: int = 1 << 20) -> ndarray:
-    """The `size` smallest hashes of the record's k-mers, and all others below the `every`-th part of the range.
-
-    >>> dna = np.array([0, 1, 2, 3, 3, 0, 2, 2], dtype=np.uint8)
-    >>> sketch(dna, k=4, size=3).shape, bool((sketch(dna, k=4) == sketch(complement(dna), k=4)).all())
-    ((3,), True)
-    """
-    return sketch_all([tokens], SketchConfig(k, size, canonical=canonical), every).hashes
-
-
 def sketch_all(sequences: Sequence[ndarray], config: SketchConfig, every: int = 0) -> Sketches:
     """The sketches of all records; `every=0` keeps of long records, and of very many, what `HASHES` allows."""
     if not every:

@@ -52,6 +52,10 @@ class SplitConfig:
         if self.fold is not None and not 0 <= self.fold < self.folds:
             raise ValueError(f"fold={self.fold} is not one of folds={self.folds}: they are counted from 0")
 
+    def describe(self, method: str, sizes: dict[str, int]) -> dict[str, Any]:
+        """The split as data.json records it."""
+        return {"method": method, "seed": self.seed, "fractions": list(self.fractions), "sizes": sizes}
+
 
 @dataclass(frozen=True)
 class Split:
@@ -67,11 +71,17 @@ class Split:
     def parts(self) -> dict[str, ndarray]:
         return {part: getattr(self, part) for part in PARTS}
 
+    def check(self, noun: str, cure: str) -> Split:
+        """The same split, if no part is empty."""
+        for part, records in self.parts.items():
+            if not len(records):
+                raise ValueError(f"the {part} part has no {noun}: every part needs one; give {cure}")
+        return self
+
 
 def split(
     targets: Targets,
     config: SplitConfig,
-    *,
     splits: Sequence[str | None] | None = None,
     groups: Sequence[Hashable] | None = None,
     sequences: Sequence[ndarray] | None = None,

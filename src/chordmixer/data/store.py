@@ -179,7 +179,6 @@ def write_store(
     tokenizer: Tokenizer,
     folder: Path | str,
     account: Account,
-    *,
     sources: Sequence[str] = (),
     on_bad: Literal["error", "reject"] = "error",
 ) -> Store:

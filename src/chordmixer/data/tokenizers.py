@@ -384,10 +384,6 @@ def tokenizer_from_json(given: Mapping[str, Any], where: str = FILE) -> Tokenize
     return from_dict(tokenizer_class(name), settings, where)
 
 
-def save_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    files.write_json(folder / FILE, tokenizer.to_json())
-
-
 def load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer_from_json(files.read_json(folder / FILE), str(folder / FILE))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,11 +17,11 @@ from chordmixer.data.leakage import SEEN_PARTS, Leak, digests, find_leaks, seen_
 from chordmixer.data.loading import StoreRecords
 from chordmixer.data.reading import Reading
 from chordmixer.data.sketches import SketchConfig, sketch_all
-from chordmixer.data.splits import PARTS, Split, SplitConfig, split
+from chordmixer.data.splits import Split, SplitConfig, split
 from chordmixer.data.store import CutStore, Store
-from chordmixer.data.store_cache import cache_folder, gather, labelled
+from chordmixer.data.store_cache import cache_folder, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
-from chordmixer.tasks.targets import Question, TargetType, inspect_asked, question
+from chordmixer.tasks.targets import TargetType, inspect_asked, question
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
 """Of each tokenizer, what its tokens are to those that compare or count k-mers; real numbers are `real`."""
@@ -83,30 +82,16 @@ class Files:
     def __init__(self, config: FilesConfig, say: Callable[[str], None] = lambda _: None) -> None:
         self.config = _with_key(config, say)
         self._opened = _open(self.config)
-        store, asked = self.store, self.question
+        store, self.question = self._opened.store, self._opened.question
+        self.store, self.split = store, self._opened.split
+        """The split numbers records by their place in `question.records`."""
+        self.kind = token_kind(store)
+        """What the tokens are to k-mer counts and sketches: dna, protein, text or real."""
         self.embedding = "real" if store.values.dtype.kind == "f" else "tokens"
         self.inputs = store.tokenizer.size
-        self.max_length = int(store.lengths[asked.records].max())
-        self.target = asked.target(self.split.training)
+        self.max_length = int(store.lengths[self.question.records].max())
+        self.target = self.question.target(self.split.training)
         self.complement = store.tokenizer.complement if config.both_strands else None
-
-    @property
-    def store(self) -> Store:
-        return self._opened.store
-
-    @property
-    def question(self) -> Question:
-        return self._opened.question
-
-    @property
-    def split(self) -> Split:
-        """By the place of a record in `question.records`."""
-        return self._opened.split
-
-    @property
-    def kind(self) -> str:
-        """What the tokens are to those that count k-mers: dna, protein, text or real."""
-        return _kind(self.store)
 
     def records(self, split: str) -> StoreRecords:
         """Of `training`, `validation` or `test`; those of training draw their strand where both are asked for."""
@@ -134,20 +119,9 @@ class Files:
 
     @property
     def account(self) -> Account:
-        """Of the reading, and of the records that were left out since they have no answer."""
-        whole, left_out = self.store.account, self.question.unanswered
-        account = replace(
-            whole,
-            used=whole.used - len(left_out),
-            rejected=Counter(whole.rejected),
-            examples=dict(whole.examples),
-            notes=Counter(whole.notes),
-        )
-        if left_out:
-            reason = f"without a {'target' if self.question.kind == 'number' else 'label'}"
-            account.rejected[reason] = len(left_out)
-            account.examples[reason] = left_out[: Account.SHOWN]
-        return account
+        """The account of the reading; records without a target are rejected."""
+        noun = "target" if self.question.kind == "number" else "label"
+        return self.store.account.without(self.question.unanswered, f"without a {noun}")
 
     @property
     def inspection(self) -> Inspection:
@@ -170,20 +144,14 @@ class Files:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """What a run folder says of its data: tokenizer.json and data.json."""
-        parts = self.split.parts
+        sizes = {part: len(records) for part, records in self.split.parts.items()}
         about = {
             "format": 1,
             "sources": self.store.sources,
             "account": vars(self.account),
             "target_type": self.question.kind,
             "inspection": asdict(replace(self.inspection, account=Account())) | {"account": vars(self.store.account)},
-            "split": {
-                "method": self.split.method,
-                "seed": self.config.split.seed,
-                "fractions": list(self.config.split.fractions),
-                "sizes": {part: len(own) for part, own in parts.items()},
-                "folds": self.config.split.folds,
-            },
+            "split": self.config.split.describe(self.split.method, sizes) | {"folds": self.config.split.folds},
             "leakage": {part: self._leak(leak) for part, leak in self.leaks.items()},
             "near_copies_looked_for": len(self.store.values) <= COMPARED and self.kind != "real",
         }
@@ -210,7 +178,7 @@ def _with_key(config: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
     """Read the files, or find their store."""
     if not config.files:
         raise ValueError("no files were given: name at least one, or - for standard input")
-    reading = labelled(config.files, config.reading, say) if config.key is None else config.reading
+    reading = with_file_labels(config.files, config.reading, say) if config.key is None else config.reading
     _, key = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), say, config.key)
     return replace(config, reading=reading, key=key)
 
@@ -228,9 +196,9 @@ class _Opened:
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
                 "the tokenizer with --tokenizer dna if these are nucleotides"
             )
-        if config.augment and _kind(self.store) != "real":
+        if config.augment and token_kind(self.store) != "real":
             raise ValueError("data.augment=true is for series of real numbers, and these are symbols: leave it out")
-        self.split = _split(self.store, self.question, config.split)
+        self.split = split_store(self.store, self.question.records, self.question.labels(), config.split)
 
     @cached_property
     def inspection(self) -> Inspection:
@@ -239,7 +207,7 @@ class _Opened:
     @cached_property
     def leaks(self) -> dict[str, Leak]:
         """In the store's numbers."""
-        kind, records = _kind(self.store), self.question.records
+        kind, records = token_kind(self.store), self.question.records
         sequences = [self.store.tokens(i) for i in records]
         sketches, threshold = None, 1.0
         if kind != "real" and len(self.store.values) <= COMPARED:
@@ -255,29 +223,15 @@ def _open(config: FilesConfig) -> _Opened:
     return _Opened(config)
 
 
-def _split(store: Store, asked: Question, config: SplitConfig) -> Split:
-    columns: dict[str, list[Any] | None] = {
-        name: store.column(name)[asked.records].tolist() if name in store.columns else None
-        for name in ("split", "group")
-    }
-    targets = asked.targets.tolist() if asked.kind == "classes" else asked.targets
-    if asked.kind == "classes":
-        targets = [asked.names[k] for k in targets]
-    parts = split(
-        targets,
-        config,
-        splits=columns["split"],
-        groups=columns["group"],
-        sequences=[store.tokens(i) for i in asked.records],
-        kind=_kind(store),
-    )
-    for part in PARTS:
-        if not len(parts.parts[part]):
-            raise ValueError(f"the {part} part has no record: every part needs one; give more records")
-    return parts
+def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:
+    """Split these records of a store by its columns `split` and `group`, or by their sequences."""
+    columns = {name: store.column(name)[records].tolist() for name in ("split", "group") if name in store.columns}
+    sequences, kind = [store.tokens(i) for i in records], token_kind(store)
+    parts = split(targets, config, columns.get("split"), columns.get("group"), sequences, kind)
+    return parts.check("record", "more records")
 
 
-def _kind(store: Store) -> str:
+def token_kind(store: Store) -> str:
     return KINDS.get(store.tokenizer.name, "real")
 
 

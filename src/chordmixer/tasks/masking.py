@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,11 +24,11 @@ from chordmixer.data import draws
 from chordmixer.data.entries import Account
 from chordmixer.data.loading import Record, as_tensor
 from chordmixer.data.reading import FILES, Reading
-from chordmixer.data.splits import PARTS, SplitConfig, split
+from chordmixer.data.splits import PARTS, SplitConfig
 from chordmixer.data.store import Store
 from chordmixer.data.store_cache import cache_folder, gather
 from chordmixer.data.tokenizers import Tokenizer, TokenizerConfig
-from chordmixer.tasks.files import KINDS
+from chordmixer.tasks.files import KINDS, split_store
 from chordmixer.tasks.masks import Markov, MaskedTokens, baselines
 
 
@@ -297,17 +296,8 @@ class Masking:
     @property
     def account(self) -> Account:
         """Of the reading, and of what is left out: records in which nothing can be inferred, or no segment fits."""
-        whole, short = self.store.account, np.flatnonzero(self.store.lengths < LEAST)
-        account = replace(
-            whole,
-            used=whole.used - len(short),
-            rejected=Counter(whole.rejected),
-            examples=dict(whole.examples),
-            notes=Counter(whole.notes),
-        )
-        if len(short):
-            account.rejected["of a single token"] = len(short)
-            account.examples["of a single token"] = [self.store.id(int(i)) for i in short[: Account.SHOWN]]
+        short = [self.store.id(int(i)) for i in np.flatnonzero(self.store.lengths < LEAST)]
+        account = self.store.account.without(short, "of a single token")
         shorter = self.store.lengths[self.store.lengths >= LEAST] < self.config.shortest
         if self.segmented and shorter.any():
             note = f"records below {self.config.shortest:,} tokens, of which no segment is drawn"
@@ -321,12 +311,9 @@ class Masking:
             "sources": self.store.sources,
             "account": vars(self.account),
             "target_type": "masked tokens",
-            "split": {
-                "method": self.method,
-                "seed": self.config.split.seed,
-                "fractions": list(self.config.split.fractions),
-                "sizes": {part: len(own.starts) for part, own in self.stretches.items()},
-            },
+            "split": self.config.split.describe(
+                self.method, {part: len(own.starts) for part, own in self.stretches.items()}
+            ),
             "segments" if self.segmented else "whole": {
                 part: len(own.lengths) for part, own in self._records.items()
             },
@@ -369,21 +356,8 @@ def _share_out(store: Store, config: SplitConfig) -> tuple[dict[str, Stretches],
                 f"{len(numbers)} records are too few and too short to be cut in three: give more records"
             )
         return cut, "stretches"
-    columns = {
-        name: store.column(name)[numbers].tolist() if name in store.columns else None for name in ("split", "group")
-    }
-    parts = split(
-        [""] * len(numbers),
-        config,
-        splits=columns["split"],
-        groups=columns["group"],
-        sequences=[store.tokens(int(i)) for i in numbers],
-        kind=KINDS[store.tokenizer.name],
-    )
+    parts = split_store(store, numbers, [""] * len(numbers), config)
     own = {part: numbers[places] for part, places in parts.parts.items()}
-    for part, found in own.items():
-        if not len(found):
-            raise ValueError(f"the {part} part has no record: every part needs one; give more records")
     return {part: Stretches(found, starts[found], lengths[found]) for part, found in own.items()}, parts.method
 
 

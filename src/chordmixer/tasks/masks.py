@@ -6,7 +6,7 @@ all sequences at once, and is the same in any batch and on any device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from chordmixer.data import draws
+from chordmixer.data.features import chunks
 from chordmixer.packed import Packed
 
 SUMS = 3
@@ -239,7 +240,11 @@ def count(sequences: Iterable[ndarray], letters: int, orders: int = ORDERS) -> l
     """
     orders = max(j for j in range(orders + 1) if j == 0 or letters ** (j + 1) <= ENTRIES)
     sums = [np.zeros(letters ** (j + 1), np.int64) for j in range(orders + 1)]
-    for tokens, places in _chunks(sequences):
+    for chunk in chunks(sequences, CHUNK, records=CHUNK):
+        tokens, places = (
+            np.concatenate(chunk).astype(np.int64),
+            np.concatenate([np.arange(len(own)) for own in chunk]),
+        )
         words = tokens.copy()
         for j, total in enumerate(sums):
             if j:  # the letter j places before, in front of those that are there
@@ -286,21 +291,3 @@ def _one_side(ids: Int[Tensor, "T"], lengths: Sequence[int], tables: Tables) -> 
         here = known == j
         outputs[at[here]] = table[context[here]]
     return outputs
-
-
-def _chunks(sequences: Iterable[ndarray]) -> Iterator[tuple[ndarray, ndarray]]:
-    """The ids of several sequences end to end, and the place of each in its own."""
-    batch: list[ndarray] = []
-    size = 0
-    for sequence in sequences:
-        batch.append(sequence)
-        size += len(sequence)
-        if size >= CHUNK:
-            yield _joined(batch)
-            batch, size = [], 0
-    if batch:
-        yield _joined(batch)
-
-
-def _joined(batch: Sequence[ndarray]) -> tuple[ndarray, ndarray]:
-    return np.concatenate(batch).astype(np.int64), np.concatenate([np.arange(len(own)) for own in batch])

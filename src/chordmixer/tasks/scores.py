@@ -93,11 +93,6 @@ def log_losses(outputs: ndarray, targets: ndarray) -> ndarray:
     return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(targets)), targets])
 
 
-def log_loss(outputs: ndarray, targets: ndarray) -> float:
-    """Their mean."""
-    return float(log_losses(outputs, targets).mean())
-
-
 def confusion(answers: ndarray, targets: ndarray, classes: int) -> ndarray:
     """How often each true class (row) got each answer (column)."""
     return np.bincount(targets * classes + answers, minlength=classes * classes).reshape(classes, classes)

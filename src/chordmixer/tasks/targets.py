@@ -236,7 +236,7 @@ class Classification:
             "roc_auc": scores.mean_of_known(roc),
             **({"average_precision": float(precision[0])} if self.outputs == 2 else {}),
             **scores.of_confusion(scores.confusion(answers, targets, self.outputs)),
-            "log_loss": scores.log_loss(outputs, targets),
+            "log_loss": float(scores.log_losses(outputs, targets).mean()),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -410,6 +410,10 @@ class Question:
     """Of the classes or labels."""
     unanswered: list[str]
     """Ids of the records that were left out since they have no answer."""
+
+    def labels(self) -> Sequence[str] | ndarray:
+        """The targets as a split stratifies them: the names of the classes, else the targets."""
+        return [self.names[k] for k in self.targets.tolist()] if self.kind == "classes" else self.targets
 
     def target(self, training: ndarray) -> Regression | Classification | MultiLabel:
         """With the weights, or the mean and spread, of these records: the training part."""

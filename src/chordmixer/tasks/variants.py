@@ -7,7 +7,6 @@ copies of each other: a model that has seen a locus with other variants in train
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ from chordmixer.data.alleles import AlleleRecords, Alleles, OnMismatch, Window, 
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
 from chordmixer.data.reference import Reference
-from chordmixer.data.splits import PARTS, Split, SplitConfig, split
+from chordmixer.data.splits import Split, SplitConfig, split
 from chordmixer.data.variants import Variant, VariantColumns, read_variants
 from chordmixer.tasks.targets import Question, question
 
@@ -105,7 +104,7 @@ class Variants:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """What a run folder says of its data: tokenizer.json and data.json."""
-        data = self.data
+        data, parts = self.data, self.data.split.parts
         about = {
             "format": 1,
             "sources": list(self.config.files),
@@ -113,13 +112,10 @@ class Variants:
             "target_type": data.question.kind,
             "contexts": data.contexts,
             "loci": len(np.unique(data.groups)),
-            "split": {
-                "method": f"{data.split.method}, whole loci",
-                "seed": self.config.split.seed,
-                "fractions": list(self.config.split.fractions),
-                "sizes": {part: len(own) for part, own in data.split.parts.items()},
-                "loci": {part: len(np.unique(data.groups[own])) for part, own in data.split.parts.items()},
-            },
+            "split": self.config.split.describe(
+                f"{data.split.method}, whole loci", {part: len(own) for part, own in parts.items()}
+            )
+            | {"loci": {part: len(np.unique(data.groups[own])) for part, own in parts.items()}},
         }
         return {"tokenizer.json": data.alleles.letters.to_json(), "data.json": about}
 
@@ -138,10 +134,12 @@ class VariantData:
         chosen = [placed[i] for i in self.question.records]
         self.variants: list[Variant] = [variant for variant, _ in chosen]
         self.windows: list[Window] = [window for _, window in chosen]
-        self.account = _without(account, self.question.unanswered)
+        self.account = account.without(self.question.unanswered, "without a label")
         self.contexts, self.context = _contexts(self.variants)
         self.groups = self._groups()
-        self.split = _split(self, config.split)
+        splits = [variant.split for variant in self.variants]
+        shared = split(self.question.labels(), config.split, splits, self.groups.tolist())
+        self.split = shared.check("variant", "variants of more loci")
 
     def records(self, own: ndarray) -> AlleleRecords:
         """Of these places."""
@@ -238,28 +236,9 @@ def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
     return question(answers, config.target_type, on_missing=config.on_unmatched)  # type: ignore[arg-type]
 
 
-def _without(account: Account, left_out: list[str]) -> Account:
-    """The account, once variants without an answer are rejected too."""
-    rejected, examples = Counter(account.rejected), dict(account.examples)
-    if left_out:
-        rejected["without a label"], examples["without a label"] = len(left_out), left_out[: Account.SHOWN]
-    return replace(account, used=account.used - len(left_out), rejected=rejected, examples=examples)
-
-
 def _contexts(variants: Sequence[Variant]) -> tuple[list[str], ndarray]:
     """The names of all contexts, and the number of each variant's."""
     names = sorted({variant.context for variant in variants if variant.context is not None})
     if len(names) > CONTEXTS:
         raise ValueError(f"{len(names):,} contexts are more than the {CONTEXTS} that a model can learn: merge some")
     return names, np.array([context_number(variant, names) for variant in variants])
-
-
-def _split(data: VariantData, config: SplitConfig) -> Split:
-    asked = data.question
-    targets: Any = [asked.names[k] for k in asked.targets] if asked.kind == "classes" else asked.targets
-    splits = [variant.split for variant in data.variants]
-    parts = split(targets, config, splits=splits, groups=data.groups.tolist())
-    for part in PARTS:
-        if not len(parts.parts[part]):
-            raise ValueError(f"the {part} part has no variant: every part needs one; give variants of more loci")
-    return parts
