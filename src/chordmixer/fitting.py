@@ -25,7 +25,7 @@ from chordmixer.training.members import train_members
 from chordmixer.training.outcome import compare
 from chordmixer.training.starting import start_from
 from chordmixer.views import inspection
-from chordmixer.views.explained_tests import explain_tests
+from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 

@@ -23,7 +23,7 @@ from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain
 from chordmixer.training.file_evaluation import score_entries, with_targets
 from chordmixer.training.inference import Item, Piece, Trained, check_choice
-from chordmixer.views.model_card import model_card
+from chordmixer.views.report import model_card
 
 OverLength = Literal["error", "windows"]
 OnBad = Literal["error", "unknown"]

@@ -50,7 +50,7 @@ def test_evaluate_says_what_was_trained_on(chordmixer: Command, run: Path, motif
     assert (code, errors) == (0, "")
     assert said.startswith(
         "warning: 160 of 200 records were seen in training (140 training, 20 validation): their scores show recall, "
-        "not skill; the 40 unseen records are scored apart\n"
+        "not skill; the 40 unseen records are scored separately\n"
     )
     assert "each file is a class: with, without" in said and "not saved: add -o FOLDER" in said
     assert not (run / "lengths-files.png").exists()

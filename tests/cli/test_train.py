@@ -8,17 +8,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from chordmixer import files, recipes
-from chordmixer.cli.train import _verdict
 from chordmixer.models import Model
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import Evaluation, Experiment, forecast
-from chordmixer.training.intervals import Difference, Score
-from chordmixer.views.runs import Run, Scored
+from chordmixer.training import Experiment, forecast
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -48,7 +44,7 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
         "network alone: roc_auc 0.",
         "local network: roc_auc 0.",
         "the model: roc_auc ",
-        "Its answers are those of ",
+        "Predictions are made by ",
         "-mers, reaches",
         f"report: {run / 'report.html'}",
         f"chordmixer predict {run} NEW_FILES -o answers.tsv",
@@ -58,7 +54,7 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
         assert line in said, line
     rows = files.read_json(run / "baselines.json")
     assert len(rows["baselines"]) >= 5 and len(rows["ladder"]) >= 3
-    assert "Where answers come from" in (run / "report.html").read_text()
+    assert '<section id="explanations">' in (run / "report.html").read_text()
     weights = (run / "model.safetensors").read_bytes()
 
     code, again, errors = chordmixer("train", "--resume", run, "--no-baselines")
@@ -88,7 +84,7 @@ def test_a_run_at_work(chordmixer: Command, run: Path, motifs: list[str], tmp_pa
 
     assert chordmixer("embed", run, motifs[1], "-o", tmp_path / "e.parquet")[0] == 0
     code, said, _ = chordmixer("evaluate", run, *motifs)
-    assert code == 0 and "files, unseen set: roc_auc in % by length" in said
+    assert code == 0 and "files, unseen set: ROC-AUC in % by length" in said
     code, said, _ = chordmixer("evaluate", run, "--split", "training")
     assert code == 0 and "files, training set: roc_auc" in said
     assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")
@@ -264,7 +260,7 @@ def test_from_files_to_embeddings(chordmixer: Command, motifs: list[str], tmp_pa
         "Markov order 5, both sides: accuracy 0.",
         "the model: accuracy 0.",
         "  of A: accuracy ",
-        "best baseline, Markov order ",
+        "The best baseline, Markov order ",
         f"chordmixer embed {run} FILES -o embeddings.parquet",
     ):
         assert line in said, line
@@ -331,22 +327,6 @@ def test_the_commands_of_the_page_on_pretraining(
         code, said, errors = chordmixer(*words, *([] if words[0] == "embed" else [*TINIER, "--no-baselines"]))
         assert code == 0, f"{line}: {said}{errors}"
     assert (tmp_path / "embeddings.parquet").exists() and (tmp_path / "RUN" / "labels.json").exists()
-
-
-def test_the_verdict_on_pretraining(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As everywhere, by the paired difference."""
-
-    def verdict(low: float, high: float) -> str:
-        scores = {"accuracy": Score(0.33, 0.3, 0.36)}
-        chain = Evaluation("masking", "test", "Markov order 4", "accuracy", 99, 1.0, scores, {}, [])
-        beside = Difference("accuracy", (low + high) / 2, low, high, "records")
-        run = SimpleNamespace(baselines=[Scored("Markov order 4", "", chain, beside)])
-        monkeypatch.setattr(Run, "load", lambda folder: run)
-        return " ".join(_verdict(Path("run")))
-
-    assert verdict(0.01, 0.03).startswith("best baseline, Markov order 4: 0.330. The model is better by 0.020 (0.010")
-    assert "worse by 0.020 (0.010 to 0.030). A Markov chain predicts better" in verdict(-0.03, -0.01)
-    assert verdict(-0.01, 0.01).endswith("Tied: the test set cannot separate them.")
 
 
 # --- plan ---

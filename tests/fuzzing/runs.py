@@ -23,7 +23,7 @@ from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, evaluate, evaluation, train
 from chordmixer.training.embedding import embed
 from chordmixer.training.prediction import predict
-from chordmixer.views.explained_tests import explain_tests
+from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
 
 TINY = {

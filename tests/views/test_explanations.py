@@ -1,10 +1,13 @@
-"""Explanations on a page: what is coloured, what is escaped, and what a file of them may hold."""
+"""Explanations on a page: colours, escaping, and the checks of explanations.json."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,18 @@ from chordmixer.data.entries import Entry
 from chordmixer.data.tokenizers import Bytes, Numbers
 from chordmixer.training.explanation import Explanation
 from chordmixer.views import explanations
-from chordmixer.views.explanations import Explained, Picture, document, drawn, places, sentences
+from chordmixer.views.explanations import (
+    REPORTED,
+    Explained,
+    Picture,
+    document,
+    drawn,
+    explanations_section,
+    sentences,
+    strongest_regions,
+)
+from chordmixer.views.report import page
+from chordmixer.views.runs import Run
 
 
 def explanation(values: list[float], sequence: Any = b"ACGTACGT", **changes: Any) -> Explanation:
@@ -63,8 +77,9 @@ def test_the_strongest_places_are_listed() -> None:
     assert cells == ["position", "letters", "fall of the log-odds", "3 to 4", "GT", "+4", "6", "C", "-2"]
     values = np.zeros(100)
     values[10:17], values[13], values[40], values[60] = 3, 0, 1, 0.5
-    assert [place[:2] for place in places(values)] == [(10, 17), (40, 41)]
-    assert len(places(np.tile([1.0, 0, 0, 0], 9))) == explanations.PLACES and places(np.zeros(4)) == []
+    assert [place[:2] for place in strongest_regions(values)] == [(10, 17), (40, 41)]
+    assert len(strongest_regions(np.tile([1.0, 0, 0, 0], 9))) == explanations.REGIONS
+    assert strongest_regions(np.zeros(4)) == []
 
 
 def test_a_series_is_drawn_before_bands() -> None:
@@ -81,7 +96,7 @@ def test_long_records_have_bounded_pictures() -> None:
     values[14_000] = 5.0
     markup = drawn(Picture.of(explanation(values.tolist(), b"A" * 20_000)))
     assert len(markup) < 10_000 and Reader(markup).pieces == [("A", "background:rgba(184,74,0,0.60)")]
-    assert "Letters 13,001 to 15,000 of 20,000, around the strongest place:" in markup
+    assert "Letters 13,001 to 15,000 of 20,000, around the strongest position:" in markup
     noise = np.random.default_rng(0).normal(size=20_000)
     assert len(drawn(Picture.of(explanation(noise.tolist(), noise)))) < 60_000
 
@@ -96,7 +111,7 @@ def test_values_of_any_size(values: list[float]) -> None:
 def test_everything_is_escaped_and_nothing_is_loaded() -> None:
     evil = "<script>alert('1')</script>&amp; \r\n<b>\r"
     own = explanation(np.linspace(-1, 1, len(evil)).tolist(), evil, answer=evil, explained=evil)
-    markup = document(evil, [evil], [Picture.of(own, evil)] * 2, more=7)
+    markup = document(evil, evil, [Picture.of(own, evil)] * 2, more=7)
     found = Reader(markup)
     assert found.text == 2 * evil.replace("\r\n", " \n").replace("\r", "\n")
     assert "b" not in found.tags and markup.count("<script>") == 1  # the page's own
@@ -106,26 +121,26 @@ def test_everything_is_escaped_and_nothing_is_loaded() -> None:
 
 def test_sentences() -> None:
     assert [*sentences(explanation([0, 2.5], b"AC", explained="fly"))] == [
-        "Answer: worm. Explained: fly. Probability 0.900, log-odds +2.20.",
+        "Prediction: worm. Explained: fly. Probability 0.900, log-odds +2.20.",
         "Hiding the strongest part lowers the log-odds by 2.5.",
     ]
     number = {"answer": 7.5, "explained": None, "probability": None, "score": 7.5}
     assert [*sentences(explanation([1, -2], b"AC", **number))] == [
-        "Answer: 7.500.",
+        "Prediction: 7.500.",
         "Hiding the strongest part raises the number by 2.",
     ]
-    assert "rests on many parts at once" in [*sentences(explanation([0, -1], b"AC"))][1]
+    assert "depends on many parts at once" in [*sentences(explanation([0, -1], b"AC"))][1]
 
 
 def test_a_file_of_pictures_reads_back() -> None:
     pictures = (
-        Picture.of(explanation([0, 0, 1, 1, 0, 0, 0, 0]), "That is right."),
+        Picture.of(explanation([0, 0, 1, 1, 0, 0, 0, 0]), "That is correct."),
         Picture.of(explanation([0.1, 0.2], np.array([1.0, 2.0]))),
     )
     known = Explained(pictures, ("some",))
     written = json.loads(json.dumps(to_dict(known)))
     assert from_dict(Explained, written, "x") == known
-    assert pictures[0].said[1] == "That is right." and pictures[0].values.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert pictures[0].said[1] == "That is correct." and pictures[0].values.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
     for change in (
         {"edges": [0, 2, 4, 10**15]},  # would fill the memory
         {"edges": [0, 4, 2, 8]},
@@ -138,3 +153,17 @@ def test_a_file_of_pictures_reads_back() -> None:
     ):
         with pytest.raises(ValueError, match=r"^x\.records"):
             from_dict(Explained, written | {"records": [written["records"][0] | change]}, "x")
+
+
+def test_records_of_both_kinds(make_run: Callable[..., Path]) -> None:
+    run = Run.load(make_run("two"))
+    pictures = (
+        Picture("<b>", ("Answer: <i>.",), "fall of the log-odds", (0, 2, 900), (1.0, 0.0), letters="A" * 900),
+        Picture("wave", ("Answer: 3.",), "fall of the number", (0, 3), (1.0,), samples=(1.0, 2.0, 3.0)),
+    )
+    known = replace(run, explained=Explained(pictures, ("7 of 9 test records are left out.",)))
+    markup = explanations_section(run.folder, known.explained)
+    assert "7 of 9 test records are left out." in markup and "<h3>&lt;b&gt;</h3>" in markup and "<i>" not in markup
+    assert f"Letters 1 to {REPORTED} of 900" in markup and "fall of the number" in markup
+    assert "chordmixer explain" in markup and markup in page(known)
+    assert 'id="explanations"' not in page(run)

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.evaluation import Score
 from chordmixer.views import metrics
 
 
@@ -37,11 +36,6 @@ def test_every_metric_has_a_name_and_a_meaning() -> None:
 )
 def test_numbers(value: float, written: str) -> None:
     assert metrics.number(value) == written
-
-
-def test_a_cell_holds_value_and_interval() -> None:
-    assert metrics.cell(Score(0.9, 0.8, 1.0), best=True) == "<b>0.900</b><small>0.800 to 1.000</small>"
-    assert metrics.cell(None) == metrics.cell(Score(math.nan, math.nan, math.nan)) == "-"
 
 
 def test_an_unknown_metric_is_written_as_it_is() -> None:

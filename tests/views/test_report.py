@@ -1,4 +1,4 @@
-"""The page of a run: whole for every kind of question, and for folders that hold only some of the files."""
+"""report.html for every kind of target and for incomplete folders; the model card."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chordmixer import files
+from chordmixer import Dataset, files, fit
+from chordmixer.training import evaluation
 from chordmixer.training.evaluation import Predictions
 from chordmixer.views.report import write_report
 
@@ -57,8 +58,8 @@ def test_a_page_is_whole_for_every_question(make_run: Make, kind: str) -> None:
 
 def test_the_sections_of_each_question(make_run: Make) -> None:
     always = ["scores", "data", "training"]
-    classes = [*always, "classes", "ranking", "calibration", "mistakes", "settings"]
-    numbers = [*always, "numbers", "mistakes", "settings"]
+    classes = [*always, "classes", "ranking", "calibration", "errors", "settings"]
+    numbers = [*always, "numbers", "errors", "settings"]
     for kind, expected in (("two", classes), ("labels", classes), ("regression", numbers), ("adding", numbers)):
         assert Nested(write_report(make_run(kind)).read_text()).ids == expected
 
@@ -112,3 +113,20 @@ def test_the_same_run_gives_the_same_page(make_run: Make) -> None:
 def test_a_page_stays_small_with_many_records(make_run: Make) -> None:
     for kind in ("two", "regression"):
         assert write_report(make_run(kind, records=5_000)).stat().st_size < 250_000
+
+
+def test_the_card_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    sequences = ["ACGT"[i % 4 :] * (3 + i % 7) for i in range(40)]
+    data = Dataset.from_lists(sequences, ["a|b", "<script>"] * 20, ids=[f"secret{i}" for i in range(40)])
+    quick = {"training.steps": 2, "training.trial": 0.0, "training.device": "cpu"}
+    predictor = fit(data, settings=quick, verbose=False)
+    predictor.save_pretrained(tmp_path / "saved")
+    card = (tmp_path / "saved" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: chordmixer\nlicense: other\n")
+    assert (
+        "# A model to distinguish a\\|b from &lt;script>" in card and "<script" not in card and "secret" not in card
+    )
+    accuracy = predictor.evaluate(data).headline
+    assert accuracy == "roc_auc" and "| ROC-AUC |" in card and "majority class" in card and "## Limits" in card
+    assert 'Predictor.from_pretrained("THIS_FOLDER_OR_REPOSITORY")' in card and str(tmp_path) not in card

@@ -82,10 +82,10 @@ def test_one_positive_record_makes_no_winner(make_run: Make) -> None:
 @pytest.mark.parametrize(
     ("kind", "asked"),
     [
-        ("two", "trained to tell exon from intron; on 300 test records it reaches ROC-AUC"),
-        ("five", "trained to tell 5 classes apart; on 300 test records it reaches accuracy"),
+        ("two", "trained to distinguish exon from intron; on 300 test records it reaches ROC-AUC"),
+        ("five", "trained to distinguish 5 classes; on 300 test records it reaches accuracy"),
         ("regression", "trained to predict a number from a sequence; on 300 test records it reaches R²"),
-        ("labels", "trained to say which of 5 labels a sequence has; on 300 test records it reaches ROC-AUC"),
+        ("labels", "trained to predict which of 5 labels a sequence has; on 300 test records it reaches ROC-AUC"),
         ("adding", "trained to add the two marked numbers of a sequence (the Adding problem)"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_baseline_that_wins_is_said_to(make_run: Make) -> None:
 
 def test_a_model_that_learnt_nothing_is_said_to_have(make_run: Make) -> None:
     said = " ".join(verdict.headline(Run.load(make_run("two", skill=0.0, rival=0.0))))
-    assert "the model has not been shown to have learnt anything" in said
+    assert "the test set does not show that the model learned anything" in said
 
 
 def test_without_scores_it_says_how_to_get_them(make_run: Make) -> None:
@@ -118,7 +118,7 @@ def test_warnings(make_run: Make) -> None:
             "length alone predicts the label with ROC-AUC 0.71",
             "3 exact duplicates",
             "2 of 60 test records have a copy or near-copy among the training records",
-            "The test part has only 60 records",
+            "There are only 60 test records",
         )
     ] == [True] * 4
 
@@ -127,5 +127,5 @@ def test_a_temperature_at_its_end_is_said(make_run: Make) -> None:
     run = Run.load(make_run("two"))
     assert run.answers is not None
     hot = replace(run, answers=replace(run.answers, temperature=20.0))
-    assert any("temperature 20 is at the end of what is tried" in line for line in verdict.warnings(hot))
+    assert any("temperature 20 is at the end of its range" in line for line in verdict.warnings(hot))
     assert not any("temperature" in line for line in verdict.warnings(run))

@@ -38,6 +38,7 @@ def inspect(
     from chordmixer.data.tokenizers import TokenizerConfig
     from chordmixer.tasks.targets import inspect_asked
     from chordmixer.views import inspection as view
+    from chordmixer.views.plots import plot_histogram
 
     paths, reading = files.named(inputs)
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
@@ -45,7 +46,7 @@ def inspect(
     found = inspect_asked(store, target_type)  # type: ignore[arg-type]
     terminal.console().print(view.report(found))
     if plot:
-        tell(f"plot: {view.plot(found, plot)}")
+        tell(f"plot: {plot_histogram(found, plot)}")
 
 
 @options.with_options
@@ -73,7 +74,7 @@ def evaluate(
     chordmixer evaluate RUN worm=new_worm.fa.gz fly=new_fly.fa.gz -o SCORES
     """
     from chordmixer.training import evaluate as score
-    from chordmixer.views import evaluations
+    from chordmixer.views import tables
 
     if inputs:
         _score_files(run, *files.named(inputs), out, **vars(use))
@@ -85,7 +86,7 @@ def evaluate(
     if split not in ("training", "validation", "test"):
         raise ValueError(f"split {split!r} is not one of training, validation, test: choose one")
     evaluation = score(run, split, cache=cache, unverified=use.unverified)
-    terminal.console().print(evaluations.table({split: evaluation}))
+    terminal.console().print(tables.metrics_table({split: evaluation}).terminal())
     show_lengths([evaluation], run)
 
 
@@ -93,7 +94,8 @@ def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None
     from chordmixer.data.entries import Account
     from chordmixer.data.store_cache import with_file_labels
     from chordmixer.training import file_evaluation
-    from chordmixer.views import evaluations, lengths
+    from chordmixer.views import tables
+    from chordmixer.views.plots import plot_lengths
 
     if out is not None:
         file_evaluation.check_folder(out, force)
@@ -101,17 +103,17 @@ def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None
     notes: list[str] = []  # printed below the line that says which records were seen in training
     reading = with_file_labels(paths, reading, notes.append)
     found = file_evaluation.evaluate_files(run, paths, reading=reading, account=account, **how)
-    for line in (evaluations.first_line(found), *notes, *account.lines()):
+    for line in (tables.seen_line(found), *notes, *account.lines()):
         say(line)
-    columns = evaluations.columns(found)
-    terminal.console().print(evaluations.table(columns))
+    columns = tables.seen_and_unseen(found)
+    terminal.console().print(tables.metrics_table(columns).terminal())
     shown = [next(iter(columns.values()))]
     print_lengths(shown)
     if out is None:
         say("not saved: add -o FOLDER to keep the scores, predictions and plot")
         return
     file_evaluation.save(out, found, run, paths)
-    lengths.plot(shown, out / file_evaluation.PLOT)
+    plot_lengths(shown, out / file_evaluation.PLOT)
     say(f"saved in {out}: {file_evaluation.SCORES}, {file_evaluation.ROWS}, {file_evaluation.PLOT}")
 
 

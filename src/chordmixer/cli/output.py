@@ -43,16 +43,16 @@ def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Pa
 
 def show_lengths(evaluations: list[Evaluation], folder: Path) -> None:
     """Scores by length, as a table and as a plot in the folder."""
-    from chordmixer.views import lengths
+    from chordmixer.views.plots import plot_lengths
 
     if first_rank():
         print_lengths(evaluations)
-        tell(f"plot: {lengths.plot(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
+        tell(f"plot: {plot_lengths(evaluations, folder / f'lengths-{evaluations[0].split}.png')}")
 
 
 def print_lengths(evaluations: list[Evaluation]) -> None:
     """Scores by length, as a table."""
-    from chordmixer.views import lengths
+    from chordmixer.views.tables import length_table
 
     console = terminal.console()
-    console.print(lengths.table(evaluations, console.width))
+    console.print(length_table(evaluations, console.width))

@@ -101,7 +101,7 @@ def explain(
 
     chordmixer explain RUN new.fa.gz --class worm -o why.bedgraph
     """
-    from chordmixer.views.explained_files import explain_files
+    from chordmixer.views.explain import explain_files
 
     account = explain_files(
         run,

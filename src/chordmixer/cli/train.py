@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -312,6 +312,8 @@ def _introduce(experiment: Experiment) -> None:
 def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, cache: str | None) -> None:
     """The scores beside those of the Markov chains, and the next commands."""
     from chordmixer.training.outcome import compare
+    from chordmixer.views.runs import Run
+    from chordmixer.views.verdict import baseline_sentence
 
     chains = compare(out, say, cache) if baselines else []
     best = max(chains, key=lambda chain: chain.scores["accuracy"].value, default=None)
@@ -322,8 +324,9 @@ def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, ca
         if name.startswith("accuracy_"):
             letter = name.removeprefix("accuracy_")
             say(f"  of {letter}: {_accuracy(evaluation, f'_{letter}')}")
-    for sentence in _verdict(out) if chains else []:
-        say(sentence)
+    if chains:
+        for sentence in baseline_sentence(Run.load(out).baselines, "accuracy", "Train longer, or give more data."):
+            say(sentence)
     run = shlex.quote(str(out))
     tell(
         f"Next:  chordmixer embed {run} FILES -o embeddings.parquet\n"
@@ -334,16 +337,3 @@ def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, ca
 def _accuracy(scored: Evaluation, suffix: str = "") -> str:
     accuracy, perplexity = (scored.scores[name + suffix].value for name in ("accuracy", "perplexity"))
     return f"accuracy {accuracy:.3f}, perplexity {perplexity:.3f}"
-
-
-def _verdict(out: Path) -> Iterator[str]:
-    """Whether the model predicts more masked tokens than the best Markov chain."""
-    from chordmixer.views.runs import Run
-    from chordmixer.views.verdict import best_baseline, compared
-
-    best = best_baseline(Run.load(out).baselines, "accuracy")
-    if best is None:
-        return
-    yield f"best baseline, {best.name}: {best.evaluation.scores['accuracy'].value:.3f}. {compared(best.difference)}."
-    if best.difference and best.difference.high is not None and best.difference.high < 0:
-        yield "A Markov chain predicts better: train longer, or give more data."

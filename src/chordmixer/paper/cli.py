@@ -133,10 +133,10 @@ def _rates(text: str) -> list[float]:
 
 def _show(pages: list[Path], scores: list[Evaluation]) -> None:
     if scores:
-        from chordmixer.views import lengths
+        from chordmixer.views.tables import length_table
 
         console = terminal.console()
-        console.print(lengths.table(scores, console.width))
+        console.print(length_table(scores, console.width))
     for path in pages:
         tell(f"page: {path}")
 

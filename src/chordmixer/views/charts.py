@@ -1,35 +1,197 @@
-"""Charts as inline SVG: a frame with two axes on which lines, dots, bars and error bars are put; a heat map.
+"""Charts as inline SVG: axes; a plot with lines, dots, bars and error bars; a heat map; horizontal bars.
 
 All charts are 360 units wide: a phone's width, at which letters are of reading size; wider screens enlarge them.
-Every series has its own colour, dashes and marker, so that none is told by colour alone. Values that are NaN or
-infinite are left out: a line breaks there.
+Series differ in colour, dashes and marker, never in colour alone. Values that are NaN or infinite are left out: a
+line breaks there.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from numpy import ndarray
 
-from chordmixer.views.axes import FONT, Axis, apart, fitted, text_width
 from chordmixer.views.page import Html, tag
+
+Ticks = tuple[tuple[float, str], ...]
+
+FONT = 12
+"""Size of all letters in a chart."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From `low` to `high`, linear or logarithmic."""
+
+    low: float
+    high: float
+    title: str
+    ticks: Ticks
+    log: bool = False
+
+    def share(self, value: float) -> float:
+        """The place of a value: 0 at the low end, 1 at the high one; NaN where it has none.
+
+        >>> Axis(1, 100, "", (), log=True).share(10)
+        0.5
+        """
+        if not math.isfinite(value) or (self.log and value <= 0):
+            return math.nan
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return (value - low) / (high - low)
+
+
+def linear(values: Iterable[float], title: str, within: tuple[float, float] = (-math.inf, math.inf)) -> Axis:
+    """A linear axis with round ends around the values, but not beyond `within`.
+
+    >>> axis = linear([0.62, 0.97], "accuracy")
+    >>> axis.low, axis.high, [label for _, label in axis.ticks]
+    (0.6, 1.0, ['0.6', '0.7', '0.8', '0.9', '1.0'])
+    """
+    known = (
+        [v for v in map(float, values) if math.isfinite(v)] or [v for v in within if math.isfinite(v)] or [0.0, 1.0]
+    )
+    low, high = min(known), max(known)
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
+        room = abs(low) / 2 or 0.5
+        low, high = max(low - room, within[0]), min(high + room, within[1])
+    step = _step((high - low) / 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    places = [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+    low, high = max(places[0], within[0]), min(places[-1], within[1])
+    inside = [p for p in places if low - 1e-9 * step <= p <= high + 1e-9 * step]
+    return Axis(low, high, title, tuple((p, tick_label(p, step)) for p in inside))
+
+
+def logarithmic(values: Iterable[float], title: str) -> Axis:
+    """A logarithmic axis over the positive values, with ticks at 1, 2 and 5 times powers of ten where these fit.
+
+    >>> [label for _, label in logarithmic([30, 40_000], "length").ticks]
+    ['100', '1k', '10k']
+    """
+    known = [v for v in map(float, values) if math.isfinite(v) and v > 0] or [1.0, 10.0]
+    low, high = min(known), max(known)
+    if low == high:
+        low, high = low / 2, high * 2
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 2, 5), range(1, 10)):
+        places = [s * 10.0**p for p in powers for s in steps if low <= s * 10.0**p <= high]
+        if len(places) >= 3:
+            break
+    else:
+        places = [low, high]
+    places = places[:: math.ceil(len(places) / 7)]
+    return Axis(low, high, title, tuple((p, compact(p)) for p in places), log=True)
+
+
+def categories(names: Sequence[str], title: str) -> Axis:
+    """An axis with a place for each name: 0, 1, 2, ..., and half a step of room at both ends."""
+    return Axis(-0.5, max(len(names), 1) - 0.5, title, tuple((float(i), name) for i, name in enumerate(names)))
+
+
+def _step(rough: float) -> float:
+    """The next round number: 1, 2 or 5 times a power of ten.
+
+    >>> _step(0.07), _step(13.0)
+    (0.1, 20.0)
+    """
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(s * power for s in (1, 2, 5, 10) if s * power >= rough * (1 - 1e-9))
+
+
+def tick_label(value: float, step: float) -> str:
+    """A tick with as many decimals as the step needs.
+
+    >>> tick_label(0.1 + 0.2, 0.1), tick_label(20_000, 10_000), tick_label(-0.0, 0.5), tick_label(2e-6, 1e-6)
+    ('0.3', '20k', '0.0', '2e-06')
+    """
+    if abs(value) < step / 1000:
+        value = 0.0
+    if step >= 1000:
+        return compact(value)
+    if step < 1e-4:
+        return f"{value:.{max(0, _order(value) - _order(step))}e}" if value else "0"
+    return f"{value:,.{max(0, -_order(step))}f}"
+
+
+def _order(value: float) -> int:
+    return math.floor(math.log10(abs(value)) + 1e-9) if value else 0
+
+
+def compact(value: float) -> str:
+    """A number in at most four digits.
+
+    >>> compact(950), compact(1500), compact(2e6), compact(0.05)
+    ('950', '1.5k', '2M', '0.05')
+    """
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def text_width(words: str) -> float:
+    """An upper estimate of the width of text in a chart, whatever the reader's font."""
+    return FONT * sum(map(_letter_width, words))
+
+
+def _letter_width(letter: str) -> float:
+    if letter in "iIl.,:;'|!fjtr()[] ":
+        return 0.36
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 1.05
+    return 0.92 if letter in "MWmw@%" else 0.72 if letter.isupper() else 0.6
+
+
+def fitted(words: str, width: float) -> str:
+    """The text, cut to the width.
+
+    >>> fitted("Cyprinidae", 100), fitted("Cyprinidae", 40)
+    ('Cyprinidae', 'Cypri…')
+    """
+    if text_width(words) <= width:
+        return words
+    while words and text_width(words + "…") > width:
+        words = words[:-1]
+    return words + "…"
+
+
+def labels_that_fit(places: Sequence[float], labels: Sequence[str], gap: float = 6) -> list[int]:
+    """The numbers of labels, centred at these places, that fit in a row: every n-th, counted from the last.
+
+    >>> labels_that_fit([0, 10, 20, 30], ["100", "200", "300", "400"])
+    [0, 3]
+    """
+    for stride in range(1, len(places) + 1):
+        kept = [*range(len(places) - 1, -1, -stride)][::-1]
+        ends = [(places[i] - text_width(labels[i]) / 2, places[i] + text_width(labels[i]) / 2) for i in kept]
+        if all(ends[k][1] + gap <= ends[k + 1][0] for k in range(len(ends) - 1)):
+            return kept
+    return []
+
+
+# --- Charts ---
 
 WIDTH = 360
 SERIES = 8
-"""Colours that there are."""
+"""Number of colours."""
 DASHES = (None, "7 3", "2 2", "9 3 2 3", "12 3", "4 2", "1 3", "6 2 2 2 2 2")
 DARK = 0.65
-"""The share from which on a cell's label is written in the page's colour."""
+"""The share above which a cell's label is written in the page's colour."""
 NAMED = 140
-"""Most units that the names along a vertical axis take."""
+"""Maximum width of the names along a vertical axis."""
 
 Point = tuple[float, float]
 
 
 class Plot:
-    """A frame, its axes, and the marks put on it so far."""
+    """A frame with two axes, and the marks on it."""
 
     def __init__(self, x: Axis, y: Axis, height: int = 240) -> None:
         self.x_axis, self.y_axis, self.height = x, y, height
@@ -46,7 +208,7 @@ class Plot:
         return self.bottom - self.y_axis.share(value) * (self.bottom - self.top)
 
     def line(self, points: Iterable[Point], series: int = 0, *, faint: bool = False, solid: bool = False) -> None:
-        """Through the points, with the series' dashes unless `solid`; one that stands alone between gaps is a dot."""
+        """A line through the points, with the series' dashes unless `solid`; a point alone between gaps is a dot."""
         kind = f"line c{series % SERIES}" + (" faint" if faint else "")
         dash = None if faint or solid else _dash(series)
         for run in self._runs(points):
@@ -60,11 +222,11 @@ class Plot:
         self.marks += [_marker(x, y, series, size) for run in self._runs(points) for x, y in run]
 
     def errors(
-        self, rows: Iterable[tuple[float, float, float]], series: int = 0, *, lying: bool = False, cap: float = 3
+        self, rows: Iterable[tuple[float, float, float]], series: int = 0, *, horizontal: bool = False, cap: float = 3
     ) -> None:
-        """Bars from low to high at a place along the other axis: (place, low, high)."""
+        """Error bars: each from low to high, at a place along the other axis."""
         for place, low, high in rows:
-            if lying:
+            if horizontal:
                 (a, b), c = (self.x(low), self.x(high)), self.y(place)
                 path = f"M{_n(a)} {_n(c)}H{_n(b)}M{_n(a)} {_n(c - cap)}v{2 * cap}M{_n(b)} {_n(c - cap)}v{2 * cap}"
             else:
@@ -74,7 +236,7 @@ class Plot:
                 self.marks.append(tag("path", d=path, class_=f"error c{series % SERIES}"))
 
     def bars(self, edges: Sequence[float], heights: Sequence[float], series: int = 0) -> None:
-        """Side by side between the edges, from the lower end of the axis up."""
+        """Vertical bars between the edges, from the lower end of the axis."""
         for (start, end), height in zip(pairwise(edges), heights, strict=True):
             left, right, top = self.x(start), self.x(end), self.y(height)
             if math.isfinite(left + right + top) and height > self.y_axis.low:
@@ -82,7 +244,7 @@ class Plot:
                 self.marks.append(tag("rect", x=_n(left + 0.5), y=_n(top), **size, class_=f"f{series % SERIES}"))
 
     def squares(self, x_edges: Sequence[float], y_edges: Sequence[float], counts: ndarray) -> None:
-        """How many fall between two edges in x (rows of `counts`) and in y (columns), as shades."""
+        """Shades by counts between edges in x (rows of `counts`) and in y (columns)."""
         most = max(float(counts.max(initial=0)), 1)
         for i, j in zip(*counts.nonzero(), strict=True):
             left, right = self.x(x_edges[i]), self.x(x_edges[i + 1])
@@ -92,30 +254,25 @@ class Plot:
             self.marks.append(tag("rect", **place, class_="heat", fill_opacity=f"{shade:.2f}"))
 
     def rule(self, *points: Point) -> None:
-        """A dashed line of reference through these points."""
+        """A dashed reference line through these points."""
         path = "M" + "L".join(f"{_n(self.x(x))} {_n(self.y(y))}" for x, y in points)
         self.marks.append(tag("path", d=path, class_="rule"))
 
-    def across(self, value: float, *, standing: bool = False) -> None:
-        """A line of reference over the whole frame, at a value of y, or of x where `standing`."""
-        x, y = self.x_axis, self.y_axis
-        if math.isfinite((x if standing else y).share(value)):
-            self.rule(
-                *(
-                    (value, end) if standing else (end, value)
-                    for end in ((y if standing else x).low, (y if standing else x).high)
-                )
-            )
+    def across(self, value: float, *, vertical: bool = False) -> None:
+        """A reference line across the whole frame, at a value of y, or of x where `vertical`."""
+        axis, other = (self.x_axis, self.y_axis) if vertical else (self.y_axis, self.x_axis)
+        if math.isfinite(axis.share(value)):
+            self.rule(*((value, end) if vertical else (end, value) for end in (other.low, other.high)))
 
     def svg(self, title: str, description: str) -> Html:
-        """The finished chart; `title` and `description` are for those who hear it."""
+        """The finished chart; `title` and `description` are for screen readers."""
         marks = self.marks or [
             _words((self.left + self.right) / 2, (self.top + self.bottom) / 2, "no data", "tick", "middle")
         ]
         return _svg(self.height, title, description, *self._frame(), *marks)
 
     def _runs(self, points: Iterable[Point]) -> Iterator[list[Point]]:
-        """Points of the chart without a gap between them."""
+        """Stretches of points without a gap, in units of the chart."""
         placed = [(self.x(x), self.y(y)) for x, y in points]
         for known, run in groupby(placed, lambda p: math.isfinite(p[0] + p[1])):
             if known:
@@ -132,7 +289,7 @@ class Plot:
         for y, label in y_ticks:
             name = fitted(label, NAMED)
             yield _words(self.left - 8, y + 4, name, "tick", "end", label if name != label else None)
-        for i in apart([x for x, _ in x_ticks], [label for _, label in x_ticks]):
+        for i in labels_that_fit([x for x, _ in x_ticks], [label for _, label in x_ticks]):
             x, label = x_ticks[i]
             yield tag("path", d=f"M{_n(x)} {_n(self.bottom)}v4", class_="frame")
             yield _words(
@@ -160,8 +317,7 @@ def heat_map(
 ) -> Html:
     """A cell for each row and column, shaded by its share (0 to 1), with its label where that fits.
 
-    Columns are named where all names fit, else by the number before the row's name. `titles` are those of the rows
-    and of the columns.
+    Columns have names where all fit, else the numbers before the rows' names. `titles` are those of rows and columns.
     """
     side, over = _names(rows, columns)
     left, width = _room(side, len(columns))
@@ -169,7 +325,10 @@ def heat_map(
     fits = all(text_width(label) <= width - 2 for line in labels for label in line)
     middles = [left + (j + 0.5) * width for j in range(len(columns))]
     parts = [_words(1, 12, fitted(f"{titles[0]} ↓   {titles[1]} →", WIDTH - 2), None, None)]
-    parts += [_words(middles[j], top - 6, over[j], "tick", "middle", columns[j]) for j in apart(middles, over, gap=2)]
+    parts += [
+        _words(middles[j], top - 6, over[j], "tick", "middle", columns[j])
+        for j in labels_that_fit(middles, over, gap=2)
+    ]
     for i, name in enumerate(side):
         y, baseline = top + i * height, top + (i + 0.5) * height + 4
         parts.append(_words(left - 6, baseline, fitted(name, left - 8), "tick", "end", rows[i]))
@@ -189,7 +348,7 @@ def heat_map(
 
 
 def _names(rows: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands beside the rows and over the columns: names where all fit over their columns, else numbers."""
+    """Labels of the rows and of the columns: names where all fit over their columns, else numbers."""
     _, width = _room(rows, len(columns))
     if all(text_width(name) <= width - 4 for name in columns):
         return list(rows), list(columns)
@@ -197,13 +356,13 @@ def _names(rows: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list
 
 
 def _room(names: Sequence[str], columns: int) -> tuple[float, float]:
-    """Where the cells begin beside these names, and how wide each can be."""
+    """Where the cells start beside these names, and their width."""
     left = min(max(map(text_width, names), default=0) + 8, NAMED)
     return left, min((WIDTH - left - 2) / max(columns, 1), 110)
 
 
-def shares(names: Sequence[str], counts: Sequence[float], title: str, description: str) -> Html:
-    """Lying bars from zero, each with its name before it and its count behind it."""
+def horizontal_bars(names: Sequence[str], counts: Sequence[float], title: str, description: str) -> Html:
+    """Horizontal bars, each between its name and its count."""
     labels = [f"{count:,}" for count in counts]
     left = min(max(map(text_width, names), default=0), NAMED) + 8
     room = WIDTH - left - max(map(text_width, labels), default=0) - 8
@@ -218,7 +377,7 @@ def shares(names: Sequence[str], counts: Sequence[float], title: str, descriptio
 
 
 def legend(names: Iterable[tuple[str, int | None]], *, markers: bool = True) -> Html:
-    """What each series is: its name and number, None for a line of reference."""
+    """The names of series, each with its number, or None for a reference line."""
     return tag("ul", *(tag("li", _sample(series, markers), name) for name, series in names), class_="legend")
 
 
@@ -243,7 +402,7 @@ def _marker(x: float, y: float, series: int, size: float) -> Html:
 
 
 def _words(x: float, y: float, words: str, class_: str | None, anchor: str | None, whole: str | None = None) -> Html:
-    """Text in a chart; `whole` is what it stands for where that is more."""
+    """Text in a chart; `whole` is the full text where this one is cut."""
     title = tag("title", whole) if whole is not None and whole != words else ""
     return tag("text", title, words, x=_n(x), y=_n(y), class_=class_, text_anchor=anchor)
 

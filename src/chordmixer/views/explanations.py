@@ -1,10 +1,12 @@
-"""Explanations on a page: of each record a chart by position, its strongest places, and its letters in colour."""
+"""Explanations on a page: for each record a chart by position, its most important regions, its letters in colour."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,45 +15,48 @@ from numpy import ndarray
 from chordmixer.config import check_numbers
 from chordmixer.training.attribution import runs
 from chordmixer.training.explanation import Explanation
-from chordmixer.views import axes, charts, metrics, page
-from chordmixer.views.drawing import full_colour, strongest
+from chordmixer.views import charts, metrics, page
 from chordmixer.views.page import Html, tag
+from chordmixer.views.plots import full_colour, strongest
+from chordmixer.views.tables import Table
 
 COLUMNS = 300
-"""Most places side by side in a chart; of a longer record each shows the strongest of several."""
+"""Maximum number of places in a chart; in longer records each shows the strongest of several positions."""
 LETTERS = 2_000
-"""Of a longer record as many are shown, around its strongest place."""
-PLACES = 5
-"""Strongest places with a row of their own."""
+"""Maximum number of letters shown of a record, around its strongest position."""
+REGIONS = 5
+"""Maximum number of regions in the table."""
+REPORTED = 600
+"""As `LETTERS`, in a report."""
 NEAR, GAP = 0.3, 2
-"""Share of the strongest value from which on a position belongs to a place, and positions that a place may miss."""
+"""Share of the strongest value from which a position belongs to a region, and weak positions inside a region."""
 DIGITS = 5
 SHADES = 8
 FOR, AGAINST = "184,74,0", "0,87,168"
-"""Orange and blue, which all eyes tell apart; see-through, so that they fit a light and a dark page."""
+"""Orange and blue, safe for colour-blind readers; transparent, to fit a light and a dark page."""
 MEANING = (
-    "Where it is orange, the log-odds of the answer, or the number, fall when that part is hidden; where it is blue, "
-    "they rise. This is what the model uses, which need not be what causes the answer."
+    "Orange: hiding this part lowers the log-odds of the predicted class, or the predicted number. Blue: hiding it "
+    "raises them. This shows what the model uses, which need not be the biological cause."
 )
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What a page shows of one explanation, in plain values."""
+    """What a page shows of one explanation."""
 
     id: str
     said: tuple[str, ...]
-    """Sentences on the answer."""
+    """Sentences on the prediction."""
     unit: str
     """What the values are."""
     edges: tuple[int, ...]
-    """Where stretches of one value start and end, from 0, in letters or samples."""
+    """Where stretches of equal values start and end, from 0, in letters or samples."""
     heights: tuple[float, ...]
     """The value of each stretch."""
     letters: str | None = None
-    """One a position; None: a series."""
+    """One letter per position; None: a series."""
     samples: tuple[float, ...] | None = None
-    """Of a series, those of its first channel."""
+    """The first channel of a series."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -63,12 +68,12 @@ class Picture:
 
     @property
     def values(self) -> ndarray:
-        """One a position."""
+        """One value per position."""
         return np.repeat(np.array(self.heights), np.diff(self.edges))
 
     @staticmethod
     def of(found: Explanation, *said: str) -> Picture:
-        """`said` are further sentences on the answer."""
+        """`said` are further sentences on the prediction."""
         answer, *others = sentences(found)
         values = _rounded(found.by_letter)
         cuts = runs(values)
@@ -100,43 +105,55 @@ class Explained:
 
 
 def sentences(found: Explanation) -> Iterator[str]:
-    """What the run answers, what is explained, and how much of it rests on the strongest part."""
+    """The prediction, what is explained, and how much of it depends on the strongest part."""
     what = "the number" if found.explained is None else "the log-odds"
     if found.explained is None:
-        yield f"Answer: {metrics.number(found.score)}."
+        yield f"Prediction: {metrics.number(found.score)}."
     else:
         other = "" if found.explained == found.answer else f" Explained: {page.short(found.explained, 60)}."
         answer = page.short(found.answer, 60)
-        yield f"Answer: {answer}.{other} Probability {found.probability:.3f}, log-odds {found.score:+.2f}."
+        yield f"Prediction: {answer}.{other} Probability {found.probability:.3f}, log-odds {found.score:+.2f}."
     peak = float(found.values[np.abs(found.values).argmax() if found.explained is None else found.values.argmax()])
     if peak > 0 or (peak and found.explained is None):
         how = "lowers" if peak > 0 else "raises"
         yield f"Hiding the strongest part {how} {what} by {abs(peak):.3g}."
     else:
-        yield f"No part lowers {what} when it alone is hidden: the answer rests on many parts at once, or on none."
+        yield f"Hiding a single part never lowers {what}: the prediction depends on many parts at once, or on none."
 
 
 def _rounded(values: ndarray) -> ndarray:
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.tolist()])
 
 
-# --- On the page ----------------------------------------------------------------------------------------
+# --- On the page ---
 
 
-def document(title: str, lead: Sequence[str], pictures: Sequence[Picture], more: int = 0) -> Html:
-    """A page of its own; `more` records have no place on it."""
+def document(title: str, method: str, pictures: Sequence[Picture], more: int = 0) -> Html:
+    """The page of `explain`; `more` records are not shown on it."""
     names = [page.short(picture.id, 80) for picture in pictures]
     links = [tag("a", name, href=f"#record-{i}") for i, name in enumerate(names, 1)]
     contents = tag("nav", page.items(links), aria_label="Records") if len(links) > 1 else ""
     rest = f"{more:,} more records are not shown: a .tsv or .bedgraph file has all." if more else ""
     numbered = enumerate(zip(names, pictures, strict=True), 1)
     sections = [page.section(f"record-{i}", name, drawn(picture)) for i, (name, picture) in numbered]
-    lines = [tag("p", line) for line in (*lead, MEANING, rest) if line]
+    lines = [tag("p", line) for line in (method, MEANING, rest) if line]
     return page.document(title, tag("main", tag("h1", title), *lines, contents, *sections))
 
 
+def explanations_section(folder: Path, known: Explained) -> Html:
+    """The section of a report: a few test records."""
+    parts = [
+        tag("div", tag("h3", page.short(own.id, 80)), drawn(own, REPORTED), class_="record") for own in known.records
+    ]
+    said = " ".join(page.short(line, 400) for line in known.said)
+    command = tag("code", f"chordmixer explain {shlex.quote(str(folder))} FILES -o why.html")
+    lead = tag("p", f"{'Some' if parts else 'No'} test records. {said}")
+    other = tag("p", "To explain other records: ", command, ".")
+    return page.section("explanations", "Explanations", lead, tag("p", MEANING), *parts, other)
+
+
 def drawn(picture: Picture, letters: int = LETTERS) -> Html:
-    """All that is shown of a record below its name, with at most so many letters."""
+    """A record below its name, with at most so many letters."""
     values = picture.values
     full = full_colour(values)
     chart = _bars(values, picture.unit) if picture.samples is None else _recording(picture, full)
@@ -146,18 +163,18 @@ def drawn(picture: Picture, letters: int = LETTERS) -> Html:
 
 
 class Region(NamedTuple):
-    """A stretch of strong values, from 0."""
+    """A stretch of strong values; positions count from 0."""
 
     start: int
     stop: int
     value: float
-    """The one that is farthest from zero."""
+    """The value that is farthest from zero."""
 
 
-def places(values: ndarray) -> list[Region]:
+def strongest_regions(values: ndarray) -> list[Region]:
     """The strongest stretches, the strongest first.
 
-    >>> places(np.array([0.0, 3, 0, 4, 0.5, -2, 0]))
+    >>> strongest_regions(np.array([0.0, 3, 0, 4, 0.5, -2, 0]))
     [Region(start=1, stop=4, value=4.0), Region(start=5, stop=6, value=-2.0)]
     """
     sizes = np.abs(values)
@@ -169,11 +186,11 @@ def places(values: ndarray) -> list[Region]:
         elif signs[start]:
             found.append((start, stop))
     strong = [Region(a, b, float(values[a:b][sizes[a:b].argmax()])) for a, b in found]
-    return sorted(strong, key=lambda place: -abs(place.value))[:PLACES]
+    return sorted(strong, key=lambda region: -abs(region.value))[:REGIONS]
 
 
 def _table(picture: Picture) -> Html:
-    found = places(picture.values)
+    found = strongest_regions(picture.values)
     if not found:
         return page.join([])
     rows = []
@@ -182,24 +199,22 @@ def _table(picture: Picture) -> Html:
         text = [] if picture.letters is None else [tag("code", page.short(picture.letters[start:stop], 24))]
         rows.append((where, *text, f"{value:+.3g}"))
     head = ("position", *([] if picture.letters is None else ["letters"]), picture.unit)
-    title = tag("h3", "Strongest places")
-    return tag(
-        "div", title, page.table(head, rows, words=(0, 1) if picture.letters else (0,), name="strongest places")
-    )
+    grid = Table(head, rows, "strongest regions", words=(0, 1) if picture.letters else (0,))
+    return tag("div", tag("h3", "Strongest regions"), grid.html())
 
 
 def _text(text: str, values: ndarray, full: float, most: int) -> Iterator[Html]:
-    """The letters in colour; of a long record those around the strongest value."""
+    """The letters in colour; of a long record only those around the strongest value."""
     first = max(0, min(int(np.abs(values).argmax()) - most // 2, len(text) - most))
     last = min(first + most, len(text))
     if last - first < len(text):
-        where = f"Letters {first + 1:,} to {last:,} of {len(text):,}, around the strongest place:"
+        where = f"Letters {first + 1:,} to {last:,} of {len(text):,}, around the strongest position:"
         yield tag("p", where, class_="quiet")
     yield tag("pre", *_spans(text[first:last], values[first:last], full, first))
 
 
 def _spans(text: str, values: ndarray, full: float, first: int) -> Iterator[Html | str]:
-    """Neighbours of one shade are one piece."""
+    """Neighbours of one shade are one element."""
     shown = text.replace("\r\n", " \n").replace("\r", "\n")  # as long as before
     shades = np.clip(np.rint(values / full * SHADES), -SHADES, SHADES).astype(int)
     for a, b in pairwise(runs(shades).tolist()):
@@ -211,18 +226,18 @@ def _spans(text: str, values: ndarray, full: float, first: int) -> Iterator[Html
         yield tag("span", shown[a:b], style=colour, title=f"{first + a + 1:,} to {first + b:,}: {peak:+.3g}")
 
 
-# --- Charts ---------------------------------------------------------------------------------------------
+# --- Charts ---
 
 
-def _positions(length: int) -> axes.Axis:
-    """From the first to the last, half a position of room at both ends."""
-    ticks = axes.linear([1, max(length, 2)], "").ticks
+def _positions(length: int) -> charts.Axis:
+    """An axis from the first to the last position, with half a position of room at both ends."""
+    ticks = charts.linear([1, max(length, 2)], "").ticks
     inside = tuple((place, name) for place, name in ticks if 1 <= place <= length and place == int(place))
-    return axes.Axis(0.5, length + 0.5, "position", inside)
+    return charts.Axis(0.5, length + 0.5, "position", inside)
 
 
 def _columns(values: ndarray) -> Iterator[tuple[int, int, float]]:
-    """Start, stop and value of stretches, of which there are at most `COLUMNS`."""
+    """Start, stop and value of at most `COLUMNS` stretches."""
     heights = strongest(values, COLUMNS)
     share = -(-len(values) // COLUMNS)
     for a, b in pairwise(runs(heights).tolist()):
@@ -230,7 +245,7 @@ def _columns(values: ndarray) -> Iterator[tuple[int, int, float]]:
 
 
 def _bars(values: ndarray, unit: str) -> Html:
-    plot = charts.Plot(_positions(len(values)), axes.linear([0.0, *values[runs(values)[:-1]].tolist()], unit), 180)
+    plot = charts.Plot(_positions(len(values)), charts.linear([0.0, *values[runs(values)[:-1]].tolist()], unit), 180)
     zero = plot.y(0.0)
     drawn: dict[bool, list[str]] = {True: [], False: []}
     for start, stop, height in _columns(values):
@@ -245,9 +260,9 @@ def _bars(values: ndarray, unit: str) -> Html:
 
 
 def _recording(picture: Picture, full: float) -> Html:
-    """The series itself, before bands in the colour of the values."""
+    """The series in front of bands in the colour of the values."""
     samples, values = np.array(picture.samples), picture.values
-    plot = charts.Plot(_positions(len(values)), axes.linear(samples.tolist(), "recording"), 200)
+    plot = charts.Plot(_positions(len(values)), charts.linear(samples.tolist(), "recording"), 200)
     tall = {"y": f"{plot.top:.1f}", "height": f"{plot.bottom - plot.top:.1f}"}
     for start, stop, height in _columns(values):
         shade = 0.6 * min(abs(height) / full, 1.0)
@@ -257,11 +272,11 @@ def _recording(picture: Picture, full: float) -> Html:
             plot.marks.append(tag("rect", **place, **tall, class_="f1" if height > 0 else "f0"))
     plot.line(_outline(samples), 5, solid=True)
     told = f"The first channel; colours are the {picture.unit} when that part is hidden"
-    return plot.svg("The recording, coloured by what the answer rests on", told)
+    return plot.svg("The recording, coloured by importance", told)
 
 
 def _outline(samples: ndarray) -> Iterator[tuple[float, float]]:
-    """Every sample, or of a long series the least and the largest of neighbours."""
+    """Every sample, or of a long series the minimum and maximum of neighbours."""
     share = -(-len(samples) // (2 * COLUMNS))
     for start in range(0, len(samples), share):
         own = samples[start : start + share]

@@ -1,34 +1,35 @@
-"""What `chordmixer inspect` shows: the numbers of a data set, and in words what may mislead a model."""
+"""What `chordmixer inspect` shows: the numbers of a data set, and warnings about what may mislead a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
-from rich import box
+from rich import table as rich_table
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from chordmixer.data.inspection import BATCH, Channels, Inspection, TargetSummary
-from chordmixer.views import drawing, metrics
-from chordmixer.views.drawing import COLOURS
+from chordmixer.views import metrics
+from chordmixer.views.page import short
+from chordmixer.views.tables import Table
 
 ROWS = 12
-"""Of letters and of classes that are shown."""
+"""Maximum number of letters, classes or channels in a table."""
+NAME = 30
+"""Maximum width of a class's name."""
 BAR = 32
 TELLS = 0.65
-"""ROC-AUC from which on a single number is said to predict the label."""
+"""ROC-AUC above which a warning says that one number predicts the label."""
 UNEVEN = 10
-"""How many times the smallest class the largest may be before it is said."""
+"""Ratio of the largest to the smallest class above which there is a warning."""
 AMBIGUOUS = 0.05
 MOST = 0.5
-"""Share of equal targets from which on it is said."""
+"""Share of equal targets above which there is a warning."""
 
 
 def report(inspection: Inspection) -> Group:
-    """Everything, for a terminal of 80 columns or more."""
+    """The whole report, for a terminal of 80 columns or more."""
     parts: list[RenderableType] = [
         Text(f"{inspection.records:,} records, {inspection.tokens:,} tokens ({inspection.tokenizer})", style="bold"),
         *(Text(f"  {line}") for line in inspection.account.lines()),
@@ -41,7 +42,7 @@ def report(inspection: Inspection) -> Group:
     ]
     said = [*warnings(inspection)]
     if said:
-        parts += [Text(), Text("Warnings", style="bold yellow"), _list(said)]
+        parts += [Text(), Text("Warnings", style="bold yellow"), _two_columns((("-", line) for line in said), "")]
     return Group(*parts)
 
 
@@ -50,8 +51,8 @@ def warnings(inspection: Inspection) -> Iterator[str]:
     for what, value in (("length", inspection.length_tells), ("GC content", inspection.gc_tells)):
         if value is not None and value >= TELLS:
             yield (
-                f"{what} alone predicts the label with ROC-AUC {value:.2f}: a model that scores as much may have "
-                f"learnt nothing else; match the classes in {what}, or judge scores against this one."
+                f"{what} alone predicts the label with ROC-AUC {value:.2f}: a model with this score may use nothing "
+                f"else; match the classes in {what}, or compare scores with this one."
             )
     twice = inspection.duplicates
     copies = twice.exact + (twice.reverse_complement or 0)
@@ -61,13 +62,13 @@ def warnings(inspection: Inspection) -> Iterator[str]:
             kinds += f" and {_of(twice.reverse_complement, 'reverse complement')} of another record"
         example = " = ".join(twice.examples[0])
         yield (
-            f"{kinds} (such as {example}): a copy in the test set is a question that was in the lesson; "
-            "remove copies, or keep them in one split by group or similarity."
+            f"{kinds} (such as {example}): copies across training and test make scores too high; "
+            "remove copies, or keep them together by a split by group or similarity."
         )
     if twice.across_labels:
         noun = _noun(inspection)
         yield (
-            f"{_of(twice.across_labels, 'sequence')} under more than one {noun}: no model can tell these apart; "
+            f"{_of(twice.across_labels, 'sequence')} under more than one {noun}: no model can separate these; "
             f"correct the {noun}s or leave them out."
         )
     if inspection.ambiguous is not None and inspection.ambiguous > AMBIGUOUS:
@@ -81,22 +82,22 @@ def warnings(inspection: Inspection) -> Iterator[str]:
 
 
 def _noun(inspection: Inspection) -> str:
-    """What the records are asked for."""
+    """What is predicted."""
     return "target" if inspection.targets and not inspection.classes else "label"
 
 
 def _warnings_of_targets(targets: TargetSummary) -> Iterator[str]:
     if targets.missing:
         yield (
-            f"{_of(targets.missing, 'record')} without a target (empty or NA): training refuses these, or leaves "
-            "them out with --on-unmatched reject."
+            f"{_of(targets.missing, 'record')} without a target (empty or NA): training refuses these; "
+            "--on-unmatched reject leaves them out."
         )
     if targets.commonest_share == 1:
         yield f"all targets are {metrics.number(targets.commonest)}: there is nothing to learn."
     elif targets.commonest_share >= MOST:
         yield (
             f"{targets.commonest_share:.0%} of the targets are {metrics.number(targets.commonest)}: a model that "
-            "always predicts it has a small error; read R² and the Spearman correlation."
+            "always predicts it has a small error; use R² and the Spearman correlation."
         )
 
 
@@ -108,8 +109,8 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
         yield f"{most} is the only class: a classifier needs two or more."
     elif many >= UNEVEN * few:
         yield (
-            f"{most} has {many / few:,.0f} times the records of {least}: accuracy will look good on {most} alone; "
-            "read ROC-AUC or the scores of each class."
+            f"{most} has {many / few:,.0f} times the records of {least}: always predicting {most} has a high "
+            "accuracy; use ROC-AUC or the scores of each class."
         )
     small = [name for name, count in inspection.classes.items() if count < 3]
     if small:
@@ -119,57 +120,36 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
             "need one each; add records or merge classes."
         )
     if inspection.unlabelled:
-        yield f"{_of(inspection.unlabelled, 'record')} without a label: training leaves these out if told to."
+        yield f"{_of(inspection.unlabelled, 'record')} without a label: --on-unmatched reject leaves them out."
 
 
-def plot(inspection: Inspection, path: Path) -> Path:
-    """The histogram of lengths as a picture, on a logarithmic axis, with median and 99th percentile."""
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
-
-    figure, axes = drawing.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
-    edges = inspection.edges
-    widths = [after - before for before, after in pairwise(edges)]
-    axes.bar(edges[:-1], inspection.histogram, widths, align="edge", color=COLOURS[0], edgecolor="white")
-    for colour, percentile in zip(COLOURS[1:], (50, 99), strict=False):
-        length = inspection.percentiles[percentile]
-        name = "median" if percentile == 50 else f"{percentile}th percentile"
-        axes.axvline(length, color=colour, linestyle="--", label=f"{name}: {length:,}")
-    axes.set_xscale("log")
-    axes.minorticks_off()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if edges[-1] < 1000 * edges[0] else (1,)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel("length in tokens")
-    axes.set_ylabel("records")
-    axes.set_title(f"{inspection.records:,} records, {inspection.tokens:,} tokens")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    return drawing.save(figure, path)
+def _histogram(title: str, column: str, spans: Iterable[str], counts: Sequence[int]) -> Group:
+    most = max(counts)
+    rows = [
+        (span, f"{count:,}", Text(_bar(count / most), style="blue"))
+        for span, count in zip(spans, counts, strict=True)
+    ]
+    return Table((column, "records", ""), rows, title, words=(2,)).terminal()
 
 
-def _lengths(inspection: Inspection) -> Table:
-    grid = _grid("lengths", "tokens", "records", "")
-    most = max(inspection.histogram)
-    for (low, high), count in zip(pairwise(inspection.edges), inspection.histogram, strict=True):
-        span = f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
-        grid.add_row(span, f"{count:,}", Text(_bar(count / most), style="blue"))
-    return grid
+def _lengths(inspection: Inspection) -> Group:
+    edges = pairwise(inspection.edges)
+    spans = (f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in edges)
+    return _histogram("lengths", "tokens", spans, inspection.histogram)
 
 
-def _targets(targets: TargetSummary) -> Table:
-    grid = _grid("targets", "", "records", "")
-    most = max(targets.histogram)
-    for (low, high), count in zip(pairwise(targets.edges), targets.histogram, strict=True):
-        span = metrics.number(low) if low == high else f"{metrics.number(low)} to {metrics.number(high)}"
-        grid.add_row(span, f"{count:,}", Text(_bar(count / most), style="blue"))
-    return grid
+def _targets(targets: TargetSummary) -> Group:
+    edges = ([metrics.number(low), metrics.number(high)] for low, high in pairwise(targets.edges))
+    spans = (low if low == high else f"{low} to {high}" for low, high in edges)
+    return _histogram("targets", "", spans, targets.histogram)
 
 
-def spread_of(targets: TargetSummary) -> list[str]:
-    """Count, quartiles, mean and equal values of the targets, in words.
+def target_lines(targets: TargetSummary) -> list[str]:
+    """Count, quartiles, mean and repeated values of the targets, in words.
 
     >>> from chordmixer.data.inspection import summarise_targets
     >>> import numpy as np
-    >>> print(*spread_of(summarise_targets(np.array([1.0, 2.0, 2.0, 4.0]))), sep="; ")
+    >>> print(*target_lines(summarise_targets(np.array([1.0, 2.0, 2.0, 4.0]))), sep="; ")
     4 records, 0 without a target; lowest 1.000, 25% 1.750, median 2.000, 75% 2.500, highest 4.000; mean 2.250, \
 standard deviation 1.090; 50.0% share their value with another record, 50.0% are 2.000
     """
@@ -186,33 +166,33 @@ standard deviation 1.090; 50.0% share their value with another record, 50.0% are
     return [*lines, f"{targets.repeated:.1%} share their value with another record, {commonest}"]
 
 
-def _shares(title: str, counts: Mapping[str, int]) -> Table:
+def _shares(title: str, counts: Mapping[str, int]) -> Group:
     """The most frequent, and the rest in one row."""
-    grid = _grid(title, "", "count", "share", "")
     total, most = sum(counts.values()), max(counts.values())
-    for name, count in list(counts.items())[:ROWS]:
-        shown = name if name.strip() else repr(name)
-        grid.add_row(Text(shown, overflow="ellipsis"), f"{count:,}", f"{count / total:.1%}", Text(_bar(count / most)))
+    rows: list[Sequence[object]] = [
+        (short(name if name.strip() else repr(name), NAME), f"{count:,}", f"{count / total:.1%}", _bar(count / most))
+        for name, count in list(counts.items())[:ROWS]
+    ]
     if len(counts) > ROWS:
         rest = sum(list(counts.values())[ROWS:])
-        grid.add_row(f"{len(counts) - ROWS:,} more", f"{rest:,}", f"{rest / total:.1%}", "")
-    return grid
+        rows.append((f"{len(counts) - ROWS:,} more", f"{rest:,}", f"{rest / total:.1%}", ""))
+    return Table(("", "count", "share", ""), rows, title, words=(3,)).terminal()
 
 
 def _channels(channels: Channels) -> Group:
-    """The range of each channel of series, the first few of many, and the numbers that are missing."""
-    grid = _grid("channels", "", "least", "mean", "standard deviation", "most")
-    rows = zip(channels.least, channels.mean, channels.deviation, channels.most, strict=True)
-    for number, row in list(enumerate(rows, start=1))[:ROWS]:
-        grid.add_row(f"{number}", *(f"{value:.4g}" for value in row))
-    if len(channels.mean) > ROWS:
-        grid.add_row(f"{len(channels.mean) - ROWS:,} more")
+    """The range of each channel of series, the first few of many, and the number of missing values."""
+    values = zip(channels.least, channels.mean, channels.deviation, channels.most, strict=True)
+    rows = [(f"{number}", *(f"{value:.4g}" for value in row)) for number, row in enumerate(values, start=1)]
+    if len(rows) > ROWS:
+        rows[ROWS:] = [(f"{len(rows) - ROWS:,} more", "", "", "", "")]
+    head = ("", "least", "mean", "standard deviation", "most")
     share = channels.missing / channels.numbers
-    return Group(grid, Text(f"missing numbers: {channels.missing:,} of {channels.numbers:,} ({share:.2%})"), Text())
+    missing = f"missing numbers: {channels.missing:,} of {channels.numbers:,} ({share:.2%})"
+    return Group(Table(head, rows, "channels", words=()).terminal(), Text(missing))
 
 
-def _facts(inspection: Inspection) -> Table:
-    """A line each of what is one number or a few."""
+def _facts(inspection: Inspection) -> rich_table.Table:
+    """One line for each fact of a few numbers."""
     twice, lengths = inspection.duplicates, inspection.percentiles
     named = {0: "shortest", 50: "median", 100: "longest"}
     spread = [f"{named.get(p, f'{p}%')} {length:,}" for p, length in lengths.items()]
@@ -223,7 +203,7 @@ def _facts(inspection: Inspection) -> Table:
         copies += f"; {_of(twice.across_labels, 'sequence')} across {_noun(inspection)}s"
     tells = {"length": inspection.length_tells, "GC content": inspection.gc_tells}
     facts = {
-        "targets": "\n".join(spread_of(inspection.targets)) if inspection.targets else None,
+        "targets": "\n".join(target_lines(inspection.targets)) if inspection.targets else None,
         "length percentiles": "\n".join(", ".join(spread[i : i + 3]) for i in range(0, len(spread), 3)),
         "longest records": ", ".join(f"{name} ({length:,})" for name, length in inspection.longest),
         "ambiguous tokens": None if inspection.ambiguous is None else f"{inspection.ambiguous:.2%}",
@@ -235,34 +215,20 @@ def _facts(inspection: Inspection) -> Table:
             f"{inspection.padding_to_longest:.0%} with every record padded to the longest"
         ),
     }
-    grid = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title_justify="left")
-    grid.add_column(style="bold", no_wrap=True)
+    return _two_columns(((name, fact) for name, fact in facts.items() if fact), "bold")
+
+
+def _two_columns(rows: Iterable[tuple[str, str]], style: str) -> rich_table.Table:
+    grid = rich_table.Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    grid.add_column(style=style, no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, fact in facts.items():
-        if fact:
-            grid.add_row(name, Text(fact))
-    return grid
-
-
-def _grid(title: str, *columns: str) -> Table:
-    grid = Table(title=title, box=box.SIMPLE, title_justify="left", title_style="bold")
-    for column in columns[:-1]:
-        grid.add_column(column, justify="right", max_width=30)
-    grid.add_column(columns[-1], no_wrap=True)
-    return grid
-
-
-def _list(lines: list[str]) -> Table:
-    grid = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
-    grid.add_column()
-    grid.add_column(overflow="fold")
-    for line in lines:
-        grid.add_row("-", Text(line))
+    for name, text in rows:
+        grid.add_row(name, Text(text))
     return grid
 
 
 def _bar(share: float) -> str:
-    """At least a sliver for anything that is there.
+    """A bar of blocks; never empty for a share above zero.
 
     >>> len(_bar(1.0)), _bar(0.001), _bar(0.0)
     (32, '▏', '')

@@ -1,4 +1,4 @@
-"""How metrics are named, written and explained to a reader."""
+"""Names, explanations and number formats of metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 from chordmixer.tasks.scores import SHARES
 from chordmixer.training.intervals import LEAST, Score
-from chordmixer.views.page import Html, join, tag
 
 NAMES = {
     "accuracy": "accuracy",
@@ -23,48 +22,44 @@ NAMES = {
     "roc_auc": "ROC-AUC",
     "spearman": "Spearman correlation",
 }
-UNDEFINED = "-"
-"""In a table."""
 LESS_IS_BETTER = {"log_loss", "mae", "mse"}
 MEANINGS = {
-    "accuracy": "the share of records answered right; with several labels a record, with all of them right.",
-    "average_precision": "the area under the precision-recall curve; guessing gives the share of positives.",
-    "balanced_accuracy": "accuracy as a mean over the classes, so that large classes count no more than small ones.",
-    "f1_macro": "the harmonic mean of precision and recall, as a mean over classes or labels.",
-    "f1_micro": "the harmonic mean of precision and recall over all labels of all records together.",
-    "log_loss": "the mean of -log of the probability given to the true class, before calibration; less is better.",
-    "mae": "the mean distance between answer and truth, in the target's own unit; less is better.",
-    "mcc": "the correlation between answers and truth: 1 is perfect, 0 is guessing.",
-    "mse": "the mean squared distance between answer and truth; less is better.",
-    "pearson": "the correlation between answer and truth: 1 is perfect, 0 is none.",
-    "r2": "the share of the targets' variance that the answers explain: 1 is perfect, 0 is the mean for all records.",
-    "roc_auc": "the chance that a positive record scores above a negative one, ties counting half: 1 is perfect, 0.5 "
-    "is guessing; with several classes the mean over all, each against the rest.",
-    "spearman": "the correlation between the ranks of answer and truth: 1 is the right order, 0 is none.",
+    "accuracy": "the share of correct predictions; with several labels per record, all of them must be correct.",
+    "average_precision": "the area under the precision-recall curve; a random ranking gives the share of positives.",
+    "balanced_accuracy": "the mean recall of the classes, so that large and small classes count equally.",
+    "f1_macro": "the harmonic mean of precision and recall, averaged over classes or labels.",
+    "f1_micro": "the harmonic mean of precision and recall, over all labels of all records together.",
+    "log_loss": "the mean negative log probability of the true class, before calibration; lower is better.",
+    "mae": "the mean absolute difference between prediction and truth, in the target's unit; lower is better.",
+    "mcc": "the correlation between predicted and true classes: 1 is perfect, 0 is chance.",
+    "mse": "the mean squared difference between prediction and truth; lower is better.",
+    "pearson": "the linear correlation between prediction and truth: 1 is perfect, 0 is none.",
+    "r2": "the share of the targets' variance that is explained: 1 is perfect, 0 is predicting the mean.",
+    "roc_auc": "the probability that a positive record scores above a negative one, ties counting half: 1 is "
+    "perfect, 0.5 is chance; with several classes the mean over all, each against the rest.",
+    "spearman": "the correlation between the ranks of prediction and truth: 1 is the same order, 0 is none.",
 }
-
-
 DECISION = (
-    "A record's answer is its most probable class, or each label whose probability is above 0.5. Probabilities are "
-    "calibrated and without the class weights of the training loss, as predict gives them; all scores, tables and "
-    "figures go by this rule."
+    "The prediction is the most probable class, or every label with a probability above 0.5. Probabilities are "
+    "calibrated and corrected for the class weights of the training loss, as those of chordmixer predict; this holds "
+    "for all scores, tables and figures."
 )
 INTERVALS = (
-    "95 % intervals are the middle 95 % of a metric over 1,000 resamples of the test records, or of whole groups "
-    "where records have groups. Accuracy over single records has Wilson's interval, and so has a share that is 0 or "
-    "1 in all resamples, for as many records as the rarer class has. There is no interval and no verdict below "
-    f"{LEAST} records or groups, nor, of a metric that goes by class, below {LEAST} records of the rarer class; of "
-    "several classes or labels, half of them need as many."
+    "95 % intervals are percentiles over 1,000 bootstrap resamples of the test records, or of whole groups where "
+    "records have groups. Accuracy over single records has Wilson's interval, and so has a share that is 0 or 1 in "
+    "all resamples, for as many records as the rarer class has. There is no interval and no verdict below "
+    f"{LEAST} records or groups, nor, for metrics by class, below {LEAST} records of the rarer class; with several "
+    "classes or labels, half of them need as many."
 )
 DIFFERENCES = (
-    "Model and baseline are compared on the same resamples, and the interval is that of their difference: the model "
-    "is better or worse where it lies above or below zero, and tied where it holds zero. The intervals of the two "
-    "scores may overlap all the same."
+    "Model and baseline are compared on the same resamples, by the interval of their difference: above zero the "
+    "model is better, below zero it is worse, and where the interval contains zero they are tied. The intervals of "
+    "the two scores may overlap even so."
 )
 
 
 def by_length(headline: str) -> str:
-    """What is shown for each length bin: R² of a few records of similar length says little, their error does.
+    """The metric that is shown for each length bin: the error in place of R², which says little on a few records.
 
     >>> by_length("r2"), by_length("roc_auc")
     ('mae', 'roc_auc')
@@ -77,7 +72,7 @@ def name(metric: str) -> str:
 
 
 def title(metric: str) -> str:
-    """Its name at the start of a line.
+    """The name of a metric at the start of a line.
 
     >>> title("accuracy"), title("roc_auc")
     ('Accuracy', 'ROC-AUC')
@@ -100,9 +95,9 @@ def number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:#.4g}".rstrip(".")
 
 
-def spread(score: Score) -> str:
+def interval(score: Score) -> str:
     """
-    >>> spread(Score(0.9, 0.85, 0.95)), spread(Score(0.9))
+    >>> interval(Score(0.9, 0.85, 0.95)), interval(Score(0.9))
     ('0.850 to 0.950', '')
     """
     return "" if score.low is None or score.high is None else f"{number(score.low)} to {number(score.high)}"
@@ -113,23 +108,15 @@ def sentence(score: Score) -> str:
     >>> sentence(Score(0.9, 0.85, 0.95)), sentence(Score(1.0))
     ('0.900 (95 % interval 0.850 to 0.950)', '1.000 (too few records for an interval)')
     """
-    known = f"95 % interval {spread(score)}" if spread(score) else "too few records for an interval"
+    known = f"95 % interval {interval(score)}" if interval(score) else "too few records for an interval"
     return f"{number(score.value)} ({known})"
 
 
-def cell(score: Score | None, *, best: bool = False) -> Html:
-    """For a table: the value, and its interval below."""
-    if score is None or not math.isfinite(score.value):
-        return join([UNDEFINED])
-    value = number(score.value)
-    return join([tag("b", value) if best else value, tag("small", spread(score)) if spread(score) else ""])
-
-
 def ends(score: Score) -> tuple[float, float]:
-    """Of its interval, for a chart; NaN, which is not drawn, where there is none."""
+    """The ends of the interval, for a chart; NaN, which is not drawn, where there is none."""
     return (math.nan if score.low is None else score.low, math.nan if score.high is None else score.high)
 
 
 def within(metric: str) -> tuple[float, float]:
-    """Where values of a metric can lie."""
+    """The range of a metric."""
     return (0.0, 1.0) if metric in SHARES else (-math.inf, math.inf)

@@ -1,4 +1,4 @@
-"""HTML by small functions. Text is escaped when it enters a page; only what is `Html` already passes as markup."""
+"""HTML from small functions. Text is escaped when it enters a page; only `Html` passes as markup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import html
 import re
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 STYLE = Path(__file__).with_name("page.css")
@@ -16,22 +16,20 @@ let opened = [];
 addEventListener("beforeprint", () => { opened = all(); opened.forEach(d => d.open = true); });
 addEventListener("afterprint", () => opened.forEach(d => d.open = false));
 """
-"""The page reads without it; with it, what is folded on the screen is printed too, but for the charts' numbers."""
-UNBROKEN = 20
-"""Letters of a word that is never broken in a table."""
+"""Opens folded sections for printing, except the numbers of charts. The page works without it."""
 LONGEST = 160
-"""Letters of a user's text that are shown; a FASTA header may have thousands."""
+"""Maximum number of letters shown of a user's text: a FASTA header may have thousands."""
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those that turn the direction of what follows."""
+"""Control characters, and those that change the direction of text."""
 
 
 class Html(str):
-    """Markup. Any other string beside it is text, and escaped."""
+    """Markup. Any other string is text, and escaped."""
 
 
 def tag(name: str, *children: object, **attributes: object) -> Html:
-    """An element; attributes of None are left out, and `class_` and `stroke_width` are written as HTML has them.
+    """An element. Attributes that are None are left out; `class_` becomes class, `stroke_width` stroke-width.
 
     >>> tag("p", "a < b, ", tag("b", "c"), class_="note")
     '<p class="note">a &lt; b, <b>c</b></p>'
@@ -42,7 +40,7 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
 
 
 def text(value: object) -> Html:
-    """Anything as text; characters that cannot be shown, or would disturb their neighbours, become a question mark.
+    """Anything as text; control characters become a question mark.
 
     >>> text("a & b" + chr(0x202e) + chr(0))
     'a &amp; b\ufffd\ufffd'
@@ -58,7 +56,8 @@ def join(parts: Iterable[object]) -> Html:
 
 
 def short(value: object, most: int = LONGEST) -> str:
-    """
+    """Text cut to a number of letters.
+
     >>> short("Cyprinidae", 6)
     'Cypri…'
     """
@@ -66,43 +65,8 @@ def short(value: object, most: int = LONGEST) -> str:
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
-def table(
-    head: Sequence[object],
-    rows: Iterable[Sequence[object]],
-    *,
-    words: Collection[int] = (0,),
-    name: str = "table",
-    stacked: bool = False,
-) -> Html:
-    """A table that scrolls in its own frame where it is wider than the page.
-
-    The first column names the row. Columns whose number is in `words` stand left, numbers right. On a phone a
-    `stacked` one has its rows below each other, each cell behind the name of its column.
-    """
-    sides = ["words" if column in words else None for column in range(len(head))]
-    top = [tag("th", cell, scope="col", class_=side) for cell, side in zip(head, sides, strict=True)]
-    body = []
-    for first, *rest in rows:
-        titles = head[1:] if stacked else [None] * len(rest)
-        cells = [
-            tag("td", cell, class_=_side(cell, side), data_title=title)
-            for cell, side, title in zip(rest, sides[1:], titles, strict=True)
-        ]
-        body.append(tag("tr", tag("th", first, scope="row", class_=_side(first, sides[0])), *cells))
-    grid = tag("table", tag("thead", tag("tr", *top)), tag("tbody", *body))
-    return tag(
-        "div", grid, class_="scroll stacked" if stacked else "scroll", role="region", tabindex="0", aria_label=name
-    )
-
-
-def _side(cell: object, side: str | None) -> str | None:
-    """Only words too long for a narrow column may be broken in the middle."""
-    plain = [] if isinstance(cell, Html) else str(cell).split()
-    return f"{side} long" if side and any(len(word) > UNBROKEN for word in plain) else side
-
-
 def details(summary: str, *inside: object) -> Html:
-    """Folded until it is asked for."""
+    """A folded section."""
     return tag("details", tag("summary", summary), *inside)
 
 
@@ -111,13 +75,13 @@ def items(lines: Iterable[object], class_: str | None = None) -> Html:
 
 
 def figure(title: str, drawn: Html, caption: object = "", legend: Html | str = "", numbers: Html | str = "") -> Html:
-    """A chart with its name, what the colours mean, a sentence, and its numbers folded below."""
+    """A chart with title, legend, caption, and its numbers folded below."""
     below = details(f"Numbers: {title}", numbers) if numbers else ""
     return tag("figure", tag("h3", title), drawn, legend, tag("figcaption", caption) if caption else "", below)
 
 
 def figures(*drawn: Html) -> Html:
-    """Side by side where there is room."""
+    """Figures side by side where there is room."""
     return tag("div", *drawn, class_="figures")
 
 
@@ -126,7 +90,7 @@ def section(name: str, title: str, *parts: object) -> Html:
 
 
 def document(title: str, *body: object) -> Html:
-    """A whole page. It may load nothing from anywhere, and run no script but its own."""
+    """A whole page, which loads nothing and runs no script but its own."""
     digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = f"""<!DOCTYPE html>

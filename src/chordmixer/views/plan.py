@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from chordmixer.training import Experiment
 
 NEAR = 0.8
-"""Share of the free memory from which on cures are shown."""
+"""Share of the free memory above which settings that need less are shown."""
 LONG = 7_200.0
-"""Seconds of a run from which on a shorter one is offered."""
+"""Seconds of a run above which a shorter one is suggested."""
 SMALL = 0.01
-"""Share of the peak below which a term is not shown alone."""
+"""Share of the peak below which a term is not shown separately."""
 SHOWN = 5
-"""Records that are named."""
+"""Maximum number of names in a list."""
 
 
 def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
@@ -68,7 +68,7 @@ def lines(
 
 
 def duration(seconds: float) -> str:
-    """Time for people.
+    """Seconds in the unit that suits them.
 
     >>> [duration(s) for s in (0.2, 50, 400, 9_000, 300_000)]
     ['1 s', '50 s', '7 min', '2.5 hours', '3.5 days']

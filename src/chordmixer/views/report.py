@@ -1,4 +1,4 @@
-"""One page about a run: what was learnt, how well, on what, beside plain baselines, and where it fails."""
+"""What a run is described by: report.html, and the model card of a saved model."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from pathlib import Path
 
 from chordmixer import files
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.version import __version__
-from chordmixer.views import verdict
-from chordmixer.views.chapters import (
-    classes,
-    confidence,
-    data,
-    explanations,
-    learning,
-    members,
-    mistakes,
-    numbers,
-    ranking,
-    scores,
-    settings,
-)
+from chordmixer.views import metrics, verdict
+from chordmixer.views.explanations import explanations_section
 from chordmixer.views.page import Html, document, items, join, section, short, tag
+from chordmixer.views.report_data import data_section, settings_section, training_line, training_section
+from chordmixer.views.report_predictions import (
+    calibration_section,
+    confusion_section,
+    ranking_section,
+    regression_section,
+)
+from chordmixer.views.report_scores import errors_section, members_section, scores_section
 from chordmixer.views.runs import Run
+from chordmixer.views.tables import Table, escaped_markdown, score_cell
 
 FILE = "report.html"
 TITLES = {
@@ -36,15 +34,15 @@ TITLES = {
     "ranking": "Ranking",
     "calibration": "Calibration",
     "numbers": "Predicted and true",
-    "answers": "Answers",
-    "mistakes": "Worst mistakes",
-    "explanations": "Where answers come from",
+    "predictions": "Predictions",
+    "errors": "Worst errors",
+    "explanations": "Explanations",
     "settings": "Settings and use",
 }
 
 
 def write_report(run: Path, unverified: bool = False) -> Path:
-    """Write RUN/report.html: whole in itself, readable offline, on a phone, in the dark and on paper."""
+    """Write RUN/report.html: one file, readable offline, on a phone, in dark mode and on paper."""
     path = Path(run) / FILE
     written = page(Run.load(Path(run), unverified))
     with RunLock(Path(run), WAIT):
@@ -57,35 +55,117 @@ def page(run: Run) -> Html:
     name = short(run.folder.resolve().name, 80)
     first, *rest = verdict.headline(run)
     lead = join([tag("p", first, class_="lead"), *(tag("p", line) for line in rest)])
-    said = [*verdict.warnings(run)]
-    warned = tag("aside", tag("h2", "Warnings"), items(said), class_="mind") if said else ""
-    chapters = {"scores": scores.chapter(run)} | ({"members": members.chapter(run)} if run.ensemble else {})
-    chapters |= {"data": data.chapter(run)} | ({} if run.ensemble else {"training": learning.chapter(run)})
-    chapters |= dict(_answers(run)) | ({"explanations": explanations.chapter(run)} if run.explained else {})
-    chapters |= {"settings": settings.chapter(run)}
-    links = [tag("a", TITLES[key], href=f"#{key}") for key in chapters]
+    warnings = [*verdict.warnings(run)]
+    warned = tag("aside", tag("h2", "Warnings"), items(warnings), class_="warning") if warnings else ""
+    sections = {"scores": scores_section(run)} | ({"members": members_section(run)} if run.ensemble else {})
+    sections |= {"data": data_section(run)} | ({} if run.ensemble else {"training": training_section(run)})
+    sections |= dict(_prediction_sections(run))
+    sections |= {"explanations": explanations_section(run.folder, run.explained)} if run.explained else {}
+    sections |= {"settings": settings_section(run)}
+    titles = TITLES | ({"classes": "Labels"} if isinstance(run.target, MultiLabel) else {})
+    links = [tag("a", titles[key], href=f"#{key}") for key in sections]
     contents = tag("nav", items(links), aria_label="Contents")
     foot = tag("footer", tag("p", f"Written by chordmixer {__version__}.", class_="quiet"))
-    body = tag("main", tag("h1", f"Report on {name}"), settings.made(run), lead, warned, contents, *chapters.values())
+    body = tag("main", tag("h1", f"Report on {name}"), training_line(run), lead, warned, contents, *sections.values())
     return document(f"Report on {name}", body, foot)
 
 
-def _answers(run: Run) -> Iterator[tuple[str, Html]]:
-    """What can be said of single answers."""
+def _prediction_sections(run: Run) -> Iterator[tuple[str, Html]]:
+    """What single predictions show."""
     rows, target = run.predictions, run.target
+    missing = ""
     if rows is None or target is None or not rows.names:
-        missing = "no predictions.parquet" if rows is None or not rows.names else "no labels.json"
-        said = f"The run has {missing}: single answers are not shown."
-        yield "answers", section("answers", TITLES["answers"], tag("p", said))
-        return
-    if odd := rows.not_finite():
-        said = f"{len(odd):,} records have outputs that are not finite, {short(odd[0], 80)} first: none is shown."
-        yield "answers", section("answers", TITLES["answers"], tag("p", said))
+        file = "no predictions.parquet" if rows is None or not rows.names else "no labels.json"
+        missing = f"The run has {file}: single predictions are not shown."
+    elif odd := rows.not_finite():
+        missing = f"{len(odd):,} records have outputs that are not finite, {short(odd[0], 80)} first: none is shown."
+    if missing or rows is None or target is None:
+        yield "predictions", section("predictions", TITLES["predictions"], tag("p", missing))
         return
     if isinstance(target, Regression):
-        yield "numbers", numbers.chapter(target, rows)
-    elif run.answers and isinstance(target, Classification | MultiLabel):
-        yield "classes", classes.chapter(run.answers, rows)
-        yield "ranking", ranking.chapter(target, rows)
-        yield "calibration", confidence.chapter(run.answers, rows)
-    yield "mistakes", mistakes.chapter(run.answers, target, rows)
+        yield "numbers", regression_section(target, rows)
+    elif run.answers:
+        yield "classes", confusion_section(run.answers, rows)
+        yield "ranking", ranking_section(target, rows)
+        yield "calibration", calibration_section(run.answers, rows)
+    yield "errors", errors_section(run.answers, target, rows)
+
+
+# --- The model card ---
+
+FRONT = """---
+library_name: chordmixer
+license: other
+license_name: not-stated
+tags:
+- chordmixer
+- {task}
+---
+"""
+USE = """```python
+from chordmixer import Predictor
+
+predictor = Predictor.from_pretrained("THIS_FOLDER_OR_REPOSITORY")
+predictor.predict({example})
+```
+"""
+EXAMPLES = {"dna": '["ACGTTGCA"]', "protein": '["MKVLAAGI"]', "numbers": "[[0.1, 0.4, 0.2]]"}
+
+
+def model_card(folder: Path) -> str:
+    """README.md of a run, in Markdown with the hub's header; `license` is for its owner to fill in."""
+    return "\n".join(_card_lines(Run.load(folder))) + "\n"
+
+
+def _card_lines(run: Run) -> Iterator[str]:
+    kind = "classification" if isinstance(run.target, Classification | MultiLabel) else "regression"
+    yield FRONT.format(task=f"sequence-{kind}")
+    yield f"# A model to {escaped_markdown(verdict.purpose(run))}\n"
+    yield from (f"{escaped_markdown(sentence)}\n" for sentence in verdict.headline(run))
+    yield "## Use\n"
+    yield USE.format(example=EXAMPLES.get(run.answers.tokenizer if run.answers else "", '["some text"]'))
+    yield from _card_data(run)
+    if run.test is not None:
+        yield from _card_scores(run, run.test)
+    yield "## Limits\n"
+    yield (
+        "Scores are those of the test records of one data set. Predictions may be worse for records that differ from "
+        "these in origin, length or preparation, and probabilities are calibrated for the class proportions of the "
+        "training set.\n"
+    )
+    yield f"Written by chordmixer {__version__}; trained by chordmixer {run.versions.get('chordmixer', 'unknown')}."
+
+
+def _card_data(run: Run) -> Iterator[str]:
+    """What it was trained on, without paths and ids."""
+    if run.data is None:
+        return
+    yield "## Data\n"
+    sizes = ", ".join(f"{count:,} for {part}" for part, count in run.data.split["sizes"].items())
+    yield f"- Records: {sizes} (split: {run.data.split['method']})"
+    found = run.data.inspection
+    if found is not None:
+        shortest, longest, median = found.edges[0], found.edges[-1] - 1, found.percentiles[50]
+        yield f"- Lengths in tokens: {shortest:,} to {longest:,}, median {median:,}"
+    if run.labels:
+        shown = ", ".join(escaped_markdown(label) for label in run.labels[:20])
+        yield f"- Classes or labels: {shown}{f' and {len(run.labels) - 20:,} more' if len(run.labels) > 20 else ''}"
+    yield ""
+
+
+def _card_scores(run: Run, test: Evaluation) -> Iterator[str]:
+    yield f"## Scores on {test.records:,} test records\n"
+    name = metrics.name(test.headline)
+    rows = [(metrics.name(metric), score_cell(score)) for metric, score in test.scores.items()]
+    yield Table(("metric", "value (95 % interval)"), rows).markdown()
+    yield f"\nBy length, {name}:\n"
+    bins = [
+        (f"{row.shortest:,} to {row.longest:,}", f"{row.records:,}", score_cell(row.scores[test.headline]))
+        for row in test.by_length
+    ]
+    yield Table(("tokens", "records", name), bins).markdown()
+    if run.baselines:
+        yield f"\nBaselines, {name}:\n"
+        baselines = [(own.name, score_cell(own.evaluation.scores[test.headline])) for own in run.baselines]
+        yield Table(("baseline", name), baselines).markdown()
+    yield ""

@@ -1,4 +1,4 @@
-"""What a run folder holds, for those who look at it: each part as it was written, or None where it is missing."""
+"""A run folder as reports need it: each file as it was written, or None where it is missing."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from chordmixer.views.explanations import Explained
 T = TypeVar("T")
 
 ROUNDED = 1e-6
-"""How far beyond its limits a rounded number may stand."""
+"""How far beyond its limits a rounded number may be."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A plain baseline and how good it is."""
+    """A baseline and its scores."""
 
     name: str
     sentence: str
     evaluation: Evaluation
     difference: Difference | None = None
-    """The model less this baseline, by the headline metric; None: they were not compared record by record."""
+    """The model minus this baseline, by the headline metric; None: not compared on the same records."""
 
 
 @dataclass(frozen=True)
-class DataSeen:
+class RunData:
     """The data.json of a run on files."""
 
     account: Account | None
@@ -55,22 +55,22 @@ class DataSeen:
     leakage: dict[str, Leak]
     sources: list[str]
     versions: dict[str, str]
-    """Of what trained, where it says so."""
+    """Of the libraries that trained the run."""
     near: bool
-    """Whether near-copies were looked for, and not only exact ones."""
+    """Whether near-copies were searched for, and not only exact ones."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The run.json of a run: when, by which command, on what and for how long it was trained."""
+    """The run.json of a run: when, by which command, on which device and for how long it was trained."""
 
     started: str
     command: str
-    """Empty where Python called the library."""
+    """Empty where the library was called from Python."""
     device: str
     seconds: float
     whole: bool
-    """Whether all its seconds are known: a start that was killed has none."""
+    """Whether all seconds are counted: those of a killed process are not."""
 
 
 @dataclass(frozen=True)
@@ -81,30 +81,30 @@ class Run:
     config: dict[str, Any]
     answers: Answers | None
     target: Regression | Classification | MultiLabel | None
-    """What was asked: of labels.json, or of a task that has one of its own."""
+    """Of labels.json, or of a task that has one of its own."""
     journal: list[dict[str, Any]]
     test: Evaluation | None
     predictions: Predictions | None
-    """Of the test part."""
+    """Of the test records."""
     baselines: list[Scored]
-    data: DataSeen | None
+    data: RunData | None
     provenance: Provenance | None = None
     ladder: Sequence[Step] = ()
-    """From the baseline to the delivered answer, each with what it adds."""
+    """From the baseline to the delivered prediction, each with its gain."""
     delivered: Described | None = None
-    """How the answer is made of network and baseline; None: by the network alone."""
+    """How network and baseline are combined; None: the network alone predicts."""
     trials: Trials | None = None
     ensemble: Ensemble | None = None
-    """Its members, where several networks answer together."""
+    """The members, where several networks predict together."""
     held_out: Evaluation | None = None
-    """Of an ensemble: the records of training and validation, each answered by the member of the fold that held it
+    """Of an ensemble: the records of training and validation, each predicted by the member of the fold that held it
     out, or the validation records that replicates share."""
     explained: Explained | None = None
-    """Where the answers to some test records come from."""
+    """Explanations of some test records."""
 
     @staticmethod
     def load(folder: Path, unverified: bool = False) -> Run:
-        """Read every file that is there; one that cannot be understood is an error that names it."""
+        """Read every file that exists; a file that cannot be read is an error that names it."""
         run_folder.check_all(folder, unverified)
         config = read_config(folder)
         known = Answers.load(folder) if (folder / answers.FILE).exists() else None
@@ -143,7 +143,7 @@ class Run:
 
 
 def evaluation_from(given: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
-    """An evaluation from its JSON; scores that are not defined are null there."""
+    """An evaluation from its JSON, in which undefined scores are null."""
     found = from_dict(Evaluation, given, where, undefined=True)
     for part, scores in (
         ("scores", found.scores),
@@ -172,7 +172,7 @@ def _read(path: Path, build: Callable[[Any], T]) -> T | None:
 
 
 def _checked(known: Ensemble | None) -> Ensemble | None:
-    """The same, once it is sure that members have scores that can be."""
+    """The ensemble, after its members' scores are checked."""
     for own in known.members if known else ():
         for score in (own.validation, own.test):
             for value in (score.value, score.low, score.high):
@@ -200,7 +200,7 @@ def _journal(path: Path) -> list[dict[str, Any]]:
 
 
 def _event(given: Any) -> dict[str, Any]:
-    """A step, which part of the data, and numbers, of which some may not be defined."""
+    """A line of metrics.jsonl: a step, a part of the data, and numbers, of which some may be undefined."""
     row = typed(dict[str, Any], given, "the line")
     kinds: dict[str, Any] = {"step": int, "split": str}
     found = {name: typed(kinds.get(name, float), value, name, undefined=True) for name, value in row.items()}
@@ -213,7 +213,7 @@ def _event(given: Any) -> dict[str, Any]:
 
 
 def _check_score(name: str, value: float | None) -> None:
-    """A metric may be undefined, but never be what no model can reach."""
+    """A metric may be undefined, but not outside its range."""
     low, high = metrics.within(name)
     known = value is not None and math.isfinite(value)
     if known and not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:  # type: ignore[operator]
@@ -221,12 +221,12 @@ def _check_score(name: str, value: float | None) -> None:
 
 
 def steps(folder: Path) -> int:
-    """That a run has made; 0 where its journal is gone."""
+    """The steps of a run; 0 where metrics.jsonl is missing."""
     return max((int(row["step"]) for row in _journal(folder / "metrics.jsonl") if "step" in row), default=0)
 
 
 def lowest_loss(folder: Path) -> float:
-    """On the validation records of a run; NaN where its journal is gone."""
+    """On the validation records of a run; NaN where metrics.jsonl is missing."""
     rows = _journal(folder / "metrics.jsonl")
     return min((float(row["loss"]) for row in rows if row.get("split") == "validation"), default=float("nan"))
 
@@ -252,10 +252,10 @@ def _ladder(given: Mapping[str, Any]) -> list[Step]:
     ]
 
 
-def _data(given: Mapping[str, Any]) -> DataSeen:
+def _data(given: Mapping[str, Any]) -> RunData:
     inspection, account = given.get("inspection"), given.get("account")
     leakage = typed(dict[str, dict[str, Any]], given.get("leakage") or {}, "leakage")
-    return DataSeen(
+    return RunData(
         account=from_dict(Account, account, "account") if account else None,
         inspection=_inspection(inspection) if inspection else None,
         split=_split(typed(dict[str, Any], given.get("split") or {}, "split")),
@@ -278,7 +278,7 @@ def _split(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leak(given: Mapping[str, Any], where: str) -> Leak:
-    """Its examples are ids here, and no longer numbers."""
+    """The examples of data.json are ids, not numbers."""
     kind = dict[Literal["exact", "reverse", "near"], list[tuple[str | int, str | int]]]
     examples: Any = typed(kind, given.get("examples") or {}, f"{where}.examples")
     return replace(from_dict(Leak, {**given, "examples": {}}, where), examples=examples)

@@ -57,7 +57,7 @@ def test_numbers_beside_the_papers(compared: Callable[..., PageContent]) -> None
         "|---|---|---|---|---|---|---|",
         "| chordmixer | 55.00 (50.00-60.00) | 60.12 | -5.12 | 1 | 1,500 | 2 min |",
         "| pointwise | 20.00 (15.00-25.00) |  |  | 1 | 1,500 | 2 min |",
-        "| one answer for all | 12.50 |  |  |  |  |  |",
+        "| constant prediction | 12.50 |  |  |  |  |  |",
     ]
     text = "\n".join(result.body)
     assert (
@@ -67,8 +67,8 @@ def test_numbers_beside_the_papers(compared: Callable[..., PageContent]) -> None
     assert "| 100 | 100 to 9,000 | 12 | - | - |" in text
     assert "| learning rate | 0.001 | 0.007 |" in text and "| hidden H | 4 | 88 |" in text
     assert (
-        "Accuracy: the share of records answered right; with several labels a record, with all of them right; here "
-        "in per cent. Rows are in the order of their scores." in text
+        "Accuracy: the share of correct predictions; with several labels per record, all of them must be correct; "
+        "here in per cent. Rows are in the order of their scores." in text
     )
     assert (
         "\nBelow the paper is chordmixer by 5.12 points: what is known to differ is fewer epochs (2 at most, " in text
@@ -87,7 +87,15 @@ def test_plain_baselines_beside(compared: Callable[..., PageContent]) -> None:
     }
     result = compared("listops", models, plain={"length alone": 0.18, "2-grams": 0.37}, beside=beside)
     text = "\n".join(result.body)
-    ranked = ["chordmixer", "s4d", "baseline: 2-grams", "cnn", "lstm", "baseline: length alone", "one answer for all"]
+    ranked = [
+        "chordmixer",
+        "s4d",
+        "baseline: 2-grams",
+        "cnn",
+        "lstm",
+        "baseline: length alone",
+        "constant prediction",
+    ]
     assert [line.split(" | ")[0].removeprefix("| ") for line in result.body[2:9]] == ranked
     assert result.body[4] == "| baseline: 2-grams | 37.00 (32.00-42.00) |  |  |  |  |  |"
     by_length = text.partition("| % by length percentile")[2].splitlines()[2:7]
@@ -133,7 +141,7 @@ def test_rivals_have_their_own_sizes(compared: Callable[..., PageContent]) -> No
 def test_without_a_number_in_the_paper(compared: Callable[..., PageContent]) -> None:
     result = compared("adding-200", [("chordmixer", 0, 0.99)])
     assert result.body[0] == "| model | accuracy here, % | runs | steps a run | time a run |"
-    assert result.body[3] == "| one answer for all | 12.50 |  |  |  |"
+    assert result.body[3] == "| constant prediction | 12.50 |  |  |  |"
     assert "here in per cent. An answer is right within 0.04 of the true one. Rows" in result.body[5]
     assert not any("Below the paper" in line for line in result.body)
 

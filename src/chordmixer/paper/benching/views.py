@@ -12,9 +12,9 @@ from rich.table import Table
 
 from chordmixer.paper.benching.cases import OURS, Reach, Result, Setting, ours, ratio
 from chordmixer.training.devices import format_bytes
-from chordmixer.views import drawing
-from chordmixer.views.axes import compact
-from chordmixer.views.drawing import COLOURS, MARKERS
+from chordmixer.views import plots
+from chordmixer.views.charts import compact
+from chordmixer.views.plots import COLOURS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,7 +191,7 @@ def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> 
     rows = [s for s in settings if s not in fixed or not lines]
     models = len({r.encoder for r in results})
     heights = [1.3 + 0.34 * models for _ in rows] + [4.5] * lines
-    figure, grid = drawing.pyplot().subplots(
+    figure, grid = plots.pyplot().subplots(
         len(heights), 2, figsize=(11, sum(heights)), height_ratios=heights, layout="constrained", squeeze=False
     )
     for axes, setting in zip(grid, rows, strict=False):
@@ -201,7 +201,7 @@ def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> 
         axes[0].set_title(f"{setting.name}, longest {setting.longest:,}", loc="left", fontsize=11)
     if lines:
         _lines(grid[-1], fixed, results)
-    return drawing.save(figure, path, dpi=130)
+    return plots.save(figure, path, dpi=130)
 
 
 def _bars(axes: Axes, results: Sequence[Result], values: Sequence[Sequence[float | None]], title: str) -> None:

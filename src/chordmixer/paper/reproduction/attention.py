@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.training import Experiment
-from chordmixer.views import drawing
-from chordmixer.views.drawing import COLOURS, full_colour, strongest
+from chordmixer.views import plots
+from chordmixer.views.plots import COLOURS, full_colour, strongest
 
 COLUMNS = 1200
 """Most positions side by side in a picture; of a longer sequence each column shows the strongest of several."""
@@ -135,14 +135,14 @@ def plot(shown: Sequence[Example], track_size: int, path: Path) -> Path:
     panels = [(example, layer) for example in shown for layer in range(len(example.layers))]
     heights = [0.4 if layer == 0 else 2.0 for _, layer in panels]
     size = (11.0, 1.1 * sum(heights) + 0.75 * len(panels) + 0.8)
-    figure, grid = drawing.pyplot().subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
+    figure, grid = plots.pyplot().subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.75 / size[1]))
     for axes, (example, layer) in zip(grid[:, 0], panels, strict=True):
         drawn = _panel(axes, example, layer, track_size)
         figure.colorbar(drawn, ax=axes, pad=0.01, aspect=12 if layer else 3)
     grid[-1, 0].set_xlabel("position in the sequence")
     figure.text(0.01, 1 - 0.1 / size[1], _caption(shown), va="top", fontsize=10)
-    return drawing.save(figure, path, dpi=130)
+    return plots.save(figure, path, dpi=130)
 
 
 def _caption(shown: Sequence[Example]) -> str:

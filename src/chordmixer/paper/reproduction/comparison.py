@@ -17,10 +17,12 @@ from chordmixer.paper.reproduction.experiments import listed
 from chordmixer.paper.reproduction.page import PageContent, table
 from chordmixer.paper.reproduction.running import Losses, Seen, TrainedRun
 from chordmixer.training import Evaluation
-from chordmixer.training.intervals import Difference, Score
-from chordmixer.views import lengths, metrics, verdict
+from chordmixer.training.intervals import Difference
+from chordmixer.views import metrics, verdict
 from chordmixer.views.plan import duration
+from chordmixer.views.plots import plot_lengths
 from chordmixer.views.runs import Scored
+from chordmixer.views.tables import CONSTANT, WIDE, interval_name, mean_over_seeds, percent_cell
 
 
 def compare(
@@ -39,7 +41,7 @@ def compare(
     each model to the best baseline.
     """
     runs, plain = evaluations(entry, trained), trained[0].baselines
-    models = lengths.grouped(runs[: len(trained)])
+    models = mean_over_seeds(runs[: len(trained)])
     body = [
         *_scores(entry, trained, models, plain, rate=bool(losses)),
         "",
@@ -48,7 +50,7 @@ def compare(
         *([below, ""] if (below := why_below(entry, trained, models, seen, given)) else []),
         *(_losses(losses) if losses else []),
         *([_plain(plain, entry.metric, differences or {}), ""] if plain else []),
-        f"In brackets: {lengths.spread(runs)}. {_data(seen)}",
+        f"In brackets: {interval_name(runs)}. {_data(seen)}",
         "",
         *_by_length(runs),
         "",
@@ -60,7 +62,7 @@ def compare(
         body=body,
         numbers={
             "data": asdict(seen),
-            "interval": lengths.spread(runs),
+            "interval": interval_name(runs),
             "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
             "less_the_best_baseline": {model: asdict(own) for model, own in (differences or {}).items()},
             "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in plain],
@@ -99,13 +101,15 @@ def _scores(
         beside = ["", ""] if paper is None else [f"{paper:.2f}", f"{100 * score.value - paper:+.2f}"]
         numbers = [f"{own[0].experiment.training.learning_rate:g}"] if rate else []
         numbers += [str(len(own)), f"{round(mean(run.steps for run in own)):,}", _time(own)]
-        rows.append((score.value, [model.encoder, cell(score, 2), *(beside if known else []), *numbers]))
+        rows.append(
+            (score.value, [model.encoder, str(percent_cell(score, 2, 2)), *(beside if known else []), *numbers])
+        )
     blank = [""] * (len(header) - 2)
     for baseline in plain:
         score = baseline.evaluation.scores[entry.metric]
-        rows.append((score.value, [f"baseline: {baseline.name}", cell(score, 2), *blank]))
+        rows.append((score.value, [f"baseline: {baseline.name}", str(percent_cell(score, 2, 2)), *blank]))
     guessing = models[0].guessing[entry.metric]
-    rows.append((guessing, ["one answer for all", f"{100 * guessing:.2f}", *blank]))
+    rows.append((guessing, [CONSTANT, f"{100 * guessing:.2f}", *blank]))
     return table(header, [row for _, row in sorted(rows, key=lambda own: _rank(own[0], entry.metric))])
 
 
@@ -160,21 +164,19 @@ def _data(seen: Seen) -> str:
 def _by_length(runs: list[Evaluation]) -> list[str]:
     """A row a length bin; of many models a row each, whose intervals would be too many to read."""
     metric = runs[0].headline
-    models = sorted(lengths.grouped(runs), key=lambda own: _rank(own.scores[metric].value, metric))
+    models = sorted(mean_over_seeds(runs), key=lambda own: _rank(own.scores[metric].value, metric))
     bins = [(str(row.percentile), f"{row.shortest:,} to {row.longest:,}") for row in runs[0].by_length]
-    if len(models) > lengths.WIDE:
-        rows = [[model.encoder, *(_value(row.scores[metric]) for row in model.by_length)] for model in models]
+    if len(models) > WIDE:
+        rows = [
+            [model.encoder, *(percent_cell(row.scores[metric]).value for row in model.by_length)] for model in models
+        ]
         header = ["% by length percentile", *(f"{percentile}: {own}" for percentile, own in bins)]
         return [*table(header, rows), "", "The intervals of these stand in the JSON file beside this page."]
     rows = [
-        [*own, f"{row.records:,}", *(cell(model.by_length[i].scores[metric], 1) for model in models)]
+        [*own, f"{row.records:,}", *(str(percent_cell(model.by_length[i].scores[metric], 1, 1)) for model in models)]
         for i, (own, row) in enumerate(zip(bins, runs[0].by_length, strict=True))
     ]
     return table(["length percentile", "lengths", "records", *(f"{model.encoder}, %" for model in models)], rows)
-
-
-def _value(score: Score) -> str:
-    return "-" if score.value != score.value else f"{100 * score.value:.1f}"
 
 
 def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
@@ -214,19 +216,6 @@ def _seeds(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
     return [f"The paper's is a mean of {entry.seeds} runs with other seeds; this is {own} a model."]
 
 
-def cell(score: Score, digits: int) -> str:
-    """In per cent.
-
-    >>> cell(Score(0.98765, 0.98, 1.0), 1), cell(Score(0.5), 1), cell(Score(float("nan")), 1)
-    ('98.8 (98.0-100.0)', '50.0', '-')
-    """
-    if score.value != score.value:
-        return "-"
-    ends = [] if score.low is None or score.high is None else [score.low, score.high]
-    spread = "-".join(f"{100 * end:.{digits}f}" for end in ends)
-    return f"{100 * score.value:.{digits}f}{f' ({spread})' if spread else ''}"
-
-
 def _time(runs: Sequence[TrainedRun]) -> str:
     taken = duration(mean(run.seconds for run in runs))
     return f"over {taken}" if any(run.killed for run in runs) else taken
@@ -258,7 +247,7 @@ def _runs(trained: Sequence[TrainedRun]) -> list[dict[str, Any]]:
 
 def _picture(runs: list[Evaluation], title: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        return lengths.plot(runs, Path(folder) / "lengths.png", title).read_bytes()
+        return plot_lengths(runs, Path(folder) / "lengths.png", title).read_bytes()
 
 
 def why_below(

@@ -37,7 +37,7 @@ from chordmixer.training.forecast import forecast, scored_lengths, with_times
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.memory import COUNTED
 from chordmixer.version import __version__
-from chordmixer.views.axes import compact
+from chordmixer.views.charts import compact
 from chordmixer.views.plan import duration
 
 SAMPLE, MADE = 2_000, 64

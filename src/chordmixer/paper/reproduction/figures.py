@@ -30,9 +30,8 @@ from chordmixer.paper.reproduction.page import PageContent, table
 from chordmixer.recipes import load
 from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, format_bytes
-from chordmixer.views import drawing
-from chordmixer.views import inspection as histograms
-from chordmixer.views.drawing import COLOURS
+from chordmixer.views import plots
+from chordmixer.views.plots import COLOURS
 from chordmixer.views.runs import Run
 
 LENGTHS = (40, 240, 1006)
@@ -90,7 +89,7 @@ def lengths(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     for number, path in enumerate(paths, 1):
         store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), cache_folder(), say)
         seen, name = inspect(store), file_label(path)
-        pictures[f"{number}-{name}"] = _png(lambda at, seen=seen: histograms.plot(seen, at))  # type: ignore[misc]
+        pictures[f"{number}-{name}"] = _png(lambda at, seen=seen: plots.plot_histogram(seen, at))  # type: ignore[misc]
         marks = [seen.percentiles[p] for p in (0, 50, 90, 99, 100)]
         rows.append([name, f"{seen.records:,}", *(f"{mark:,}" for mark in marks)])
         found.append({"name": name, "records": seen.records, "percentiles": seen.percentiles})
@@ -175,7 +174,7 @@ def random_walk(length: int = LENGTH, hops: int | None = None) -> Walk:
 def plot_walk(walked: Walk, path: Path) -> Path:
     """A histogram over all positions, beside the probability that would be the same for all."""
 
-    figure, axes = drawing.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plots.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
     low, high = walked.mean - walked.deviation, walked.mean + walked.deviation
     axes.hist(walked.probabilities, _edges(walked.probabilities), color=COLOURS[0])
     axes.axvline(walked.mean, color=COLOURS[1], label=f"mean {walked.mean:.3g} (1 / N: all positions alike)")
@@ -186,7 +185,7 @@ def plot_walk(walked: Walk, path: Path) -> Path:
     axes.set_title(f"Random walk in a Chord network of N = {walked.length:,} positions")
     axes.grid(alpha=0.3)
     axes.legend()
-    return drawing.save(figure, path)
+    return plots.save(figure, path)
 
 
 def _edges(probabilities: ndarray) -> list[float]:
@@ -246,7 +245,7 @@ def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
     if not points:
         raise ValueError("no model was measured: a picture needs at least one; give a Point")
     height = max(5.0, 0.6 + 0.29 * len(points))  # the legend has a line for each
-    figure, axes = drawing.pyplot().subplots(figsize=(9, height), layout="constrained")
+    figure, axes = plots.pyplot().subplots(figsize=(9, height), layout="constrained")
     most, speeds = max(point.memory for point in points), [point.speed for point in points]
     for number, point in enumerate(points):
         again, colour = divmod(number, len(COLOURS))
@@ -278,7 +277,7 @@ def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
     axes.set_ylabel(f"{points[0].metric} of the test set, %")
     axes.set_title("Circles: memory of a batch at test time", fontsize=11)
     axes.grid(alpha=0.3)
-    return drawing.save(figure, path)
+    return plots.save(figure, path)
 
 
 def _speed(model: Model, batch: Batch, device: torch.device, seconds: float) -> float:
