@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from chordmixer.training.evaluation import Evaluation, LengthBin, Score
 from chordmixer.training.file_evaluation import FilesEvaluation, Rows
 from chordmixer.views import page, tables
-from chordmixer.views.tables import Table, interval_name, length_table, mean_over_seeds, score_cell
+from chordmixer.views.tables import ReportTable, interval_name, length_table, mean_over_seeds, score_cell
 
 
 def printed(shown: RenderableType, width: int = 100) -> list[list[str]]:
@@ -26,7 +26,7 @@ def printed(shown: RenderableType, width: int = 100) -> list[list[str]]:
     return [re.split(r" {2,}", line.strip()) for line in lines]
 
 
-TABLE = Table(
+TABLE = ReportTable(
     ("id", "truth", "score"),
     [("a<b|c", "[bold]yes", score_cell(Score(0.9, 0.8, 1.0), best=True))],
     "worst & last",
@@ -57,7 +57,7 @@ def test_undefined_scores() -> None:
 
 def test_cells_of_a_stacked_table_name_their_column() -> None:
     """A phone shows them below each other."""
-    grid = Table(("", "ROC-AUC", "F1"), [("this model", "0.9", "0.8")]).html(stacked=True)
+    grid = ReportTable(("", "ROC-AUC", "F1"), [("this model", "0.9", "0.8")]).html(stacked=True)
     assert (
         '<td data-title="ROC-AUC">0.9</td><td data-title="F1">0.8</td>' in grid and 'class="scroll stacked"' in grid
     )
@@ -66,7 +66,7 @@ def test_cells_of_a_stacked_table_name_their_column() -> None:
 
 def test_only_long_words_may_be_broken() -> None:
     long = "x" * (tables.UNBROKEN + 1)
-    grid = Table(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1)).html()
+    grid = ReportTable(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1)).html()
     assert f'<th scope="row" class="words long">{long}</th><td class="words">a b</td><td>{long}</td>' in grid
     assert f'<th scope="row" class="words">y</th><td class="words long">{long}</td><td>1</td>' in grid
 

@@ -18,7 +18,7 @@ from chordmixer.training.explanation import Explanation
 from chordmixer.views import charts, metrics, page
 from chordmixer.views.page import Html, tag
 from chordmixer.views.plots import full_colour, strongest
-from chordmixer.views.tables import Table
+from chordmixer.views.tables import ReportTable
 
 COLUMNS = 300
 """Maximum number of places in a chart; in longer records each shows the strongest of several positions."""
@@ -199,7 +199,7 @@ def _table(picture: Picture) -> Html:
         text = [] if picture.letters is None else [tag("code", page.short(picture.letters[start:stop], 24))]
         rows.append((where, *text, f"{value:+.3g}"))
     head = ("position", *([] if picture.letters is None else ["letters"]), picture.unit)
-    grid = Table(head, rows, "strongest regions", words=(0, 1) if picture.letters else (0,))
+    grid = ReportTable(head, rows, "strongest regions", words=(0, 1) if picture.letters else (0,))
     return tag("div", tag("h3", "Strongest regions"), grid.html())
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from chordmixer.data.inspection import BATCH, Channels, Inspection, TargetSummary
 from chordmixer.views import metrics
 from chordmixer.views.page import short
-from chordmixer.views.tables import Table
+from chordmixer.views.tables import ReportTable
 
 ROWS = 12
 """Maximum number of letters, classes or channels in a table."""
@@ -129,7 +129,7 @@ def _histogram(title: str, column: str, spans: Iterable[str], counts: Sequence[i
         (span, f"{count:,}", Text(_bar(count / most), style="blue"))
         for span, count in zip(spans, counts, strict=True)
     ]
-    return Table((column, "records", ""), rows, title, words=(2,)).terminal()
+    return ReportTable((column, "records", ""), rows, title, words=(2,)).terminal()
 
 
 def _lengths(inspection: Inspection) -> Group:
@@ -176,7 +176,7 @@ def _shares(title: str, counts: Mapping[str, int]) -> Group:
     if len(counts) > ROWS:
         rest = sum(list(counts.values())[ROWS:])
         rows.append((f"{len(counts) - ROWS:,} more", f"{rest:,}", f"{rest / total:.1%}", ""))
-    return Table(("", "count", "share", ""), rows, title, words=(3,)).terminal()
+    return ReportTable(("", "count", "share", ""), rows, title, words=(3,)).terminal()
 
 
 def _channels(channels: Channels) -> Group:
@@ -188,7 +188,7 @@ def _channels(channels: Channels) -> Group:
     head = ("", "least", "mean", "standard deviation", "most")
     share = channels.missing / channels.numbers
     missing = f"missing numbers: {channels.missing:,} of {channels.numbers:,} ({share:.2%})"
-    return Group(Table(head, rows, "channels", words=()).terminal(), Text(missing))
+    return Group(ReportTable(head, rows, "channels", words=()).terminal(), Text(missing))
 
 
 def _facts(inspection: Inspection) -> rich_table.Table:

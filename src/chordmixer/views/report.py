@@ -22,7 +22,7 @@ from chordmixer.views.report_predictions import (
 )
 from chordmixer.views.report_scores import errors_section, members_section, scores_section
 from chordmixer.views.runs import Run
-from chordmixer.views.tables import Table, escaped_markdown, score_cell
+from chordmixer.views.tables import ReportTable, escaped_markdown, score_cell
 
 FILE = "report.html"
 TITLES = {
@@ -157,15 +157,15 @@ def _card_scores(run: Run, test: Evaluation) -> Iterator[str]:
     yield f"## Scores on {test.records:,} test records\n"
     name = metrics.name(test.headline)
     rows = [(metrics.name(metric), score_cell(score)) for metric, score in test.scores.items()]
-    yield Table(("metric", "value (95 % interval)"), rows).markdown()
+    yield ReportTable(("metric", "value (95 % interval)"), rows).markdown()
     yield f"\nBy length, {name}:\n"
     bins = [
         (f"{row.shortest:,} to {row.longest:,}", f"{row.records:,}", score_cell(row.scores[test.headline]))
         for row in test.by_length
     ]
-    yield Table(("tokens", "records", name), bins).markdown()
+    yield ReportTable(("tokens", "records", name), bins).markdown()
     if run.baselines:
         yield f"\nBaselines, {name}:\n"
         baselines = [(own.name, score_cell(own.evaluation.scores[test.headline])) for own in run.baselines]
-        yield Table(("baseline", name), baselines).markdown()
+        yield ReportTable(("baseline", name), baselines).markdown()
     yield ""

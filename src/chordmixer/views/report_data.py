@@ -18,7 +18,7 @@ from chordmixer.views.inspection import target_lines
 from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, tag
 from chordmixer.views.plan import duration
 from chordmixer.views.runs import Run, RunData
-from chordmixer.views.tables import Table
+from chordmixer.views.tables import ReportTable
 
 CLASSES = 12
 """Classes with a bar of their own."""
@@ -96,7 +96,7 @@ def _lengths(edges: list[int], counts: list[int], median: int, which: str) -> Ht
         (f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}", f"{count:,}")
         for (low, high), count in zip(pairwise(edges), counts, strict=True)
     ]
-    numbers = Table(("tokens", "records"), rows, "lengths").html()
+    numbers = ReportTable(("tokens", "records"), rows, "lengths").html()
     return figure("Lengths", plot.svg("Histogram of lengths", told), f"Lengths of {told} (dashed).", numbers=numbers)
 
 
@@ -111,7 +111,7 @@ def _classes(classes: dict[str, int]) -> Html:
     drawn = charts.horizontal_bars(
         [name for name, _ in bars], [count for _, count in bars], "Records of each class", told
     )
-    numbers = Table(("class", "records", "share"), rows, "classes").html()
+    numbers = ReportTable(("class", "records", "share"), rows, "classes").html()
     return figure("Classes", drawn, f"Records of each class: {told}.", numbers=numbers)
 
 
@@ -127,7 +127,7 @@ def _targets(targets: TargetSummary) -> Html:
         (f"{metrics.number(low)} to {metrics.number(high)}", f"{count:,}")
         for (low, high), count in zip(pairwise(edges), counts, strict=True)
     ]
-    numbers = Table(("target", "records"), rows, "targets").html()
+    numbers = ReportTable(("target", "records"), rows, "targets").html()
     drawn = plot.svg("Histogram of targets", said)
     return figure("Targets", drawn, f"Targets: {said}. Dashed: the median.", numbers=numbers)
 
@@ -146,7 +146,7 @@ def _split(run: Run, data: RunData) -> Iterator[Html]:
             yield tag("p", f"{said}: each member validates on one fold and trains on the others.")
         total = max(sum(sizes.values()), 1)
         rows = [(part, f"{size:,}", f"{size / total:.1%}") for part, size in sizes.items()]
-        yield Table(("part", "records", "share"), rows, "split").html()
+        yield ReportTable(("part", "records", "share"), rows, "split").html()
     twice = data.inspection.duplicates if data.inspection else None
     if twice:
         kinds = f"{twice.exact:,} exact"
@@ -220,7 +220,7 @@ def _losses(training: Points, validation: Points) -> Html:
     thin = "single points" if len(losses) <= DRAWN else "means of neighbours"
     caption = f"{told} (thin: {thin}), and validation loss."
     numbers = [
-        Table(("step", name), [(f"{s:,.0f}", f"{v:.4g}") for s, v in _some(points)], name).html()
+        ReportTable(("step", name), [(f"{s:,.0f}", f"{v:.4g}") for s, v in _some(points)], name).html()
         for name, points in (("smoothed training loss", smooth), ("validation loss", validation))
     ]
     kinds = (("training", training), ("validation", validation))
@@ -248,7 +248,7 @@ def _validation_metric(metric: str, scored: Points) -> Html:
     caption = f"{metrics.title(metric)} on the validation records over the steps{best}."
     rows = [(f"{step:,.0f}", metrics.number(value)) for step, value in _some(scored)]
     title = f"Validation {name}"
-    numbers = Table(("step", name), rows, title).html()
+    numbers = ReportTable(("step", name), rows, title).html()
     return figure(title, plot.svg(f"{title} over the steps", caption), caption, numbers=numbers)
 
 
@@ -286,7 +286,7 @@ def settings_section(run: Run) -> Html:
     grids = [
         details(
             f"{title} settings",
-            Table(("setting", "value"), [*_settings(run.config.get(part))], title, words=(0, 1)).html(),
+            ReportTable(("setting", "value"), [*_settings(run.config.get(part))], title, words=(0, 1)).html(),
         )
         for part, title in PARTS.items()
         if run.config.get(part)

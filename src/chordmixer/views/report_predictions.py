@@ -16,7 +16,7 @@ from chordmixer.training.evaluation import PERCENTILES, Predictions
 from chordmixer.training.intervals import wilson
 from chordmixer.views import charts, metrics
 from chordmixer.views.page import Html, figure, figures, join, section, short, tag
-from chordmixer.views.tables import UNDEFINED, Table
+from chordmixer.views.tables import UNDEFINED, ReportTable
 
 MATRIX = 20
 """Maximum number of classes of a confusion matrix."""
@@ -59,7 +59,7 @@ def _matrix(labels: list[str], counts: ndarray) -> Html:
     rows = [(short(label, 60), *cells[i]) for i, label in enumerate(labels)]
     head = ("true \\ predicted", *(short(label, 60) for label in labels))
     caption = f"Rows are true classes, columns predicted ones; the shade is the share of the row. {told}"
-    return figure("Confusion matrix", drawn, caption, numbers=Table(head, rows, "confusion matrix").html())
+    return figure("Confusion matrix", drawn, caption, numbers=ReportTable(head, rows, "confusion matrix").html())
 
 
 def _pairs(labels: list[str], counts: ndarray) -> Html:
@@ -73,7 +73,7 @@ def _pairs(labels: list[str], counts: ndarray) -> Html:
     ]
     said = f"{len(labels):,} classes are too many for a matrix; these are the most frequent confusions."
     head = ("true", "predicted", "records", "share of the true class")
-    return join([tag("p", said), Table(head, rows, "most frequent confusions", words=(0, 1)).html()])
+    return join([tag("p", said), ReportTable(head, rows, "most frequent confusions", words=(0, 1)).html()])
 
 
 def _each(labels: list[str], counts: ndarray) -> Html:
@@ -82,7 +82,7 @@ def _each(labels: list[str], counts: ndarray) -> Html:
     order = np.argsort(-true, kind="stable")
     rows = [(short(labels[k], 60), f"{true[k]:,}", *_ratios(hits[k], true[k], called[k])) for k in order[:LABELS]]
     more = [tag("p", f"{len(labels) - LABELS:,} smaller classes are left out.")] if len(labels) > LABELS else []
-    return join([Table(("class", "records", "recall", "precision", "F1"), rows, "each class").html(), *more])
+    return join([ReportTable(("class", "records", "recall", "precision", "F1"), rows, "each class").html(), *more])
 
 
 def _labels(target: MultiLabel, predictions: Predictions) -> Iterator[Html]:
@@ -97,7 +97,7 @@ def _labels(target: MultiLabel, predictions: Predictions) -> Iterator[Html]:
         hits, existing, called = ((true & given)[:, k].sum(), true[:, k].sum(), given[:, k].sum())
         known = [metrics.number(float(area[k])) if np.isfinite(area[k]) else UNDEFINED for area in areas]
         rows.append((short(target.labels[k], 60), f"{existing:,}", *known, *_ratios(hits, existing, called)))
-    yield Table(head, rows, "each label").html()
+    yield ReportTable(head, rows, "each label").html()
     if target.outputs > LABELS:
         yield tag("p", f"{target.outputs - LABELS:,} rarer labels are left out.")
 
@@ -246,7 +246,7 @@ def _curve_figure(
     places = np.linspace(0, 1, 11)
     heights = [curve.at(places) for curve in curves]
     rows = [(f"{p:.1f}", *(metrics.number(float(h[i])) for h in heights)) for i, p in enumerate(places)]
-    numbers = Table((sides[0], *(f"{sides[1]}: {c.name}" for c in curves)), rows, title).html()
+    numbers = ReportTable((sides[0], *(f"{sides[1]}: {c.name}" for c in curves)), rows, title).html()
     told = "; ".join(name for name, _ in named)
     return figure(title, plot.svg(title, told), caption, charts.legend(named, markers=False), numbers)
 
@@ -297,7 +297,7 @@ def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], several: bo
         names.append((title, series))
         cells = [(f"{r.confidence:.3f}", f"{r.right:.3f}", f"{r.records:,}") for r in rows]
         head = ("predicted probability", "observed frequency", "records")
-        numbers += [tag("h3", title[0].upper() + title[1:]), Table(head, cells, title).html()]
+        numbers += [tag("h3", title[0].upper() + title[1:]), ReportTable(head, cells, title).html()]
     what = "labels by their probability" if several else "records by the probability of the predicted class"
     caption = (
         f"Test {what}, in {BINS} bins, with 95 % intervals. On the dashed line probabilities are calibrated; below "
@@ -342,7 +342,7 @@ def _scatter(given: ndarray, truth: ndarray) -> Html:
         for g in groups
     ]
     title = "Predicted against true"
-    numbers = Table(("true", "records", "mean prediction", "mean absolute error"), rows, title).html()
+    numbers = ReportTable(("true", "records", "mean prediction", "mean absolute error"), rows, title).html()
     told = "Predicted against true values of the test records."
     return figure(title, plot.svg(title, told), caption, numbers=numbers)
 
@@ -374,4 +374,4 @@ def _residuals(errors: ndarray, lengths: ndarray, tolerance: float | None) -> Ht
     ]
     head = ("percentile", "longest", "records", "median", "10 %", "90 %")
     drawn = plot.svg("Errors by length", "Median error and the range of the middle 80 % by length percentile.")
-    return figure("Errors by length", drawn, caption, numbers=Table(head, rows, "errors by length").html())
+    return figure("Errors by length", drawn, caption, numbers=ReportTable(head, rows, "errors by length").html())

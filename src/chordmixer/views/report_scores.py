@@ -18,7 +18,7 @@ from chordmixer.training.ladder import DELIVERED
 from chordmixer.views import charts, metrics
 from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, tag
 from chordmixer.views.runs import Run
-from chordmixer.views.tables import CONSTANT, Table, bin_cells, score_cell
+from chordmixer.views.tables import CONSTANT, ReportTable, bin_cells, score_cell
 from chordmixer.views.verdict import best_baseline, ensemble_sentences, ladder_sentences
 
 MODEL = "this model"
@@ -75,7 +75,7 @@ def _score_table(methods: Sequence[Named], test: Evaluation) -> Html:
         f"Scores on the {test.records:,} {test.split} records, with 95 % intervals where there are enough records. "
         "Bold: the best value of each metric."
     )
-    grid = Table(("", *map(metrics.name, names)), rows, "scores of all methods")
+    grid = ReportTable(("", *map(metrics.name, names)), rows, "scores of all methods")
     return join([tag("p", caption), grid.html(stacked=True)])
 
 
@@ -92,7 +92,7 @@ def _ladder(run: Run, test: Evaluation, methods: Sequence[Named]) -> Html:
         own = test.scores if step.name == DELIVERED else scores.get(short(step.name, 40), {})
         name = f"network and baseline combined ({DELIVERED})" if step.name == DELIVERED else short(step.name, 40)
         rows.append((name, score_cell(own.get(test.headline)), _difference(step.gain)))
-    grid = Table(("", metrics.name(test.headline), "gain over the row above"), rows, "what each step adds")
+    grid = ReportTable(("", metrics.name(test.headline), "gain over the row above"), rows, "what each step adds")
     said = " ".join(ladder_sentences(run.ladder))
     return join([tag("h3", "What the data need"), tag("p", said), grid.html()])
 
@@ -133,7 +133,7 @@ def _overall(
     rows = [
         (name, metrics.number(s.value), metrics.interval(s), _difference(differences.get(name))) for name, s in known
     ]
-    numbers = Table(("method", title, "95 % interval", "model minus method"), rows, f"{title} overall")
+    numbers = ReportTable(("method", title, "95 % interval", "model minus method"), rows, f"{title} overall")
     return figure(f"{title} overall", plot.svg(f"{title} of each method", told), caption, numbers=numbers.html())
 
 
@@ -170,7 +170,7 @@ def _length_table(methods: Sequence[Named], metric: str) -> Html:
         (*bin_cells(row), *(score_cell(own.get(row.percentile)) for own in shown)) for row in methods[0][1].by_length
     ]
     head = ("percentile", "length", "records", *(name for name, _ in methods))
-    return Table(head, rows, f"{metrics.name(metric)} by length").html()
+    return ReportTable(head, rows, f"{metrics.name(metric)} by length").html()
 
 
 def _length_scores(evaluation: Evaluation, metric: str) -> dict[int, Score]:
@@ -211,7 +211,7 @@ def members_section(run: Run) -> Html:
         "members",
         "Members",
         *(tag("p", line) for line in ensemble_sentences(run)),
-        Table(head, rows, "members", words=(0, 1)).html(stacked=True),
+        ReportTable(head, rows, "members", words=(0, 1)).html(stacked=True),
         tag("p", f"{last} {MEMBERS[known.kind]}"),
         tag("p", "Each member is a run with a report of its own: ", tag("code", command), "."),
     )
@@ -219,7 +219,7 @@ def members_section(run: Run) -> Html:
 
 # --- The worst errors ---
 
-Errors = tuple[str, Table | None]
+Errors = tuple[str, ReportTable | None]
 """A sentence, and the records by id, so that a reader can look them up."""
 
 
@@ -258,7 +258,7 @@ def _wrong_classes(answers: Answers, target: Classification, predictions: Predic
     ]
     said = f"{len(wrong):,} of {len(truth):,} test records are misclassified; {_first(order, wrong)} most confident:"
     head = ("id", "predicted", "its probability", "true", "its probability", "length")
-    return said, Table(head, rows, "worst errors", words=(0, 1, 3))
+    return said, ReportTable(head, rows, "worst errors", words=(0, 1, 3))
 
 
 def _wrong_labels(answers: Answers, target: MultiLabel, predictions: Predictions) -> Errors:
@@ -277,7 +277,7 @@ def _wrong_labels(answers: Answers, target: MultiLabel, predictions: Predictions
         )
         rows.append((name, label, f"{shares[i, k]:.3f}", has, f"{predictions.lengths[i]:,}"))
     said = f"{len(wrong):,} of {truth.size:,} labels are predicted wrongly; {_first(order, wrong)} most confident:"
-    return said, Table(("id", "label", "probability", "true", "length"), rows, "worst errors", words=(0, 1, 3))
+    return said, ReportTable(("id", "label", "probability", "true", "length"), rows, "worst errors", words=(0, 1, 3))
 
 
 def _largest_errors(target: Regression, predictions: Predictions) -> Errors:
@@ -292,7 +292,7 @@ def _largest_errors(target: Regression, predictions: Predictions) -> Errors:
         for i in order
     ]
     said = f"The {len(order):,} test records with the largest errors:"
-    return said, Table(("id", "true", "predicted", "difference", "length"), rows, "worst errors")
+    return said, ReportTable(("id", "true", "predicted", "difference", "length"), rows, "worst errors")
 
 
 def _first(order: np.ndarray, wrong: np.ndarray) -> str:

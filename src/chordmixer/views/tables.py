@@ -65,7 +65,7 @@ def percent_cell(score: Score, digits: int = 1, interval_digits: int = 0) -> Sco
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of cells below a head. A cell is text, a `ScoreCell`, or, for one kind of output, its own markup."""
 
     head: Sequence[object]
@@ -86,7 +86,7 @@ class Table:
 
     def markdown(self) -> str:
         """
-        >>> print(Table(["model", "here"], [["a|b", "60.1"]]).markdown())
+        >>> print(ReportTable(["model", "here"], [["a|b", "60.1"]]).markdown())
         | model | here |
         |---|---|
         | a\\|b | 60.1 |
@@ -166,7 +166,7 @@ def seen_and_unseen(found: FilesEvaluation) -> dict[str, Evaluation]:
     return {"unseen": found.unseen, "all": found.overall}
 
 
-def metrics_table(evaluations: Mapping[str, Evaluation]) -> Table:
+def metrics_table(evaluations: Mapping[str, Evaluation]) -> ReportTable:
     """A row per metric, a column per set of records, then the best constant prediction for the first set."""
     first = next(iter(evaluations.values()))
     sets = [f"{name}, {evaluation.records:,} records" for name, evaluation in evaluations.items()]
@@ -174,7 +174,7 @@ def metrics_table(evaluations: Mapping[str, Evaluation]) -> Table:
     for metric in (first.headline, *(name for name in first.scores if name != first.headline)):
         cells = [score_cell(evaluation.scores[metric]) for evaluation in evaluations.values()]
         rows.append((metrics.name(metric), *cells, score_cell(Score(first.guessing.get(metric, math.nan)))))
-    return Table(("metric", *sets, "constant"), rows, "scores (95 % interval)")
+    return ReportTable(("metric", *sets, "constant"), rows, "scores (95 % interval)")
 
 
 # --- Scores by length ---
@@ -216,10 +216,10 @@ def length_table(evaluations: Sequence[Evaluation], width: int) -> Group:
     rows.append(("all", "", f"{first.records:,}", *(length_cell(model.scores[metric], metric) for model in models)))
     guess = [length_cell(Score(model.guessing[metric]), metric) for model in models]
     rows.append((CONSTANT, "", f"{first.records:,}", *guess))
-    return Table(head, rows, title, words=()).terminal()
+    return ReportTable(head, rows, title, words=()).terminal()
 
 
-def _row_per_model(models: Sequence[Evaluation], title: str, width: int) -> Table:
+def _row_per_model(models: Sequence[Evaluation], title: str, width: int) -> ReportTable:
     """Whole per cents by length percentile."""
     metric, bins = metrics.by_length(models[0].headline), models[0].by_length
     longest = [compact(float(f"{row.longest:.2g}")) for row in bins]
@@ -234,7 +234,7 @@ def _row_per_model(models: Sequence[Evaluation], title: str, width: int) -> Tabl
     for model, score, row in zip(models, overall, cells, strict=True):
         rows.append((model.encoder, score, *(row[i] for i in shown)))
     rows.append((CONSTANT, length_cell(Score(models[0].guessing[metric]), metric), *("" for _ in shown)))
-    return Table(head, rows, title)
+    return ReportTable(head, rows, title)
 
 
 def bin_cells(row: LengthBin) -> tuple[str, str, str]:

@@ -170,8 +170,8 @@ def test_a_picture_of_the_tradeoff(tmp_path: Path) -> None:
 
 def test_all_of_many_models_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a legend that the picture has room for, and at their circles, since colours come again."""
-    drawn, save = [], figures.drawing.save
-    monkeypatch.setattr(figures.drawing, "save", lambda figure, path: (drawn.append(figure), save(figure, path))[1])
+    drawn, save = [], figures.plots.save
+    monkeypatch.setattr(figures.plots, "save", lambda figure, path: (drawn.append(figure), save(figure, path))[1])
     many = [replace(POINT, name=f"model {i}", speed=10.0 + i) for i in range(20)]
     plot_tradeoff(many, tmp_path / "p.png")
     (figure,) = drawn
