@@ -126,10 +126,12 @@ class TestClassification:
     targets = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], counts))
     target = Classification(["a", "b", "c"], targets)
 
-    def test_weights_are_one_on_average(self) -> None:
-        weights = self.target.weights.numpy()
-        assert weights == pytest.approx([1000 / (3 * n) for n in self.counts])
-        assert weights[self.targets].mean() == pytest.approx(1)
+    def test_two_classes_weigh_the_same_and_more_are_not_weighted(self) -> None:
+        """The weights of all training records have mean one."""
+        two = Classification.of_counts(["a", "b"], [900, 100]).weights.numpy()
+        assert two == pytest.approx([1000 / 1800, 1000 / 200])
+        assert two @ [900, 100] == pytest.approx(1000)
+        assert self.target.weights.tolist() == [1, 1, 1]
 
     def test_losses_by_hand(self, rng: np.random.Generator) -> None:
         outputs = rng.normal(size=(1000, 3)).astype(np.float32)

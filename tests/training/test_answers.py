@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.training.trained_runs import CLASSES, SEVERAL
 
-from chordmixer.tasks.targets import Regression
+from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.answers import Answers
 
 
@@ -22,8 +22,10 @@ def test_there_and_back(tmp_path: Path, target: Regression) -> None:
 
 
 def test_probabilities_are_without_the_weights_of_the_training() -> None:
-    """A model that has learnt nothing but the weighted shares answers with the classes' own ones."""
-    classes = Answers(CLASSES, "dna").probabilities(np.zeros((1, 3)))
+    """A model that has learned nothing but the weighted shares answers with the classes' own ones."""
+    two = Classification.of_counts(["a", "b"], [7, 3])
+    np.testing.assert_allclose(Answers(two, "dna").probabilities(np.zeros((1, 2))), [[0.7, 0.3]], rtol=1e-6)
+    classes = Answers(CLASSES, "dna").probabilities(np.log([[0.5, 0.3, 0.2]]))
     np.testing.assert_allclose(classes, [[0.5, 0.3, 0.2]], rtol=1e-6)
     several = Answers(SEVERAL, "dna").probabilities(np.zeros((1, 2)))
     np.testing.assert_allclose(several, [[0.3, 0.6]], rtol=1e-6)
@@ -33,12 +35,12 @@ def test_probabilities_are_without_the_weights_of_the_training() -> None:
     ("text", "message"),
     [
         ("", r"labels\.json cannot be read as JSON"),
-        ('{"format": 9}', r"labels\.json has format 9: this version reads 1"),
+        ('{"format": 9}', r"labels\.json has format 9: this version reads 2"),
         (
-            '{"format": 1, "target": {"kind": "regression"}}',
+            '{"format": 2, "target": {"kind": "regression"}}',
             r"labels\.json is not whole \(labels\.json\.tokenizer is missing",
         ),
-        ('{"format": 1, "target": 3}', r"labels\.json is not whole"),
+        ('{"format": 2, "target": 3}', r"labels\.json is not whole"),
     ],
 )
 def test_damage(tmp_path: Path, text: str, message: str) -> None:

@@ -16,7 +16,7 @@ from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import calibration
 
 FILE = "labels.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
