@@ -215,7 +215,7 @@ def test_a_checked_folder_needs_a_manifest(folder: Path) -> None:
 def test_a_manifest_cannot_make_us_read_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Its names are looked up, never opened."""
     opened: list[Path] = []
-    monkeypatch.setattr(files, "_sha256", lambda path: opened.append(path) or "0" * 64)
+    monkeypatch.setattr(files, "sha256", lambda path: opened.append(path) or "0" * 64)
     files.write_json(folder / files.MANIFEST, {name: "1" * 64, "a.txt": "0" * 64})
     files.verify(folder, ["a.txt"])
     assert opened == [folder / "a.txt"]

@@ -164,7 +164,7 @@ def write_recorded(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Add the SHA-256 of these files to the manifest of their folder."""
-    found = {name: _sha256(folder / name) for name in names}
+    found = {name: sha256(folder / name) for name in names}
     update_json(folder / MANIFEST, lambda before: before | found)
 
 
@@ -195,7 +195,7 @@ def verify(folder: Path, names: Iterable[str]) -> None:
 
 def matches(folder: Path, name: str, manifest: Mapping[str, Any] | None = None) -> bool:
     """Whether a file has the SHA-256 that the manifest records."""
-    return _sha256(folder / name) in _known(manifest or read_json(folder / MANIFEST), name)
+    return sha256(folder / name) in _known(manifest or read_json(folder / MANIFEST), name)
 
 
 def _known(manifest: Mapping[str, Any], name: str) -> set[str]:
@@ -335,7 +335,8 @@ def _in_turn(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

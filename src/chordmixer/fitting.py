@@ -19,11 +19,10 @@ from chordmixer.predictor import Predictor
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Evaluation, Experiment, ensemble, train
 from chordmixer.training.ensemble_inference import open_run
+from chordmixer.training.fine_tuning import start_from
 from chordmixer.training.ladder import FOLDER as LOCAL
-from chordmixer.training.local_network import train_local
-from chordmixer.training.members import train_members
+from chordmixer.training.nested_runs import train_local, train_members
 from chordmixer.training.outcome import compare
-from chordmixer.training.starting import start_from
 from chordmixer.views import inspection
 from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.forked import Forked
 
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
@@ -87,3 +91,14 @@ def steps() -> Callable[..., None]:
             adam.zero_grad(set_to_none=True)
 
     return take
+
+
+@pytest.fixture(scope="session")
+def kills() -> ModuleType:
+    """benchmarks/kills.py, with forked processes."""
+    spec = spec_from_file_location("kills", Path(__file__).parents[2] / "benchmarks" / "kills.py")
+    assert spec and spec.loader
+    sys.modules["kills"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module)["subprocess"] = SimpleNamespace(Popen=Forked, PIPE=None)
+    return module

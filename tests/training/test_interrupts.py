@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,16 +28,6 @@ SHORT = "training.epochs=10"
 """60 steps and 20 checkpoints."""
 
 Arrange = Callable[[str, int, signal.Signals], None]
-
-
-@pytest.fixture(scope="module")
-def kills() -> ModuleType:
-    spec = spec_from_file_location("kills", Path(__file__).parents[2] / "benchmarks" / "kills.py")
-    assert spec and spec.loader
-    sys.modules["kills"] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    vars(module)["subprocess"] = SimpleNamespace(Popen=Forked, PIPE=None)
-    return module
 
 
 @pytest.fixture(scope="module")

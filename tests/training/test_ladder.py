@@ -14,7 +14,7 @@ from chordmixer.config import override
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, ladder, train
-from chordmixer.training.local_network import local, train_local
+from chordmixer.training.nested_runs import local_experiment, train_local
 from chordmixer.training.outcome import compare
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
@@ -47,7 +47,7 @@ def test_steps_add_up_to_the_answer(run: Path) -> None:
 
 def test_the_local_network_has_no_encoder_and_half_of_the_steps(run: Path) -> None:
     own, whole = Experiment.load(run / "local"), Experiment.load(run)
-    assert own == local(whole) and own.model.encoder == "none"
+    assert own == local_experiment(whole) and own.model.encoder == "none"
     assert (own.training.steps, whole.training.steps) == (6, 12)
     assert own.model.stem == whole.model.stem and own.model.head == whole.model.head
 

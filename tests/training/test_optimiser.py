@@ -1,12 +1,44 @@
+"""Optimiser steps, learning rates, budgets, averaged weights and statistics."""
+
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
+from torch import nn
 
-from chordmixer import Model
+from chordmixer import Model, Packed, files
 from chordmixer.config import override
-from chordmixer.training import Experiment
-from chordmixer.training.optimiser import Optimiser
+from chordmixer.data import Loader, TokenSampler
+from chordmixer.models import ModelConfig
+from chordmixer.models.words import WordsConfig
+from chordmixer.ops import segment_mean
+from chordmixer.paper.adding import AddingConfig
+from chordmixer.paper.recipes import adding
+from chordmixer.training import Experiment, TrainingConfig, optimiser, train
+from chordmixer.training.checkpoints import State
+from chordmixer.training.loop import TrainingRun
+from chordmixer.training.optimiser import (
+    Budget,
+    Ema,
+    Optimiser,
+    PendingStep,
+    parameter_groups,
+    schedule,
+    update_statistics,
+)
+
+
+def quiet() -> Console:
+    return Console(file=StringIO())
 
 
 @pytest.fixture
@@ -15,12 +47,12 @@ def model(tiny: Experiment) -> Model:
     return Model(tiny.model)
 
 
-def moved(model: Model, optimiser: Optimiser, gradient: float, loss: float = 1.0) -> tuple[float, list[float]]:
+def moved(model: Model, adamw: Optimiser, gradient: float, loss: float = 1.0) -> tuple[float, list[float]]:
     """How far the weights go in one step, and what it says."""
     before = [p.detach().clone() for p in model.parameters()]
     for p in model.parameters():
         p.grad = torch.full_like(p, gradient)
-    result = optimiser.step(torch.tensor(loss), 1e-3)
+    result = adamw.step(torch.tensor(loss), 1e-3)
     after = [p.detach() for p in model.parameters()]
     assert all(p.grad is None for p in model.parameters())
     return max(float((a - b).abs().max()) for a, b in zip(after, before, strict=True)), result.tolist()
@@ -28,10 +60,10 @@ def moved(model: Model, optimiser: Optimiser, gradient: float, loss: float = 1.0
 
 def test_gradients_are_clipped_and_their_norm_is_told(tiny: Experiment, model: Model) -> None:
     count = sum(p.numel() for p in model.parameters())
-    optimiser = Optimiser(model, tiny.training, longest=64)
-    _, (loss, norm) = moved(model, optimiser, 100.0)
+    adamw = Optimiser(model, tiny.training, longest=64)
+    _, (loss, norm) = moved(model, adamw, 100.0)
     assert loss == 1.0 and norm == pytest.approx(100 * count**0.5, rel=1e-5)
-    first = optimiser.adam.state[next(model.parameters())]["exp_avg"]
+    first = adamw.adam.state[next(model.parameters())]["exp_avg"]
     torch.testing.assert_close(first, torch.full_like(first, 0.1 / count**0.5))  # a tenth of a gradient of norm one
 
 
@@ -39,13 +71,304 @@ def test_gradients_are_clipped_and_their_norm_is_told(tiny: Experiment, model: M
 def test_nothing_moves_from_the_first_step_on_that_is_not_finite(
     tiny: Experiment, model: Model, gradient: float, loss: float
 ) -> None:
-    optimiser = Optimiser(model, tiny.training, longest=64)
-    assert moved(model, optimiser, 1.0)[0] > 0
-    assert moved(model, optimiser, gradient, loss)[0] == 0
-    assert moved(model, optimiser, 1.0)[0] == 0
+    adamw = Optimiser(model, tiny.training, longest=64)
+    assert moved(model, adamw, 1.0)[0] > 0
+    assert moved(model, adamw, gradient, loss)[0] == 0
+    assert moved(model, adamw, 1.0)[0] == 0
 
 
-def test_shares_of_the_rate(tiny: Experiment, model: Model) -> None:
-    optimiser = Optimiser(model, override(tiny, {"training": {"layer_decay": 0.5}}).training, longest=64)
-    moved(model, optimiser, 1.0)
-    assert [group["lr"] for group in optimiser.adam.param_groups][:3] == pytest.approx([1e-3, 5e-4, 2.5e-4])
+def test_scales_of_the_learning_rate(tiny: Experiment, model: Model) -> None:
+    adamw = Optimiser(model, override(tiny, {"training": {"layer_decay": 0.5}}).training, longest=64)
+    moved(model, adamw, 1.0)
+    assert [group["lr"] for group in adamw.adam.param_groups][:3] == pytest.approx([1e-3, 5e-4, 2.5e-4])
+
+
+@pytest.mark.parametrize(
+    ("step", "precision", "cure"),
+    [
+        (0, "fp32", "or at their targets"),
+        (0, "bf16", "or try training.precision=fp32"),
+        (6, "fp32", "or lower the learning rate of 0.001"),
+        (6, "bf16", "or lower the learning rate of 0.001"),
+    ],
+)
+def test_the_cure_depends_on_the_step(step: int, precision: str, cure: str) -> None:
+    taken = PendingStep(step, 0, 0.1, 1e-3, [4, 2], 90, torch.zeros(2))
+    said = taken.not_finite(float("inf"), ["r4", "r2"], precision)
+    assert said.startswith(
+        f"loss inf or its gradient is not finite at step {step + 1}, records r4, r2: weights stay "
+    )
+    assert said.endswith(f"as after step {step}; look at these records {cure}")
+
+
+def test_many_records_are_not_all_named() -> None:
+    names = [f"r{i}" for i in range(11)]
+    said = PendingStep(0, 0, 0.0, 1.0, list(range(11)), 9, torch.zeros(2)).not_finite(11.0, names, "fp32")
+    assert said.startswith("loss 1.0 or ") and "r6, r7 and 3 more: weights" in said
+
+
+# --- Parameter groups ---
+
+
+def shares(experiment: Experiment, longest: int) -> dict[str, float]:
+    """The share of the rate of each parameter's part."""
+    model = Model(experiment.model)
+    names = {id(p): ".".join(name.split(".")[:3]) for name, p in model.named_parameters()}
+    found = parameter_groups(model, experiment.training, longest)
+    assert sum(len(group["params"]) for group in found) == len(names)
+    return {names[id(p)]: group["lr_scale"] for group in found for p in group["params"]}
+
+
+def test_rates_fall_from_the_head_to_the_embedding(tiny: Experiment) -> None:
+    experiment = override(tiny, {"training": {"layer_decay": 0.5}, "model": {"final_norm": "layer"}})
+    found = shares(experiment, longest=64)
+    assert [found[f"encoder.blocks.{i}"] for i in range(6)] == [0.5**k for k in (6, 5, 4, 3, 2, 1)]
+    assert found["head.linear.weight"] == found["final_norm.weight"] == 1
+    assert found["embedding.linear.weight"] == 0.5**7
+
+
+def test_blocks_that_no_record_reaches_do_not_count(tiny: Experiment) -> None:
+    found = shares(override(tiny, {"training": {"layer_decay": 0.5}}), longest=7)
+    assert [found[f"encoder.blocks.{i}"] for i in range(6)] == [0.125, 0.25, 0.5, 0.5, 0.5, 0.5]
+    assert found["embedding.linear.weight"] == 0.0625
+
+
+def test_one_rate_is_one_group(tiny: Experiment) -> None:
+    model = Model(tiny.model)
+    (group,) = parameter_groups(model, tiny.training, 64)
+    assert group["lr_scale"] == 1 and all(a is b for a, b in zip(group["params"], model.parameters(), strict=True))
+
+
+def test_the_optimiser_has_these_rates(tiny: Experiment, tmp_path: Path) -> None:
+    experiment = override(tiny, {"training": {"layer_decay": 0.5, "epochs": 1, "warmup": 0.0}})
+    run = TrainingRun(experiment, tmp_path / "run", False, quiet())
+    run.train()
+    rates = [group["lr"] for group in run.optimiser.adam.param_groups]
+    assert rates == pytest.approx([rates[0] * 0.5**k for k in range(len(rates))]) and len(rates) > 5
+
+
+def test_layers_of_other_encoders_are_not_known(tiny: Experiment) -> None:
+    experiment = override(tiny, {"model": {"encoder": "lstm"}})
+    with pytest.raises(
+        ValueError, match=r"layer_decay=0\.5 counts the blocks of a chordmixer, and this encoder is lstm"
+    ):
+        parameter_groups(Model(experiment.model), TrainingConfig(layer_decay=0.5), 64)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.1, -1.0])
+def test_a_decay_is_a_share(decay: float) -> None:
+    with pytest.raises(ValueError, match=f"layer_decay={decay} is not a share: give more than 0, and 1 or less"):
+        TrainingConfig(layer_decay=decay)
+
+
+def test_tables_of_words_have_a_weight_decay_of_their_own(tiny: Experiment) -> None:
+    network = tiny.model.network
+    model = Model(ModelConfig(5, 2, network=network, words=WordsConfig(lengths=(2,), bits=4)))
+    for layer_decay in (1.0, 0.5):
+        config = TrainingConfig(weight_decay=0.1, words_decay=2.0, layer_decay=layer_decay)
+        made = parameter_groups(model, config, longest=32)
+        decays = {id(p): own["weight_decay"] for own in made for p in own["params"]}
+        assert model.words is not None and decays.pop(id(model.words.table)) == 2.0
+        assert {*decays.values()} == {0.1} and len(decays) + 1 == len(list(model.parameters()))
+
+
+# --- Budget ---
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time that passes only when told, and a tenth of a second at each look at the clock."""
+    now = [0.0]
+
+    def look() -> float:
+        now[0] += 0.1
+        return now[0]
+
+    monkeypatch.setattr(optimiser, "time", SimpleNamespace(monotonic=look))
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_what_is_spent_is_kept_with_the_state(tick: Callable[[float], None]) -> None:
+    state = State()
+    limit = Budget(TrainingConfig(minutes=1.0), state, ranks=1)
+    with limit.counting():
+        tick(29.9)
+    tick(500)  # a validation
+    assert state.seconds == pytest.approx(30) and limit.spent == pytest.approx(0.5)
+    assert [*Budget(TrainingConfig(minutes=1.0), state, ranks=1).messages()] == [
+        "it trains for 1 min at most, 0.5 of them spent"
+    ]
+    with limit.counting():
+        tick(100)
+    assert limit.spent == 1
+
+
+def test_without_a_limit_nothing_is_measured(tick: Callable[[float], None]) -> None:
+    state = State()
+    limit = Budget(TrainingConfig(), state, ranks=2)
+    with limit.counting():
+        tick(100)
+    assert (state.seconds, limit.spent, [*limit.messages()]) == (0.0, 0.0, [])
+
+
+def small(**training: float) -> Experiment:
+    made = adding(AddingConfig(20, training=40, validation=8, test=8))
+    settings = TrainingConfig(epochs=50, batch_sequences=4, device="cpu", **training)  # type: ignore[arg-type]
+    return replace(made, training=settings)
+
+
+def test_the_run_ends_and_the_rate_falls_with_the_budget(tmp_path: Path, tick: Callable[[float], None]) -> None:
+    """A step takes a tenth of a second by this clock, so that 2.5 seconds are two and a half epochs of ten steps."""
+    train(small(minutes=2.5 / 60), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in lines) in range(24, 28)
+    assert [line["step"] for line in lines if line["split"] == "validation"][:2] == [10, 20]
+    rates = [line["learning_rate"] for line in lines if line["split"] == "training"]
+    assert rates[-1] < 0.3 * rates[0]
+    assert (tmp_path / "run" / "evaluation-test.json").exists()
+
+
+def test_steps_end_a_run_with_a_whole_schedule_on_any_number_of_ranks(tmp_path: Path) -> None:
+    """25 steps are two and a half epochs of ten; averaged weights count them too, since their number is known."""
+    state = State(step=5)
+    limit = Budget(TrainingConfig(steps=20), state, ranks=3)
+    assert limit.spent == 0.25
+    assert [*limit.messages()] == ["it trains for 20 steps at most, 5 of them taken"]
+    train(small(steps=25, ema=0.2), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["split"] == "validation"] == [10, 20, 25]
+    rates = [line["learning_rate"] for line in lines if line["split"] == "training"]
+    assert rates[-1] == pytest.approx(1e-3 * schedule(19 / 25, 0.05)), "after 19 of 25 steps"
+
+
+def test_more_steps_than_the_epochs_have_change_nothing(tmp_path: Path) -> None:
+    once = replace(small(), training=replace(small().training, epochs=1))
+    more = replace(once, training=replace(once.training, steps=1_000))
+    assert train(once, tmp_path / "a").loss == train(more, tmp_path / "b").loss
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"steps=-1 is too small: give 0 or more"):
+        TrainingConfig(steps=-1)
+    with pytest.raises(ValueError, match=r"steps=3,000 and minutes=2 are both the end of a run: set one of them"):
+        TrainingConfig(steps=3_000, minutes=2)
+    with pytest.raises(ValueError, match=r"minutes=-1 is too small: give 0 or more"):
+        TrainingConfig(minutes=-1)
+    with pytest.raises(ValueError, match=r"ema=0.1 is a share of the steps, whose number minutes=2 leaves open"):
+        TrainingConfig(minutes=2, ema=0.1)
+    with pytest.raises(ValueError, match=r"minutes=2 on 3 processes is not possible, since their clocks differ"):
+        Budget(TrainingConfig(minutes=2), State(), ranks=3)
+
+
+# --- EMA ---
+
+
+class Counted(nn.Module):
+    """A weight, a running statistic and a whole number."""
+
+    weight: torch.Tensor
+    running: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.register_buffer("running", torch.zeros(2))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+
+def walk(model: Counted, average: Ema, steps: range) -> None:
+    for step in steps:
+        model.weight.data.fill_(step)
+        model.running.fill_(-step)
+        average.update(step)
+
+
+def test_a_plain_mean_then_a_fading_one() -> None:
+    model = Counted()
+    average = Ema(model, horizon=4)
+    walk(model, average, range(1, 5))
+    assert average.values["weight"].tolist() == [2.5] * 3
+    assert average.values["running"].tolist() == [-2.5] * 2
+    walk(model, average, range(5, 6))
+    assert average.values["weight"].tolist() == pytest.approx([2.5 + 2.5 / 4] * 3)
+    assert set(average.values) == {"weight", "running"}
+
+
+def test_it_is_there_for_a_while_and_leaves_every_bit_as_it_was() -> None:
+    model = Counted()
+    average = Ema(model, horizon=100)
+    walk(model, average, range(1, 4))
+    with pytest.raises(RuntimeError), average.in_place():
+        assert model.weight.tolist() == [2.0] * 3 and model.running.tolist() == [-2.0] * 2
+        raise RuntimeError
+    assert model.weight.tolist() == [3.0] * 3 and model.running.tolist() == [-3.0] * 2
+
+
+def test_it_goes_on_from_kept_values() -> None:
+    model, again = Counted(), Counted()
+    whole = Ema(model, horizon=3)
+    walk(model, whole, range(1, 4))
+    resumed = Ema(again, horizon=3, values=whole.values)
+    walk(model, whole, range(4, 8))
+    walk(again, resumed, range(4, 8))
+    assert all(torch.equal(whole.values[name], resumed.values[name]) for name in whole.values)
+
+
+# --- Statistics ---
+
+
+@pytest.fixture
+def standard(tiny: Experiment) -> Experiment:
+    return override(tiny, {"model": {"head": "standard"}})
+
+
+def loader(experiment: Experiment, **settings: Any) -> Loader:
+    records = experiment.build_task().records("training")
+    return Loader(records, TokenSampler(records.lengths, tokens=2_000, sequences=5, **settings), drawing=True)
+
+
+def pooled(model: Model, made: Loader, indices: list[int]) -> torch.Tensor:
+    """Each record alone."""
+    rows = []
+    with torch.inference_mode():
+        for index in indices:
+            x: Packed = model.eval().encode(made.batch([index]).inputs)
+            rows.append(segment_mean(x.values, x.offsets))
+    return torch.cat(rows)
+
+
+def test_mean_and_spread_over_records(standard: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, model = loader(standard), Model(standard.model)
+    everyone = pooled(model, made, list(range(len(made.records.lengths))))
+    update_statistics(model, made, 0, half=False)
+    head: Any = model.head
+    torch.testing.assert_close(head.standard.mean, everyone.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(head.standard.variance, everyone.var(0, correction=0), rtol=1e-3, atol=1e-7)
+    monkeypatch.setattr(optimiser, "STATISTICS_RECORDS", 7)
+    update_statistics(model, made, 0, half=False)
+    assert not torch.allclose(head.standard.mean, everyone.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_on_every_rank(standard: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimiser, "STATISTICS_RECORDS", 9)
+    model, found = Model(standard.model), []
+    head: Any = model.head
+    for rank in (0, 1):
+        update_statistics(model, loader(standard, rank=rank, ranks=2), 0, half=False)
+        found.append(head.standard.mean.clone())
+    assert torch.equal(*found)
+
+
+def test_other_heads_are_left_alone(tiny: Experiment) -> None:
+    model = Model(tiny.model).train()
+    update_statistics(model, loader(tiny), 0, half=False)
+    assert model.training
+
+
+def test_going_on_gives_the_same_weights(standard: Experiment, crash: Any, tmp_path: Path) -> None:
+    experiment = override(standard, {"training": {"ema": 0.2, "evaluate_every": 5}})
+    train(experiment, tmp_path / "whole")
+    crash(experiment, tmp_path / "run", 13)
+    train(experiment, tmp_path / "run", resume=True)
+    one, other = (files.read_tensors(tmp_path / run / "model.safetensors") for run in ("whole", "run"))
+    assert "head.standard.mean" in one and all(torch.equal(one[name], other[name]) for name in one)

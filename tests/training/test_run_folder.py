@@ -19,10 +19,10 @@ from chordmixer import files
 from chordmixer.config import override
 from chordmixer.tasks.targets import Classification
 from chordmixer.training import Experiment, evaluate, run_folder, train
+from chordmixer.training.fine_tuning import start_from
 from chordmixer.training.inference import Trained
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.run_folder import JOURNAL, WEIGHTS, RunLock, open_folder, recording_provenance
-from chordmixer.training.starting import start_from
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 

@@ -201,7 +201,7 @@ def _task_experiment(paths: list[str], reading: Reading, given: TrainOptions, ba
     from chordmixer import recipes
     from chordmixer.data.reading import Reading
     from chordmixer.tasks import task_class
-    from chordmixer.training.starting import start_from
+    from chordmixer.training.fine_tuning import start_from
 
     name, *others = paths
     if others or reading != Reading() or given.data([]) != TrainOptions().data([]):

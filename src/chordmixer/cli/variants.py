@@ -115,7 +115,7 @@ def _experiment(data: dict[str, Any], columns: Any, given: VariantOptions, unver
     from chordmixer.recipes.variants import gtex, is_gtex
     from chordmixer.recipes.variants import variants as recipe
     from chordmixer.tasks.variants import VariantsConfig, paths
-    from chordmixer.training.starting import start_from
+    from chordmixer.training.fine_tuning import start_from
 
     tissues = given.names is None and is_gtex(paths(data["files"]))
     if tissues:

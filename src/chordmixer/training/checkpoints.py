@@ -29,8 +29,8 @@ SETTINGS = "settings.json"
 FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json", SETTINGS)
 FINISHED = "-finished"
 NAME = rf"step-\d{{9,}}({FINISHED})?"
-AVERAGE = "average.safetensors"
-"""Only of runs that keep one."""
+EMA = "average.safetensors"
+"""Only in runs with an EMA."""
 
 
 @dataclass
@@ -60,14 +60,14 @@ class State:
     threads: int = 0
     """Of the CPU, that the run computes with: sums depend on their number. 0: not known."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    average: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    """The mean of the last steps' weights, where a run keeps one."""
+    ema: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """The EMA of the weights, in runs that have one."""
 
 
 def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, settings: Mapping[str, Any]) -> Path:
     """Write `checkpoints/step-N` and drop all but the newest."""
-    numbers = asdict(replace(state, best_weights={}, average={}))
-    del numbers["best_weights"], numbers["average"]
+    numbers = asdict(replace(state, best_weights={}, ema={}))
+    del numbers["best_weights"], numbers["ema"]
     for name in ("best_loss", "best_score"):
         if math.isinf(numbers[name]):  # before the first validation: JSON has no infinity, and it is the default
             del numbers[name]
@@ -79,7 +79,7 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, set
         {
             "model.safetensors": files.tensor_bytes(model.state_dict()),
             "best.safetensors": files.tensor_bytes(state.best_weights),
-            **({AVERAGE: files.tensor_bytes(state.average)} if state.average else {}),
+            **({EMA: files.tensor_bytes(state.ema)} if state.ema else {}),
             "optimizer.safetensors": files.tensor_bytes(_flat(optimizer)),
             "state.json": json.dumps(numbers, indent=2, allow_nan=False).encode(),
             SETTINGS: files.json_bytes(settings),
@@ -117,7 +117,7 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
     for path in found(folder):
         try:
             recorded = files.read_json(path / files.MANIFEST)
-            averaged = [AVERAGE] if AVERAGE in recorded else []
+            averaged = [EMA] if EMA in recorded else []
             files.verify(path, [name for name in FILES if name != SETTINGS or SETTINGS in recorded] + averaged)
             if SETTINGS in recorded:
                 files.read_json(path / SETTINGS)
@@ -139,7 +139,7 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     """Put a checkpoint's weights and optimiser state in place."""
     state = _state(path)
     state.best_weights = files.read_tensors(path / "best.safetensors")
-    state.average = files.read_tensors(path / AVERAGE) if (path / AVERAGE).exists() else {}
+    state.ema = files.read_tensors(path / EMA) if (path / EMA).exists() else {}
     try:
         if state.best_weights:  # they are put into the model at the end of a run: too late to find that they differ
             model.load_state_dict(state.best_weights)

@@ -18,20 +18,16 @@ from chordmixer import terminal
 from chordmixer.data import Batch, Loader, Records, draws
 from chordmixer.models import Model
 from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
-from chordmixer.training import checkpoints, ensemble, outcome, speed, starting
-from chordmixer.training.averaging import Average
-from chordmixer.training.budget import Budget
+from chordmixer.training import checkpoints, ensemble, fine_tuning, outcome, speed
 from chordmixer.training.checkpoints import State
 from chordmixer.training.devices import maximum_over_ranks, start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
-from chordmixer.training.optimiser import Optimiser
+from chordmixer.training.optimiser import Budget, Ema, Optimiser, PendingStep, update_statistics
 from chordmixer.training.progress import Display, Interrupted, Interrupts, Journal, introduction, tensorboard_writer
 from chordmixer.training.run_folder import RunFolder, recording_provenance
-from chordmixer.training.standardising import standardise
 from chordmixer.training.strands import averaged
-from chordmixer.training.taken import Taken
 
 LEARNT = 0.95
 """Patience begins once the validation loss is below this share of the best constant answer's."""
@@ -55,15 +51,15 @@ def train(
     For an ensemble (`--folds`, `--replicates`) all members are trained, without baselines, and the scores are those
     of their mean. `resumed_as` is the folder that `--resume` takes, where this run is part of another one.
     """
-    from chordmixer.training import members, trials  # which are runs themselves
+    from chordmixer.training import nested_runs  # which train runs themselves
 
     console = console or terminal.console()
     if ensemble.of(experiment):
-        return members.train_members(
+        return nested_runs.train_members(
             experiment, Path(out), resume=resume, console=console, unverified=unverified, baselines=False
         )
     how: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
-    experiment, resume = trials.settle(experiment, Path(out), resume=resume, **how)
+    experiment, resume = nested_runs.decide_words(experiment, Path(out), resume=resume, **how)
     run = TrainingRun(experiment, Path(out), resume, **how)
     try:
         return run.train()
@@ -100,7 +96,7 @@ class TrainingRun:
         check_memory(experiment, self.training.lengths, self.accelerator.device, self.training.name)
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
-        starting.begin(self.model, self.config, out)
+        fine_tuning.initialise(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
         self.folder = RunFolder(experiment, out, resume, self.accelerator, unverified)
@@ -113,7 +109,7 @@ class TrainingRun:
     def _begin(self) -> None:
         self.wrapped = self.accelerator.prepare(self.model)
         self.optimiser = Optimiser(self.model, self.config, max(self.training.lengths))
-        self.unread: list[Taken] = []
+        self.unread: list[PendingStep] = []
         self.journal = Journal(self.out, self.config.tensorboard) if self.main else None
         self.state = self._restore()
         self.threads = speed.choose_training_threads(
@@ -123,7 +119,7 @@ class TrainingRun:
         self.budget = Budget(self.config, self.state, self.accelerator.num_processes)
         steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
         horizon = self.config.ema * min(steps, self.config.steps or steps)
-        self.average = Average(self.model, horizon, self.state.average) if self.config.ema else None
+        self.ema = Ema(self.model, horizon, self.state.ema) if self.config.ema else None
 
     def train(self) -> Evaluation:
         self.learn()
@@ -194,18 +190,18 @@ class TrainingRun:
         Nothing here waits for the device: `settle` finds out which step was the first that was not finite.
         """
         state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
-        rate = self.optimiser.rate(done)
+        rate = self.optimiser.learning_rate(done)
         losses = []
         for number, batch in enumerate(batches):
             self._seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
             losses.append(self._backward(batch, sequences, last=batch is batches[-1]))
         result = self.optimiser.step(torch.stack(losses).sum(), rate)
-        if self.average:
-            self.average.update(state.step + 1)
+        if self.ema:
+            self.ema.update(state.step + 1)
 
         own = [i for batch in batches for i in batch.indices]
         tokens = sum(batch.inputs.tokens for batch in batches)
-        self.unread.append(Taken(state.step, state.batch, done, rate, own, tokens, result))
+        self.unread.append(PendingStep(state.step, state.batch, done, rate, own, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
         if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
             self.settle()
@@ -241,13 +237,17 @@ class TrainingRun:
             state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(taken.records)
             self.display.update(taken.done, state.epoch, taken.step + 1, mean, taken.tokens)
             if self.journal and (taken.step + 1) % 10 == 0:
-                self.journal.write(taken.step + 1, "training", loss=mean, learning_rate=taken.rate, norm=norm)
+                self.journal.write(
+                    taken.step + 1, "training", loss=mean, learning_rate=taken.learning_rate, norm=norm
+                )
 
-    def _refuse_step(self, taken: Taken, loss: float) -> None:
+    def _refuse_step(self, taken: PendingStep, loss: float) -> None:
         """Stop with the weights of the step before on disk: the optimiser has left this step and later ones out."""
         self.state.step, self.state.batch = taken.step, taken.batch
         self._save()
-        raise ValueError(taken.refusal(loss, [self.training.name(i) for i in taken.records], self.config.precision))
+        raise ValueError(
+            taken.not_finite(loss, [self.training.name(i) for i in taken.records], self.config.precision)
+        )
 
     def _validate(self, training_loss: float) -> None:
         """Score the validation set; keep the best weights; count patience only once something was learnt.
@@ -256,8 +256,8 @@ class TrainingRun:
         validation records leave the metric undefined, as those of one class do ROC-AUC, the lowest loss alone.
         """
         state, target = self.state, self.task.target
-        with self.average.in_place() if self.average else nullcontext():
-            standardise(self.model, self.loader, state.epoch, self.config.precision == "bf16")
+        with self.ema.in_place() if self.ema else nullcontext():
+            update_statistics(self.model, self.loader, state.epoch, self.config.precision == "bf16")
             predictions = self._predict(self.validation)
             weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
         loss, plain = predictions.calibrated_loss(target), predictions.loss(target)
@@ -311,7 +311,7 @@ class TrainingRun:
         self.settle()
         if self.journal:
             self.state.lines = self.journal.lines
-            self.state.average = self.average.values if self.average else {}
+            self.state.ema = self.ema.values if self.ema else {}
             self.folder.save(self.state, self.model, self.optimiser.adam)
         self.saved = time.monotonic()
 
@@ -330,7 +330,7 @@ class TrainingRun:
         sampler, weights = self.loader.sampler, sum(p.numel() for p in self.model.parameters())
         network = f"{self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
         lines = introduction(self.experiment.task, sampler, network, self.config.epochs)
-        for line in [*lines, *self.budget.said(), *starting.said(self.config), self.threads.line]:
+        for line in [*lines, *self.budget.messages(), *fine_tuning.messages(self.config), self.threads.line]:
             if line:
                 self.display.say(line)
         done = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs

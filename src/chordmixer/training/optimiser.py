@@ -1,53 +1,65 @@
-"""AdamW that never waits for the device: its step itself clips gradients, and leaves out what is not finite."""
+"""Optimiser: steps, learning rates, the budget of a run, and the weights that are evaluated (EMA, statistics)."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from chordmixer.data import Loader, TokenSampler, draws
 from chordmixer.models import Model
-from chordmixer.training import starting
+from chordmixer.models.chordmixer import ChordMixer, depth
+from chordmixer.models.norms import Standard
+from chordmixer.training.checkpoints import State
 from chordmixer.training.experiment import TrainingConfig
+
+NAMED = 8
+"""Most records that an error message names."""
+STATISTICS_RECORDS = 256
+"""Training records of `update_statistics`: a mean is then known to a sixteenth of the standard deviation."""
 
 
 class Optimiser:
-    """The steps of a run: their rate over its course, and the weights that they move."""
+    """AdamW that never waits for the device: its step clips gradients, and skips what is not finite."""
 
     def __init__(self, model: Model, config: TrainingConfig, longest: int) -> None:
         """`longest` is the length of the longest training record."""
         self.config = config
-        learning = starting.groups(model, config, longest)
-        self.parameters = [parameter for group in learning for parameter in group["params"]]
-        self.adam = torch.optim.AdamW(learning, lr=config.learning_rate, betas=(0.9, config.beta2), fused=True)
+        groups = parameter_groups(model, config, longest)
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
+        self.adam = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, config.beta2), fused=True)
         self.bad = torch.zeros((), device=self.parameters[0].device)
         """One from the first step on whose loss or gradient was not finite."""
 
-    def rate(self, done: float) -> float:
-        """Of the head, after this share of the run."""
+    def learning_rate(self, done: float) -> float:
+        """The learning rate of the head, after this share of the run."""
         return self.config.learning_rate * schedule(done, self.config.warmup)
 
-    def step(self, loss: Float[Tensor, ""], rate: float) -> Float[Tensor, "2"]:
-        """Move the weights by their gradients; gives the loss and the norm of the gradient, still on the device.
+    def step(self, loss: Float[Tensor, ""], learning_rate: float) -> Float[Tensor, "2"]:
+        """Update the weights; returns the loss and the gradient norm, still on the device.
 
-        Once one of the two is not finite, this step and all later ones are left out.
+        Once one of the two is not finite, this step and all later ones change nothing.
         """
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         result = torch.stack([loss, norm])
         self.bad = torch.maximum(self.bad, (~torch.isfinite(result)).any().float())
         self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing where this is one
         self.adam.grad_scale = (norm / self.config.clip).clamp_(min=1)  # type: ignore[attr-defined]  # and clips
-        for settings in self.adam.param_groups:
-            settings["lr"] = rate * settings["share"]
+        for group in self.adam.param_groups:
+            group["lr"] = learning_rate * group["lr_scale"]
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
         return result
 
 
 def schedule(done: float, warmup: float) -> float:
-    """Up in a line, down along a cosine; `done` is the share of the run.
+    """Linear warm-up, then a cosine to zero; `done` is the share of the run.
 
     >>> [round(schedule(d, 0.1), 2) for d in (0.05, 0.1, 0.55, 1.0)]
     [0.5, 1.0, 0.5, 0.0]
@@ -55,3 +67,160 @@ def schedule(done: float, warmup: float) -> float:
     if done < warmup:
         return done / warmup
     return 0.5 + 0.5 * math.cos(math.pi * (done - warmup) / (1 - warmup))
+
+
+def parameter_groups(model: Model, config: TrainingConfig, longest: int) -> list[dict[str, Any]]:
+    """The trainable parameters in groups, each with its weight decay and its scale of the learning rate.
+
+    With `layer_decay` d the head has the scale 1, the last block d, the one before it d^2, and the embedding the
+    smallest. The last block is that of the longest record, since later ones are not trained.
+    """
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    scales = dict.fromkeys((name for name, _ in trainable), 1.0)
+    if config.layer_decay != 1:
+        if not isinstance(model.encoder, ChordMixer):
+            raise ValueError(
+                f"layer_decay={config.layer_decay} counts the blocks of a chordmixer, and this encoder is "
+                f"{model.config.encoder}: set training.layer_decay=1"
+            )
+        blocks = min(depth(longest + model.head.extra), len(model.encoder.blocks))
+        scales = {name: config.layer_decay ** _blocks_from_head(name, blocks) for name in scales}
+        trainable.sort(key=lambda named: -scales[named[0]])
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, parameter in trainable:
+        decay = config.words_decay if name == "words.table" else config.weight_decay
+        groups.setdefault((scales[name], decay), []).append(parameter)
+    return [{"params": own, "lr_scale": scale, "weight_decay": decay} for (scale, decay), own in groups.items()]
+
+
+def _blocks_from_head(name: str, blocks: int) -> int:
+    """Blocks from the head to a parameter.
+
+    >>> names = ("head.linear.bias", "encoder.blocks.2.fc1.bias", "embedding.table", "start.vector")
+    >>> [_blocks_from_head(name, 3) for name in names]
+    [0, 1, 4, 4]
+    """
+    if name.startswith(("embedding.", "start.", "stem.", "words.")):
+        return blocks + 1
+    return max(1, blocks - int(name.split(".")[2])) if name.startswith("encoder.blocks.") else 0
+
+
+class PendingStep(NamedTuple):
+    """A step whose result may still be on its way from the device, and what was known when it was taken."""
+
+    step: int
+    """Steps taken before it."""
+    batch: int
+    """Batches of the epoch used before it."""
+    done: float
+    learning_rate: float
+    records: list[int]
+    tokens: int
+    result: Float[Tensor, "2"]
+    """The sum of its losses, and the gradient norm."""
+
+    def not_finite(self, loss: float, names: Sequence[str], precision: str) -> str:
+        """The error message of a step with this sum of losses; the learning rate cannot be the cause at the first."""
+        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        at_first = "try training.precision=fp32" if precision == "bf16" else "at their targets"
+        cure = f"lower the learning rate of {self.learning_rate:.2g}" if self.step else at_first
+        return (
+            f"loss {loss / len(names)} or its gradient is not finite at step {self.step + 1}, records {shown}: "
+            f"weights stay as after step {self.step}; look at these records or {cure}"
+        )
+
+
+class Budget:
+    """A limit on the steps or minutes of a run; validation, checkpoints and the test set do not count.
+
+    The seconds are part of the checkpoints, so that time before a kill counts.
+    """
+
+    def __init__(self, config: TrainingConfig, state: State, ranks: int) -> None:
+        if config.minutes and ranks > 1:
+            raise ValueError(
+                f"minutes={config.minutes:g} on {ranks} processes is not possible, since their clocks differ: set "
+                "training.minutes=0, or use one process"
+            )
+        self.steps, self.seconds, self.state = config.steps, 60 * config.minutes, state
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the time of the block; without a limit nothing is measured, so that runs are equal to the byte."""
+        start = time.monotonic()
+        yield
+        if self.seconds:
+            self.state.seconds += time.monotonic() - start
+
+    @property
+    def spent(self) -> float:
+        """The share of the budget that is spent, at most 1; 0 without a limit."""
+        if self.steps:
+            return min(self.state.step / self.steps, 1.0)
+        return min(self.state.seconds / self.seconds, 1.0) if self.seconds else 0.0
+
+    def messages(self) -> Iterator[str]:
+        """What to tell the user at the start."""
+        if self.steps:
+            yield f"it trains for {self.steps:,} steps at most, {self.state.step:,} of them taken"
+        if self.seconds:
+            yield f"it trains for {self.seconds / 60:g} min at most, {self.state.seconds / 60:.1f} of them spent"
+
+
+class Ema:
+    """Exponential moving average of a model's weights and running statistics over about `horizon` steps.
+
+    Over the first `horizon` steps it is the arithmetic mean. At a high learning rate the weights circle around an
+    optimum; their average is close to its centre, as if the learning rate had already decayed.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> ema = Ema(model, horizon=10)
+    >>> for step in (1, 2, 3):
+    ...     _ = model.weight.data.fill_(step)
+    ...     ema.update(step)
+    >>> with ema.in_place():
+    ...     model.weight.item()
+    2.0
+    >>> model.weight.item()
+    3.0
+    """
+
+    def __init__(self, model: nn.Module, horizon: float, values: dict[str, Tensor] | None = None) -> None:
+        """`values` are those of a resumed run."""
+        self.horizon = max(1.0, horizon)
+        self.live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        start = values or self.live
+        self.values = {name: start[name].to(own.device, copy=True) for name, own in self.live.items()}
+
+    def update(self, step: int) -> None:
+        """Add the weights after this step, counted from 1."""
+        torch._foreach_lerp_([*self.values.values()], [*self.live.values()], 1 / min(step, self.horizon))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the average into the model for the block; its own values are then restored exactly."""
+        own = {name: value.clone() for name, value in self.live.items()}
+        torch._foreach_copy_([*self.live.values()], [*self.values.values()])
+        try:
+            yield
+        finally:
+            torch._foreach_copy_([*self.live.values()], [*own.values()])
+
+
+def update_statistics(model: nn.Module, loader: Loader, epoch: int, half: bool) -> None:
+    """Set mean and variance of `Standard` layers for the present weights, from the same records on every rank."""
+    standards = [module for module in model.modules() if isinstance(module, Standard)]
+    if not standards:
+        return
+    sampler = loader.sampler
+    order: list[int] = draws.permutation(draws.key(sampler.seed, "standard"), len(sampler.lengths)).tolist()
+    chosen = order[:STATISTICS_RECORDS]
+    batches = TokenSampler([sampler.lengths[i] for i in chosen], sampler.tokens, sampler.sequences, shuffle=False)
+    model.eval()
+    for standard in standards:
+        standard.collect()
+    with torch.inference_mode(), torch.autocast(loader.device.type, torch.bfloat16, enabled=half):
+        for batch in batches:
+            model(loader.batch([chosen[i] for i in batch], epoch).inputs)
+    for standard in standards:
+        standard.settle()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.tasks.masking import Masking
-from chordmixer.training import ensemble, starting
+from chordmixer.training import ensemble, fine_tuning
 from chordmixer.training import forecast as forecasts
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.experiment import check_lengths
@@ -121,7 +121,7 @@ def _model(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
     )
     if model.decoder:
         yield "  half of them are the decoder's, a network with the same settings"
-    yield from (f"  {line}" for line in starting.said(experiment.training))
+    yield from (f"  {line}" for line in fine_tuning.messages(experiment.training))
     if forecast.trainable < forecast.weights:
         yield f"  {_of(forecast.trainable, 'weight')} to learn"
 

@@ -17,14 +17,14 @@ from chordmixer.data.leakage import Leak
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import HUGE, Classification, MultiLabel, Regression
-from chordmixer.training import answers, delivery, ensemble, run_folder, trials
+from chordmixer.training import answers, delivery, ensemble, nested_runs, run_folder
 from chordmixer.training.answers import Answers
 from chordmixer.training.delivery import Described
 from chordmixer.training.ensemble import Ensemble
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference
 from chordmixer.training.ladder import Step
-from chordmixer.training.trials import Trials
+from chordmixer.training.nested_runs import Trials
 from chordmixer.views import metrics
 from chordmixer.views.explanations import Explained
 
@@ -122,7 +122,7 @@ class Run:
             provenance=_read(folder / run_folder.PROVENANCE, _provenance),
             ladder=_read(folder / "baselines.json", _ladder) or (),
             delivered=delivery.described(folder),
-            trials=trials.read(folder),
+            trials=nested_runs.read_trials(folder),
             ensemble=members,
             held_out=_read(folder / f"evaluation-{members.held_out}.json", evaluation_from) if members else None,
             explained=_read(folder / run_folder.EXPLANATIONS, lambda own: from_dict(Explained, own, "explanations")),

@@ -19,7 +19,7 @@ from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.recipes import load
 from chordmixer.terminal import tell
 from chordmixer.training import Experiment
-from chordmixer.training.starting import start_from
+from chordmixer.training.fine_tuning import start_from
 
 
 def build(

@@ -1,30 +1,35 @@
-"""Ensembles from end to end: members are ordinary runs, their mean is scored, and a kill costs nothing but time."""
+"""Runs inside a run: trials of words, the local network, and ensembles; a kill costs nothing but time."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.forked import Forked
 
 from chordmixer import files
 from chordmixer.config import override
+from chordmixer.models import ModelConfig
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import Experiment, ensemble, evaluate, evaluation, train
+from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluate, evaluation, train
 from chordmixer.training.answers import Answers
 from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import Predictions
+from chordmixer.training.loop import TrainingRun
+from chordmixer.training.nested_runs import decide_words, local_experiment, read_trials
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 
@@ -40,16 +45,6 @@ SETTINGS = (
     "model.words.bits=8",
     "training.device=cpu",
 )
-
-
-@pytest.fixture(scope="module")
-def kills() -> ModuleType:
-    spec = spec_from_file_location("kills", Path(__file__).parents[2] / "benchmarks" / "kills.py")
-    assert spec and spec.loader
-    sys.modules["kills"] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    vars(module)["subprocess"] = SimpleNamespace(Popen=Forked, PIPE=None)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -219,3 +214,92 @@ def test_members_need_one_process(motifs: list[str], tmp_path: Path, monkeypatch
     with pytest.raises(ValueError, match="train in one process: start it without torchrun"):
         train(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+# --- Trials of words ---
+
+
+SMALL = {
+    "model": {"network": {"track_size": 4, "hidden": 8}, "words": {"lengths": [4], "bits": 6}, "stem": {"layers": 1}},
+    "training": {"steps": 20, "trial": 0.2, "device": "cpu", "evaluate_every": 5},
+}
+
+
+@pytest.fixture
+def experiment(motifs: list[str]) -> Experiment:
+    made: Experiment = override(recipe(FilesConfig(tuple(motifs)), lambda line: None), SMALL)
+    return made
+
+
+def decided_by(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Experiment, str]:
+    said = io.StringIO()
+    decided, begun = decide_words(experiment, out, resume=resume, console=Console(file=said, width=200))
+    assert begun
+    return decided, said.getvalue()
+
+
+def test_the_lower_loss_wins_and_is_kept(experiment: Experiment, tmp_path: Path) -> None:
+    decided, said = decided_by(experiment, tmp_path / "run")
+    known = read_trials(tmp_path / "run")
+    assert known is not None and known.line() in said
+    assert [*known.losses] == ["words", "no words"]
+    assert known.chosen == min(known.losses, key=known.losses.__getitem__)
+    assert decided.training == replace(experiment.training, trial=0.0)
+    assert decided.model.words.lengths == ((4,) if known.chosen == "words" else ())
+    assert Experiment.load(tmp_path / "run") == decided
+    assert not (tmp_path / "run" / "trials").exists(), "the short runs are removed"
+    assert decided_by(experiment, tmp_path / "run", resume=True) == (decided, ""), "no second trial"
+    with pytest.raises(ValueError, match="already holds a run"):
+        decide_words(experiment, tmp_path / "run", resume=False)
+
+
+def test_a_kill_among_the_short_runs(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided_by(experiment, tmp_path / "whole")
+    own, take = tmp_path / "killed", TrainingRun._step
+    for kill in (2, 6):  # in the first run, in the second one
+        left = iter(range(kill))
+
+        def step(self: TrainingRun, *given: object, left: object = left) -> None:
+            if next(left, None) is None:  # type: ignore[call-overload]
+                raise KeyboardInterrupt
+            take(self, *given)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(TrainingRun, "_step", step)
+            decide_words(experiment, own, resume=own.exists())
+    assert Experiment.load(own).training.trial == 0.2, "--resume RUN knows that the trial is not over"
+    decided_by(Experiment.load(own), own, resume=True)
+    assert (own / "trials.json").read_bytes() == (tmp_path / "whole" / "trials.json").read_bytes()
+    assert files.read_json(own / "config.json") == files.read_json(tmp_path / "whole" / "config.json")
+
+
+def test_without_words_there_is_nothing_to_try(experiment: Experiment, tmp_path: Path) -> None:
+    none = override(experiment, {"model": {"words": {"lengths": []}}})
+    decided, begun = decide_words(none, tmp_path / "run", resume=False)
+    assert decided.training.trial == 0 and not begun and not (tmp_path / "run").exists()
+
+
+def test_what_a_run_refuses_is_refused_before_a_folder_is_made(experiment: Experiment, tmp_path: Path) -> None:
+    short = override(experiment, {"model": {"network": {"max_length": 40}}})
+    with pytest.raises(ValueError, match=r"above model\.network\.max_length=40"):
+        decide_words(short, tmp_path / "run", resume=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_choice(tmp_path: Path) -> None:
+    (tmp_path / "trials.json").write_text('{"losses": {"words": "low"}, "chosen": "words", "format": 1}')
+    with pytest.raises(ValueError, match=r"trials\.json"):
+        read_trials(tmp_path)
+
+
+# --- Local network ---
+
+
+def test_half_of_what_ends_the_run() -> None:
+    model = ModelConfig(inputs=5, outputs=2)
+    by_epochs = local_experiment(Experiment("files", None, model, TrainingConfig(epochs=9)))
+    assert (by_epochs.training.epochs, by_epochs.training.steps) == (4, 0)
+    by_steps = local_experiment(
+        Experiment("files", None, model, TrainingConfig(epochs=9, steps=100, layer_decay=0.5))
+    )
+    assert (by_steps.training.epochs, by_steps.training.steps, by_steps.training.layer_decay) == (9, 50, 1.0)

@@ -16,12 +16,11 @@ from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.tokenizers import Numbers
-from chordmixer.models import Model, ModelConfig
+from chordmixer.models import Model
 from chordmixer.models.growing import take_over
-from chordmixer.models.words import WordsConfig
 from chordmixer.training import Experiment, TrainingConfig, checkpoints, train
+from chordmixer.training.fine_tuning import initialise, messages, start_from
 from chordmixer.training.loop import TrainingRun
-from chordmixer.training.starting import begin, groups, said, start_from
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
@@ -59,11 +58,11 @@ def test_the_network_is_that_of_the_run(tiny: Experiment, longer: Experiment, wh
     assert (training.start, training.freeze) == (str(whole), True)
     assert training.start_sha256 == files.read_json(whole / "manifest.json")[MODEL]
     assert (experiment.data, training.seed) == (longer.data, 1)
-    assert said(training) == [
+    assert messages(training) == [
         f"starting from the weights of {whole}, with a new head",
         "embedding and encoder are frozen: only the head learns",
     ]
-    assert said(longer.training) == []
+    assert messages(longer.training) == []
 
 
 def test_the_room_of_a_class_token_is_kept(tiny: Experiment, tmp_path: Path) -> None:
@@ -151,7 +150,7 @@ def test_nothing_is_kept_for_gradients_of_a_frozen_encoder(tiny: Experiment, who
 def test_a_head_that_learns_through_the_encoder_cannot_freeze_it(tiny: Experiment, tmp_path: Path) -> None:
     model = Model(replace(tiny.model, head="class_token"))
     with pytest.raises(ValueError, match=r"model.head='class_token' learns through the encoder, which is frozen"):
-        begin(model, TrainingConfig(freeze=True), tmp_path)
+        initialise(model, TrainingConfig(freeze=True), tmp_path)
 
 
 # --- Resume ---
@@ -187,68 +186,3 @@ def test_a_kill_before_the_first_checkpoint(longer: Experiment, whole: Path, tmp
     shutil.copy(whole / "config.json", origin)
     shutil.copy(whole / "manifest.json", origin)
     train(experiment, tmp_path / "run", resume=True)
-
-
-# --- Rates ---
-
-
-def shares(experiment: Experiment, longest: int) -> dict[str, float]:
-    """The share of the rate of each parameter's part."""
-    model = Model(experiment.model)
-    names = {id(p): ".".join(name.split(".")[:3]) for name, p in model.named_parameters()}
-    found = groups(model, experiment.training, longest)
-    assert sum(len(group["params"]) for group in found) == len(names)
-    return {names[id(p)]: group["share"] for group in found for p in group["params"]}
-
-
-def test_rates_fall_from_the_head_to_the_embedding(tiny: Experiment) -> None:
-    experiment = override(tiny, {"training": {"layer_decay": 0.5}, "model": {"final_norm": "layer"}})
-    found = shares(experiment, longest=64)
-    assert [found[f"encoder.blocks.{i}"] for i in range(6)] == [0.5**k for k in (6, 5, 4, 3, 2, 1)]
-    assert found["head.linear.weight"] == found["final_norm.weight"] == 1
-    assert found["embedding.linear.weight"] == 0.5**7
-
-
-def test_blocks_that_no_record_reaches_do_not_count(tiny: Experiment) -> None:
-    found = shares(override(tiny, {"training": {"layer_decay": 0.5}}), longest=7)
-    assert [found[f"encoder.blocks.{i}"] for i in range(6)] == [0.125, 0.25, 0.5, 0.5, 0.5, 0.5]
-    assert found["embedding.linear.weight"] == 0.0625
-
-
-def test_one_rate_is_one_group(tiny: Experiment) -> None:
-    model = Model(tiny.model)
-    (group,) = groups(model, tiny.training, 64)
-    assert group["share"] == 1 and all(a is b for a, b in zip(group["params"], model.parameters(), strict=True))
-
-
-def test_the_optimiser_has_these_rates(tiny: Experiment, tmp_path: Path) -> None:
-    experiment = override(tiny, {"training": {"layer_decay": 0.5, "epochs": 1, "warmup": 0.0}})
-    run = TrainingRun(experiment, tmp_path / "run", False, quiet())
-    run.train()
-    rates = [group["lr"] for group in run.optimiser.adam.param_groups]
-    assert rates == pytest.approx([rates[0] * 0.5**k for k in range(len(rates))]) and len(rates) > 5
-
-
-def test_layers_of_other_encoders_are_not_known(tiny: Experiment) -> None:
-    experiment = override(tiny, {"model": {"encoder": "lstm"}})
-    with pytest.raises(
-        ValueError, match=r"layer_decay=0\.5 counts the blocks of a chordmixer, and this encoder is lstm"
-    ):
-        groups(Model(experiment.model), TrainingConfig(layer_decay=0.5), 64)
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.1, -1.0])
-def test_a_decay_is_a_share(decay: float) -> None:
-    with pytest.raises(ValueError, match=f"layer_decay={decay} is not a share: give more than 0, and 1 or less"):
-        TrainingConfig(layer_decay=decay)
-
-
-def test_tables_of_words_have_a_weight_decay_of_their_own(tiny: Experiment) -> None:
-    network = tiny.model.network
-    model = Model(ModelConfig(5, 2, network=network, words=WordsConfig(lengths=(2,), bits=4)))
-    for layer_decay in (1.0, 0.5):
-        config = TrainingConfig(weight_decay=0.1, words_decay=2.0, layer_decay=layer_decay)
-        made = groups(model, config, longest=32)
-        decays = {id(p): own["weight_decay"] for own in made for p in own["params"]}
-        assert model.words is not None and decays.pop(id(model.words.table)) == 2.0
-        assert {*decays.values()} == {0.1} and len(decays) + 1 == len(list(model.parameters()))
