@@ -1,4 +1,4 @@
-"""Which attention suits whom: torch's kernels and the rivals' way, at their shapes, forward and backward, in bf16.
+"""Which attention suits whom: torch's kernels and the encoders' own way, at their shapes, both passes, in bf16.
 
 The limits in `models/encoders/layers.py` rest on it. The first call of a shape is told apart: cuDNN plans in it.
 
@@ -26,7 +26,7 @@ KERNELS = {
     "math": SDPBackend.MATH,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
 }
-OURS = "as rivals go"
+OURS = "as encoders do"
 ROUNDS = 3
 
 Parts = tuple[Tensor, Tensor, Tensor]

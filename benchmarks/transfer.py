@@ -111,7 +111,7 @@ def tasks(data: Path, work: Path) -> dict[str, Task]:
 
 
 def options(way: str, pre: Path) -> list[str]:
-    """From scratch the network has the size of the pre-trained one, and plain baselines are scored, once for all."""
+    """From scratch the network has the size of the pre-trained one, and baselines are scored, once for all."""
     if way == "scratch":
         network = read(pre, "config.json")["model"]["network"]
         return [w for name in ("track_size", "hidden") for w in ("--set", f"model.network.{name}={network[name]}")]

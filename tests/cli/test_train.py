@@ -105,7 +105,7 @@ def test_shorthands_for_settings_and_a_folder_with_a_space(
     assert f"chordmixer predict '{run}' NEW_FILES" in said and f"chordmixer evaluate '{run}' OTHER" in said
 
 
-def test_a_task_of_the_paper_beside_plain_baselines(chordmixer: Command, tmp_path: Path) -> None:
+def test_a_task_of_the_paper_beside_baselines(chordmixer: Command, tmp_path: Path) -> None:
     few = ["training=64", "validation=16", "test=32", "min_length=20", "max_length=60", "max_depth=4"]
     small = [word for own in [*few, f"cache={tmp_path / 'cache'}"] for word in ("--set", f"data.{own}")]
     code, said, errors = chordmixer("train", "listops", "--out", tmp_path / "run", *TINY, *SHORT, *small)

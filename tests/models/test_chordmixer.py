@@ -69,7 +69,7 @@ class TestInvariance:
         ids=str,
     )
     def test_long_beside_short(self, kinds: dict[str, Any], scrambled: Make, random_batch: Make) -> None:
-        """Each kind of norm once before and once behind; `test_tiled_block` has all pairs in tiles."""
+        """Each kind of norm once before and once behind; `test_torch_block` has all pairs in tiles."""
         encoder = scrambled(ChordMixer(ChordMixerConfig(5000, 2, 12, **kinds)))
         invariant(encoder, random_batch(LONG, encoder.width))
 

@@ -113,8 +113,8 @@ def random_block() -> Callable[..., tuple[Tensor, Callable[..., Tensor]]]:
         values = torch.randn(sum(lengths), width, dtype=dtype)
         norms = {"prenorm": random_norm(prenorm, width, 2, dtype), "norm": random_norm(norm, width, 2, dtype)}
 
-        def run(values: Tensor, **options: Any) -> Tensor:
-            return block(values, torch.tensor([0, *accumulate(lengths)]), 2, mlp, order=order, **norms, **options)
+        def run(values: Tensor, function: Callable[..., Tensor] = block, **options: Any) -> Tensor:
+            return function(values, torch.tensor([0, *accumulate(lengths)]), 2, mlp, order=order, **norms, **options)
 
         return values, run
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from chordmixer import ops
+from chordmixer.ops import reference
 
 RandomBlock = Callable[..., tuple[Tensor, Callable[..., Tensor]]]
 ORDERS = ("paper", "released")
@@ -42,17 +43,19 @@ def rotate_by_the_book(values: Tensor, lengths: list[int], track_size: int) -> T
 class TestRotate:
     @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.keys())
     def test_is_equations_1_and_2(self, lengths: list[int]) -> None:
-        values = torch.randn(sum(lengths), 4 * 2)
-        rotated = ops.rotate(values, offsets_of(lengths), track_size=2)
+        values, offsets = torch.randn(sum(lengths), 4 * 2), offsets_of(lengths)
+        rotated = reference.rotate(values, offsets, track_size=2)
         assert torch.equal(rotated, rotate_by_the_book(values, lengths, 2))
+        assert torch.equal(rotated, ops.rotate(values, offsets, track_size=2))
 
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 8), st.integers(1, 3))
     def test_any_lengths_tracks_and_sizes(self, lengths: list[int], tracks: int, size: int) -> None:
         values = torch.randn(sum(lengths), tracks * size)
         offsets = offsets_of(lengths)
         rotated = ops.rotate(values, offsets, size)
-        assert torch.equal(rotated, rotate_by_the_book(values, lengths, size))
-        assert torch.equal(ops.rotate(rotated, offsets, size, reverse=True), values)
+        assert torch.equal(rotated, reference.rotate(values, offsets, size))
+        for rotate in (ops.rotate, reference.rotate):
+            assert torch.equal(rotate(rotated, offsets, size, reverse=True), values)
         for before, after in zip(values.split(lengths), rotated.split(lengths), strict=True):
             assert torch.equal(before.flatten().sort().values, after.flatten().sort().values)
 
@@ -85,8 +88,9 @@ class TestBlock:
         paper = residual + mix(rotate_by_the_book(values, lengths, 2))
         released = residual + rotate_by_the_book(mix(values), lengths, 2)
         for order, expected in (("paper", paper), ("released", released)):
-            made = ops.block(values, offsets, 2, mlp, order=order, residual=residual)
-            torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-5)
+            for block in (reference.block, ops.block):
+                made = block(values, offsets, 2, mlp, order=order, residual=residual)
+                torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("prenorm", KINDS)
@@ -140,6 +144,7 @@ class TestSegmentMean:
     def test_is_the_mean(self, lengths: list[int]) -> None:
         values = torch.randn(sum(lengths), 2)
         expected = torch.stack([s.double().mean(0) for s in values.split(lengths)])
-        mean = ops.segment_mean(values, offsets_of(lengths))
-        assert mean.dtype == torch.float32
-        torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)
+        for segment_mean in (reference.segment_mean, ops.segment_mean):
+            mean = segment_mean(values, offsets_of(lengths))
+            assert mean.dtype == torch.float32
+            torch.testing.assert_close(mean.double(), expected, rtol=1e-5, atol=1e-6)

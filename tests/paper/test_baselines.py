@@ -1,4 +1,4 @@
-"""Plain baselines of every task: which there are, on which records, and what they find."""
+"""Baselines of every task: which there are, on which records, and what they find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run on files leaves: documents, a temperature, scores of plain baselines; and that it goes on exactly."""
+"""What a run on files leaves: documents, a temperature, scores of baselines; and that it goes on exactly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a model makes of sequences of different lengths before its encoder reads them.
 
-`packed` is ours, and the only one without padding. The others are those that the paper gave its rivals (section 4.4,
-and its appendices on the ablation and on padding), for any encoder, so that its comparisons can be run. They pad with
-vectors of zeros that count as tokens: the encoder mixes them with the rest and the head reads them, as in the paper.
+`packed` is ours, and the only one without padding. The paper used the others for the encoders that it compares with
+(section 4.4, and its appendices on the ablation and on padding); here any encoder can. They pad with vectors of zeros
+that count as tokens: the encoder mixes them with the rest and the head reads them, as in the paper.
 So they break our promise on purpose: with `batch_max` the answer to a sequence changes with its neighbours, with
 `truncate` it knows nothing of what was cut off, and with `segment` no part of a sequence knows of another.
 """

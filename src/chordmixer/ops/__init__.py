@@ -1,7 +1,7 @@
 """The one door to the operations on packed tokens: pure functions of tensors.
 
-`reference.py` defines them in plain torch; the Triton kernels are guests that compute the same. `backend` chooses:
-`auto` takes Triton for tensors on a GPU where it is installed, `torch` and `triton` insist.
+`reference.py` defines them. Here the implementation is chosen. `backend="auto"` takes the Triton kernels for tensors
+on a GPU where Triton is installed, and torch elsewhere; `torch` and `triton` insist.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chordmixer.ops import reference
-from chordmixer.ops.reference import Exits, Mlp, NormState, mix, normalise
+from chordmixer.ops import rotation, sums, torch_block
+from chordmixer.ops.reference import Exits, Mlp, NormState, mix
 from chordmixer.ops.sums import segment_max
-from chordmixer.ops.tiled_block import layer_norm
+from chordmixer.ops.torch_block import layer_norm, normalise
 
 __all__ = [
     "Backend",
@@ -66,7 +66,8 @@ def rotate(
             f"values of shape {tuple(values.shape)} do not divide into tracks of {track_size} channels: give a "
             "(T, C) tensor with C a multiple of track_size"
         )
-    rotated: Tensor = _module("rows", values, backend).rotate(values, offsets, track_size, reverse)
+    module = _kernels("rows") if _on_kernels(values, backend) else rotation
+    rotated: Tensor = module.rotate(values, offsets, track_size, reverse)
     return rotated
 
 
@@ -74,7 +75,8 @@ def segment_mean(
     values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], backend: Backend = "auto"
 ) -> Float[Tensor, "B C"]:
     """The mean of each sequence's tokens, in float32 or better."""
-    means: Tensor = _module("rows", values, backend).segment_mean(values, offsets)
+    module = _kernels("rows") if _on_kernels(values, backend) else sums
+    means: Tensor = module.segment_mean(values, offsets)
     return means
 
 
@@ -92,17 +94,22 @@ def block(
     out: Float[Tensor, "T C"] | None = None,
     backend: Backend = "auto",
 ) -> Float[Tensor, "T C"]:
-    """One ChordMixer block: see `reference.block`."""
-    settings = {
-        "order": order,
-        "prenorm": prenorm,
-        "norm": norm,
-        "dropout": dropout,
-        "residual": residual,
-        "out": out,
-    }
-    mixed: Tensor = _module("block", values, backend).block(values, offsets, track_size, mlp, **settings)
-    return mixed
+    """One ChordMixer block: see `reference.block`.
+
+    Without gradients the result may be written to `out`: never `values`, but `residual` will do.
+    """
+    if _on_kernels(values, backend):
+        norms = {"prenorm": prenorm, "norm": norm}
+        mixed: Tensor = _kernels("block").block(
+            values, offsets, track_size, mlp, order=order, **norms, dropout=dropout, residual=residual, out=out
+        )
+        return mixed
+    residual = values if residual is None else residual
+    learning = any(own is not None and own.training for own in (prenorm, norm))
+    if torch.is_grad_enabled() or dropout or learning or torch.compiler.is_compiling():
+        return torch_block.block(values, offsets, track_size, mlp, order, prenorm, norm, residual, dropout)
+    out = torch.empty_like(residual, memory_format=torch.contiguous_format) if out is None else out
+    return torch_block.tiled_block(values, offsets, track_size, mlp, order, prenorm, norm, residual, out)
 
 
 def blocks(
@@ -118,15 +125,21 @@ def blocks(
     backend: Backend = "auto",
 ) -> Float[Tensor, "T C"]:
     """Many blocks as one operation, with layer norms before Rotate or none: see `reference.blocks`."""
-    settings = {"order": order, "prenorms": prenorms, "dropout": dropout}
-    module = _module("block", values, backend)
-    mixed: Tensor = module.blocks(values, offsets, exits, track_size, mlps, **settings)
-    return mixed
+    if _on_kernels(values, backend):
+        settings = {"order": order, "prenorms": prenorms, "dropout": dropout}
+        mixed: Tensor = _kernels("block").blocks(values, offsets, exits, track_size, mlps, **settings)
+        return mixed
+    left = []
+    for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):
+        left.append(values[tokens:])
+        given = (values[:tokens], offsets[: sequences + 1], track_size, mlp)
+        values = block(*given, order=order, prenorm=prenorm, dropout=dropout, backend="torch")
+    return torch.cat([values, *reversed(left)])
 
 
 def on_kernels(values: Tensor) -> bool:
     """Whether `auto` takes these tensors to the Triton kernels."""
-    return _module("block", values, "auto") is not reference
+    return _on_kernels(values, "auto")
 
 
 def activations(values: Tensor) -> torch.dtype:
@@ -137,14 +150,18 @@ def activations(values: Tensor) -> torch.dtype:
     return values.dtype
 
 
-def _module(part: str, values: Tensor, backend: Backend) -> ModuleType:
-    """Where these tensors are computed."""
+def _on_kernels(values: Tensor, backend: Backend) -> bool:
     if backend == "auto":
         fits = values.is_cuda and values.dtype != torch.float64 and not torch.compiler.is_compiling()
-        backend = "triton" if fits and _triton_missing() is None else "torch"
-    elif backend == "triton" and (reason := _triton_missing()):
+        return fits and _triton_missing() is None
+    if backend == "triton" and (reason := _triton_missing()):
         raise ValueError(f"backend='triton' but {reason}: install a newer triton, or use backend='torch'")
-    return importlib.import_module(f"chordmixer.ops.triton_{part}") if backend == "triton" else reference
+    return backend == "triton"
+
+
+def _kernels(part: str) -> ModuleType:
+    """A module of Triton kernels, which is imported only where it is used."""
+    return importlib.import_module(f"chordmixer.ops.triton_{part}")
 
 
 @cache

@@ -1,10 +1,7 @@
-"""The definition of every operation, in plain torch: read this file first.
+"""The definition of every operation, in a few lines of torch each: read this file first.
 
-With gradients a block is computed as it stands here. What makes it fast, above all on a CPU, stands beside it:
-
-- `rotation.py`: how Rotate is carried out, a tile of tokens at a time.
-- `sums.py`: how the tokens of each sequence are added up.
-- `tiled_block.py`: a whole block without gradients. `block` goes there by itself; tests hold it to this definition.
+Nothing here is written for speed. `torch_block.py`, `rotation.py`, `sums.py` and the Triton kernels compute the same
+and are tested against it; `__init__.py` chooses between them.
 """
 
 from __future__ import annotations
@@ -16,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from chordmixer.ops import rotation, sums
 
 
 class NormState(NamedTuple):
@@ -60,7 +55,13 @@ def rotate(
             [1., 2., 3., 0.],
             [2., 3., 0., 1.]])
     """
-    return rotation.rotate(values, offsets, track_size, reverse)
+    sign = 1 if reverse else -1
+
+    def turned(sequence: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        own, *others = sequence.split(track_size, dim=1)
+        return torch.cat([own, *(track.roll(sign * 2**t, dims=0) for t, track in enumerate(others))], dim=1)
+
+    return torch.cat([turned(sequence) for sequence in _sequences(values, offsets)])
 
 
 def mix(z: Float[Tensor, "T C"], mlp: Mlp) -> Float[Tensor, "T C"]:
@@ -80,28 +81,18 @@ def block(
     norm: NormState | None = None,
     dropout: float = 0.0,
     residual: Float[Tensor, "T C"] | None = None,
-    out: Float[Tensor, "T C"] | None = None,
 ) -> Float[Tensor, "T C"]:
-    """One ChordMixer block; `residual` is what the mixed tokens are added to, `values` themselves if not given.
-
-    Without gradients the result may be written to `out`: never `values`, but `residual` will do.
+    """One ChordMixer block; the mixed tokens are added to `residual`, by default `values` themselves.
 
     `order="paper"`:    norm(residual + mix(dropout(rotate(prenorm(values)))))
     `order="released"`: norm(residual + rotate(dropout(mix(prenorm(values)))))
     """
-    residual = values if residual is None else residual
-    learning = (prenorm is not None and prenorm.training) or (norm is not None and norm.training)
-    if not (torch.is_grad_enabled() or dropout or learning or torch.compiler.is_compiling()):
-        from chordmixer.ops import tiled_block  # late, for it is built on this file
-
-        out = torch.empty_like(residual, memory_format=torch.contiguous_format) if out is None else out
-        return tiled_block.block(values, offsets, track_size, mlp, order, prenorm, norm, residual, out)
     z = normalise(values, offsets, prenorm)
     if order == "paper":
         branch = mix(F.dropout(rotate(z, offsets, track_size), dropout), mlp)
     else:
         branch = rotate(F.dropout(mix(z, mlp), dropout), offsets, track_size)
-    return normalise(residual + branch, offsets, norm)
+    return normalise((values if residual is None else residual) + branch, offsets, norm)
 
 
 def blocks(
@@ -116,12 +107,11 @@ def blocks(
     dropout: float = 0.0,
 ) -> Float[Tensor, "T C"]:
     """One block after the other, each over the prefix of the tokens that has not left yet."""
-    left = []
     for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):
-        left.append(values[tokens:])
         own = offsets[: sequences + 1]
-        values = block(values[:tokens], own, track_size, mlp, order=order, prenorm=prenorm, dropout=dropout)
-    return torch.cat([values, *reversed(left)])
+        mixed = block(values[:tokens], own, track_size, mlp, order=order, prenorm=prenorm, dropout=dropout)
+        values = torch.cat([mixed, values[tokens:]])
+    return values
 
 
 def normalise(
@@ -133,39 +123,11 @@ def normalise(
     if norm.kind == "layer":
         return F.layer_norm(values, values.shape[1:], norm.weight, norm.bias, norm.eps)
     if norm.kind == "batch":
-        return F.batch_norm(
-            values,
-            norm.mean,
-            norm.variance,
-            norm.weight,
-            norm.bias,
-            norm.training,
-            norm.momentum,
-            norm.eps,
-        )
-    mean, rstd = group_statistics(values, offsets, norm)
-    lengths = offsets.diff()
-    mean, rstd = (s.repeat_interleave(lengths, 0, output_size=len(values)) for s in (mean, rstd))
-    return ((values - mean) * rstd * norm.weight + norm.bias).to(values.dtype)
-
-
-def group_statistics(
-    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState
-) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
-    """Mean and inverse deviation of each sequence's channel groups, spread over the group's channels."""
-
-    def by_group(channels: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        size = channels.shape[1] // norm.groups
-        return channels.unflatten(1, (norm.groups, size)).mean(2).repeat_interleave(size, dim=1)
-
-    mean = by_group(segment_mean(values, offsets))
-    lengths = offsets.diff()
-    if torch.is_grad_enabled() and values.requires_grad:
-        centred = values - mean.repeat_interleave(lengths, 0, output_size=len(values))
-        variance = by_group(segment_mean(centred.square(), offsets))
-    else:
-        variance = by_group(sums.segment_squares(values, offsets, mean))
-    return mean, torch.rsqrt(variance + norm.eps)
+        statistics = (norm.mean, norm.variance, norm.weight, norm.bias)
+        return F.batch_norm(values, *statistics, norm.training, norm.momentum, norm.eps)
+    channels_first = [sequence.T[None] for sequence in _sequences(values, offsets)]
+    normed = [F.group_norm(x, norm.groups, norm.weight, norm.bias, norm.eps)[0].T for x in channels_first]
+    return torch.cat(normed)
 
 
 def segment_mean(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
@@ -176,4 +138,8 @@ def segment_mean(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> F
             [10.]])
     """
     values = values if values.dtype == torch.float64 else values.float()
-    return sums.segment_sum(values, offsets) / offsets.diff()[:, None]
+    return torch.stack([sequence.mean(0) for sequence in _sequences(values, offsets)])
+
+
+def _sequences(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> tuple[Float[Tensor, "N C"], ...]:
+    return values.split(offsets.diff().tolist())

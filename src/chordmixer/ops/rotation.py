@@ -19,7 +19,7 @@ SLICED = 2048
 
 
 def rotate(
-    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], track_size: int, reverse: bool
+    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], track_size: int, reverse: bool = False
 ) -> Float[Tensor, "T C"]:
     """`reference.rotate`."""
     rotated: Tensor = torch.ops.chordmixer.rotate(values, offsets, track_size, reverse)

@@ -26,6 +26,12 @@ def segment_sum(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Fl
     return total
 
 
+def segment_mean(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
+    """`reference.segment_mean`."""
+    values = values if values.dtype == torch.float64 else values.float()
+    return segment_sum(values, offsets) / offsets.diff()[:, None]
+
+
 class _SegmentSum(torch.autograd.Function):
     """Sums by sequence, first over chunks counted from the sequence's own start, then over its chunks.
 

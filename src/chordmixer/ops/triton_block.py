@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chordmixer import ops
-from chordmixer.ops import reference, triton_fused, triton_wide
+from chordmixer.ops import reference, torch_block, triton_fused, triton_wide
 from chordmixer.ops.triton_columns import batch_norm, folded
 from chordmixer.ops.triton_norms import row_statistics
 from chordmixer.ops.triton_plan import Chance, Plan, Weights, plan_for, rows_of_sums, split_sums
@@ -83,7 +83,7 @@ def block(
         w1, b1 = w1 * scale, b1 + w1 @ shift
     elif prenorm is not None:
         residual = values if residual is None else residual
-        values = reference.normalise(values, offsets, prenorm)
+        values = torch_block.normalise(values, offsets, prenorm)
     plan = plan_for(values, track_size, len(b1), order, mean is not None, dropout)
     seed = int(torch.randint(1 << 31, ())) if dropout else 0
     mixed = _Block.apply(
@@ -93,7 +93,7 @@ def block(
         return mixed
     if norm.kind == "batch":
         return batch_norm(mixed, norm, out)
-    normed = reference.normalise(mixed, offsets, norm)
+    normed = torch_block.normalise(mixed, offsets, norm)
     return normed if out is None else out.copy_(normed)
 
 

@@ -61,7 +61,7 @@ def reproduce(
     models: Models = "chordmixer",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are there.")] = False,
     at_once: Annotated[int, typer.Option(help="Runs that train at the same time, each in a process of its own.")] = 1,
-    baselines: Annotated[bool, typer.Option(help="Also score plain baselines on the same records.")] = True,
+    baselines: Annotated[bool, typer.Option(help="Also score baselines on the same records.")] = True,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what the runs would take.")] = False,
     unverified: options.Unverified = False,
     time: Annotated[bool, typer.Option(help="In the list: measure a step, to tell how long runs take.")] = True,

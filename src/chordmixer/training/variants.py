@@ -1,4 +1,4 @@
-"""A trained run on variants: scores written back into a VCF file or as a table, and plain baselines beside it."""
+"""A trained run on variants: scores written back into a VCF file or as a table, and baselines beside it."""
 
 from __future__ import annotations
 

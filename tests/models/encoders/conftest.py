@@ -1,4 +1,4 @@
-"""Padded tokens in double precision, for comparing a rival with its formula written out, and noise in padding."""
+"""Padded tokens in double precision, for comparing an encoder with its formula written out, and noise in padding."""
 
 from __future__ import annotations
 

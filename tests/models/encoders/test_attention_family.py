@@ -1,4 +1,4 @@
-"""What every rival of the attention family promises, at tiny sizes."""
+"""What every encoder of the attention family promises, at tiny sizes."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ SMALL = {
     Cosformer: {},
     Performer: {"features": 12},
 }
-each_rival = pytest.mark.parametrize("rival", SMALL, ids=lambda rival: rival.__name__.lower())
+each_encoder = pytest.mark.parametrize("cls", SMALL, ids=lambda cls: cls.__name__.lower())
 
 
-def small(rival: Any, **settings: Any) -> Any:
+def small(cls: Any, **settings: Any) -> Any:
     sizes = {"max_length": 60, "width": 8, "layers": 2, "heads": 2}
-    return rival(rival.Config(**(sizes | SMALL[rival] | settings)))
+    return cls(cls.Config(**(sizes | SMALL[cls] | settings)))
 
 
-@each_rival
+@each_encoder
 class TestPromise:
     def test_alone_in_any_batch_in_any_order(
-        self, rival: Any, scrambled: Make, random_batch: Make, noise_in_padding: Callable[[], None]
+        self, cls: Any, scrambled: Make, random_batch: Make, noise_in_padding: Callable[[], None]
     ) -> None:
-        encoder = scrambled(small(rival))
+        encoder = scrambled(small(cls))
         x = random_batch(LENGTHS, encoder.width)
         shuffled = torch.randperm(len(LENGTHS)).tolist()
         same = {"rtol": 1e-5, "atol": 1e-5}
@@ -59,8 +59,8 @@ class TestPromise:
             torch.testing.assert_close(encoder(x).to_list(), alone, **same)
 
     @pytest.mark.parametrize("length", [1, 2, 3, 60])
-    def test_forward_and_backward_are_finite(self, rival: Any, length: int, random_batch: Make) -> None:
-        encoder = small(rival, dropout=0.1)
+    def test_forward_and_backward_are_finite(self, cls: Any, length: int, random_batch: Make) -> None:
+        encoder = small(cls, dropout=0.1)
         x = random_batch([length, 5], encoder.width)
         entry = x.values.clone().requires_grad_()
         y = encoder(x.with_values(entry))
@@ -70,27 +70,27 @@ class TestPromise:
             assert gradient is not None and gradient.isfinite().all()
         assert entry.grad.any(dim=1).all()
 
-    def test_names_the_length_where_it_cannot_go(self, rival: Any, random_batch: Make) -> None:
+    def test_names_the_length_where_it_cannot_go(self, cls: Any, random_batch: Make) -> None:
         message = "sequence 1 of the batch has 61 tokens, above this network's max_length=60: build it with"
         with pytest.raises(ValueError, match=message):
-            small(rival)(random_batch([3, 61], 8))
+            small(cls)(random_batch([3, 61], 8))
 
-    def test_refuses_settings(self, rival: Any) -> None:
+    def test_refuses_settings(self, cls: Any) -> None:
         with pytest.raises(ValueError, match="heads=3 do not divide width=8"):
-            small(rival, heads=3)
+            small(cls, heads=3)
         with pytest.raises(ValueError, match="layers=0 is too small"):
-            small(rival, layers=0)
+            small(cls, layers=0)
 
-    def test_same_answers_from_saved_weights(self, rival: Any, random_batch: Make) -> None:
+    def test_same_answers_from_saved_weights(self, cls: Any, random_batch: Make) -> None:
         """Random features and rotations are kept with the weights."""
-        encoder, other = small(rival).eval(), small(rival).eval()
+        encoder, other = small(cls).eval(), small(cls).eval()
         x = random_batch([7, 60], 8)
         assert not torch.equal(encoder(x).values, other(x).values)
         other.load_state_dict(encoder.state_dict())
         assert torch.equal(encoder(x).values, other(x).values)
 
-    def test_under_autocast(self, rival: Any, random_batch: Make) -> None:
-        encoder = small(rival)
+    def test_under_autocast(self, cls: Any, random_batch: Make) -> None:
+        encoder = small(cls)
         x = random_batch([7, 60], 8)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = encoder(x).values
@@ -98,16 +98,16 @@ class TestPromise:
         assert y.dtype == torch.float32 and y.isfinite().all()
         assert all(p.grad.isfinite().all() for p in encoder.parameters())
 
-    def test_settings_have_the_same_names(self, rival: Any) -> None:
-        names = [f.name for f in fields(rival.Config)]
+    def test_settings_have_the_same_names(self, cls: Any) -> None:
+        names = [f.name for f in fields(cls.Config)]
         assert names[:4] == ["max_length", "width", "layers", "heads"] and names[-2:] == ["expansion", "dropout"]
-        encoder = rival(replace(rival.Config(20), layers=1))
+        encoder = cls(replace(cls.Config(20), layers=1))
         assert encoder.width == encoder.config.width and len(encoder.blocks) == 1
 
-    def test_learns_to_remember_the_first_token(self, rival: Any) -> None:
+    def test_learns_to_remember_the_first_token(self, cls: Any) -> None:
         """The last token must tell which of four the first one was, 4 to 15 tokens before it; chance is 25 %."""
         embedding, head = nn.Embedding(4, 16), nn.Linear(16, 4)
-        encoder = small(rival, width=16, **({"chunk": 8} if rival is Reformer else {}))
+        encoder = small(cls, width=16, **({"chunk": 8} if cls is Reformer else {}))
         parameters = [*embedding.parameters(), *encoder.parameters(), *head.parameters()]
         optimiser = torch.optim.Adam(parameters, lr=1e-2)
 
@@ -128,7 +128,7 @@ class TestPromise:
             encoder.train()
             return float(torch.stack(right).mean())
 
-        for step in range(1, 1 + (100 if rival in (Cosformer, Reformer) else 60)):
+        for step in range(1, 1 + (100 if cls in (Cosformer, Reformer) else 60)):
             tokens, first = batch()
             optimiser.zero_grad()
             F.cross_entropy(answers(tokens), first).backward()

@@ -1,4 +1,4 @@
-"""What every rival of the other families promises, at tiny sizes: convolutions, recurrences, state spaces."""
+"""What every encoder of the other families promises, at tiny sizes: convolutions, recurrences, state spaces."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "enformer": (Enformer, {"layers": 1, "heads": 2, "halvings": 2}),
 }
 WHOLE, BEFORE = {"lstm-both", "tree_lstm", "mamba2-both", "enformer"}, {"tcn", "lstm", "s4d", "hyena", "mamba2"}
-each_rival = pytest.mark.parametrize("name", SMALL)
+each_encoder = pytest.mark.parametrize("name", SMALL)
 
 
 def small(name: str, **settings: Any) -> Any:
-    rival, sizes = SMALL[name]
-    return rival(rival.Config(**({"max_length": 200, "width": 8} | sizes | settings)))
+    cls, sizes = SMALL[name]
+    return cls(cls.Config(**({"max_length": 200, "width": 8} | sizes | settings)))
 
 
-@each_rival
+@each_encoder
 class TestPromise:
     def test_alone_in_any_batch_in_any_order(
         self, name: str, scrambled: Make, random_batch: Make, noise_in_padding: Callable[[], None]

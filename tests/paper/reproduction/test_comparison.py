@@ -27,12 +27,12 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., PageConten
         runs: list[tuple[str, int, float]],
         given: bool = False,
         killed: bool = False,
-        plain: dict[str, float] | None = None,
+        baselines: dict[str, float] | None = None,
         beside: dict[str, Difference] | None = None,
     ) -> PageContent:
         entry = ENTRIES[name]
         assert isinstance(entry, RunEntry)
-        scored = [Scored(k, f"what {k} is", evaluated(k, value)) for k, value in (plain or {}).items()]
+        scored = [Scored(k, f"what {k} is", evaluated(k, value)) for k, value in (baselines or {}).items()]
         trained = [
             TrainedRun(
                 with_seed(with_encoder(tiny, encoder), seed),
@@ -76,7 +76,7 @@ def test_numbers_beside_the_papers(compared: Callable[..., PageContent]) -> None
     assert result.warnings == ["mind!"] and result.pictures[""].startswith(b"\x89PNG")
 
 
-def test_plain_baselines_beside(compared: Callable[..., PageContent]) -> None:
+def test_baselines_beside(compared: Callable[..., PageContent]) -> None:
     """All in the first table, the best by length, and a sentence that says whom it beats."""
     models = [("chordmixer", 0, 0.55), ("lstm", 0, 0.2), ("s4d", 0, 0.38), ("cnn", 0, 0.36)]
     beside = {
@@ -85,7 +85,7 @@ def test_plain_baselines_beside(compared: Callable[..., PageContent]) -> None:
         "s4d": Difference("accuracy", 0.01, -0.02, 0.04, "records"),
         "cnn": Difference("accuracy", -0.01, -0.04, 0.02, "records"),
     }
-    result = compared("listops", models, plain={"length alone": 0.18, "2-grams": 0.37}, beside=beside)
+    result = compared("listops", models, baselines={"length alone": 0.18, "2-grams": 0.37}, beside=beside)
     text = "\n".join(result.body)
     ranked = [
         "chordmixer",
@@ -102,8 +102,7 @@ def test_plain_baselines_beside(compared: Callable[..., PageContent]) -> None:
     assert [line.split(" | ")[0].removeprefix("| ") for line in by_length] == ranked[:5]
     assert (
         "The best baseline, 2-grams, reaches 37.00 %. chordmixer is better by 0.180 (0.150 to 0.210). lstm is worse "
-        "by 0.170 (0.140 to 0.200). Tied with s4d and cnn: the test set cannot separate them. Plain baselines "
-        in text
+        "by 0.170 (0.140 to 0.200). Tied with s4d and cnn: the test set cannot separate them. Baselines " in text
     )
     assert result.numbers["less_the_best_baseline"]["lstm"]["high"] == -0.14
     assert "as the validation records want it. Length alone: what length alone is; 2-grams: what 2-grams is." in text
@@ -117,7 +116,7 @@ def test_plain_baselines_beside(compared: Callable[..., PageContent]) -> None:
         *(("length alone", 0.18), ("2-grams", 0.37))
     ]
     assert result.pictures[""] != compared("listops", models).pictures[""]
-    assert "plain" not in "\n".join(compared("listops", models).body).lower()
+    assert "baseline" not in "\n".join(compared("listops", models).body).lower()
 
 
 def test_models_that_cannot_be_compared(evaluated: Evaluated) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chordmixer import files
 from chordmixer.paper.reproduction import running
 from chordmixer.paper.reproduction.experiments import each
-from chordmixer.paper.reproduction.running import RunsJournal, finished, look, plain, run_all
+from chordmixer.paper.reproduction.running import RunsJournal, finished, look, run_all, scored_baselines
 from chordmixer.training import Evaluation, Experiment, Interrupted
 
 
@@ -26,7 +26,7 @@ def test_what_is_finished_is_not_trained_again(
     first = run_all(
         each(tiny, ["chordmixer"], 1), RunsJournal.open(tmp_path / "r", "adding-200", False), False, said.append
     )
-    assert said == ["chordmixer-seed0, 1 of 1", "plain baselines on the same records, on the CPU"]
+    assert said == ["chordmixer-seed0, 1 of 1", "baselines on the same records, on the CPU"]
 
     trained: list[str] = []
 
@@ -48,20 +48,20 @@ def test_what_is_finished_is_not_trained_again(
         files.verify(tmp_path / "r" / folder, ["baselines.json"])
 
 
-def test_plain_baselines_are_scored_once(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_are_scored_once(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever run has them; what was changed is refused; what a kill left unlisted is made anew."""
     run_all({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path / "r", "x", False), False, quiet, baselines=False)
     runs = [tmp_path / "r" / name for name in "ab"]
     assert not any((run / "baselines.json").exists() for run in runs)
-    assert [b.name for b in plain(runs[1:], quiet)] == ["mean", "length alone"]
+    assert [b.name for b in scored_baselines(runs[1:], quiet)] == ["mean", "length alone"]
     monkeypatch.setattr(running, "compare", pytest.fail)
-    assert plain(runs, quiet) == plain(runs[:1], quiet)
+    assert scored_baselines(runs, quiet) == scored_baselines(runs[:1], quiet)
     files.write_json(runs[0] / "baselines.json", {"format": 1, "baselines": []})
     with pytest.raises(ValueError, match=r"baselines.json was changed or damaged"):
-        plain(runs, quiet)
+        scored_baselines(runs, quiet)
     listed = files.read_json(runs[0] / "manifest.json")
     files.write_json(runs[0] / "manifest.json", {k: v for k, v in listed.items() if k != "baselines.json"})
-    assert plain(runs, quiet) == plain(runs[:1], quiet) != []
+    assert scored_baselines(runs, quiet) == scored_baselines(runs[:1], quiet) != []
 
 
 def test_other_ranks_score_no_baselines(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

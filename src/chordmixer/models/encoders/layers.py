@@ -1,6 +1,6 @@
-"""What the rivals share: a residual block, attention's projections, positions, padding, and the checks of settings.
+"""What the other encoders share: a residual block, attention's projections, positions, padding, checks of settings.
 
-A rival that cannot work on packed tokens pads here, and only among sequences of similar length: what stands in the
+One that cannot work on packed tokens pads here, and only among sequences of similar length: what stands in the
 padding is for its mixer to hide, and no answer may depend on it.
 """
 
@@ -155,7 +155,7 @@ def with_positions(x: Packed) -> Packed:
 
 
 class Residual(nn.Module):
-    """The block of every rival that does not say otherwise: norm, mixer, residual, norm, MLP, residual.
+    """The block of every encoder that does not say otherwise: norm, mixer, residual, norm, MLP, residual.
 
     Tokens may be packed or padded: what else the mixer needs is handed through.
 
@@ -183,7 +183,7 @@ def mlp(width: int, expansion: int) -> nn.Sequential:
 
 
 class Attention(nn.Module):
-    """Queries, keys and values by head, and the way back: a rival says in `attend` what happens between."""
+    """Queries, keys and values by head, and the way back: an encoder says in `attend` what happens between."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

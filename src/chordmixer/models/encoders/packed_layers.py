@@ -1,4 +1,4 @@
-"""What the rivals that need no padding share: a stack of blocks on packed tokens, and long convolutions of them.
+"""What encoders that need no padding share: a stack of blocks on packed tokens, and long convolutions of them.
 
 A long convolution is made by the fast Fourier transform; sequences of like length are transformed together.
 """

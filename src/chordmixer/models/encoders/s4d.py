@@ -7,7 +7,7 @@ follow h' = A h + x, read out by C; held constant over a step dt, that is a conv
 
 done by the fast Fourier transform, then D x is added, GELU, a linear map to twice the width and a GLU. Layers and
 width are the ChordMixer paper's for S4 on the Adding problem. Ours: the diagonal form, and behind it the MLP that
-most rivals have. Receptive field: the token and all before it. Cost: O(N log N) a layer.
+most encoders have. Receptive field: the token and all before it. Cost: O(N log N) a layer.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Tokens are the leaves. On each level neighbours are joined in pairs, all pairs of all sequences at once, and an odd
 node is carried up as it is; after ceil(log2 N) levels one root a sequence is left. Their trees come from a parser;
 ours, over positions, from nothing but the length. Also ours: a token's output is its own leaf's state and the root's,
-added, in the residual block that most rivals share. The ChordMixer paper compares with a Tree-LSTM and gives no
+added, in the residual block that most encoders share. The ChordMixer paper compares with a Tree-LSTM and gives no
 settings.
 Receptive field: the whole sequence, through the root. Cost: O(N) a layer, in log2 N steps.
 """

@@ -96,8 +96,8 @@ class Subject:
             torch.cuda.empty_cache()
         torch.manual_seed(0)
         self.device, self.half = torch.device(case.config.device), case.config.precision == "bf16"
-        plain = ModelConfig(inputs=2, outputs=1, embedding="real", network=ChordMixerConfig(max_length=longest))
-        self.model = Model(plain.with_encoder(case.encoder)).to(self.device)
+        config = ModelConfig(inputs=2, outputs=1, embedding="real", network=ChordMixerConfig(max_length=longest))
+        self.model = Model(config.with_encoder(case.encoder)).to(self.device)
         self.adam = torch.optim.AdamW(self.model.parameters(), fused=True)
 
     def batch(self, lengths: Sequence[int]) -> Packed:

@@ -93,7 +93,7 @@ READING = Study(
     tried={"chordmixer": ("",)},
     others=("flat",),
 )
-"""The Adding problem, in which the paper's table 1 has FLAT for all rivals, and ChordMixer the average."""
+"""The Adding problem, in which the paper's table 1 has FLAT for all other encoders, and ChordMixer the average."""
 
 
 def ablation(data: FilesConfig, say: Say = print) -> Experiment:
@@ -184,7 +184,7 @@ def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | 
             recipe="chordmixer.paper.reproduction.ablations:ablation",
             versions="chordmixer.paper.reproduction.ablations:POOLING",
             claim="ChordMixer, read by average or class token, wins at all length percentiles but 20 and 95. Flat "
-            "sometimes improves the rivals, which stay behind at most percentiles, as with all other strategies.",
+            "sometimes improves the other encoders, which stay behind at most percentiles with all strategies.",
             differences=(*taxa.differences, *POOLING_DIFFERENCES),
         ),
         "ablation-mitogenomes": replace(

@@ -20,7 +20,7 @@ ARENA = {
     "pathfinder": (71.40, 69.71, 76.34, 68.50, 77.05, 70.94, 96.69),
     "pathx": (None, None, None, None, None, None, 98.63),
 }
-"""The paper's table 5: accuracies in per cent of `MODELS`, those of the rivals as it quotes them; None: failed."""
+"""The paper's table 5: accuracies in per cent of `MODELS`, the other encoders' as it quotes them; None: failed."""
 PADS = "Sequences are packed, and none is padded; the Arena pads."
 APART: dict[str, tuple[str, ...]] = {
     "listops": (PADS,),
@@ -55,8 +55,8 @@ def _adding(base: int, claim: str, **training: int) -> RunEntry:
             "Sequences are made by the paper's rule, from seeds of our own, and none is longer than its longest.",
             f"The paper has {'12,000' if base == 128_000 else '60,000'} sequences in all, and does not say how it "
             "shares them out.",
-            "Rivals are read by flat, as in the paper's table 1: each position has weights of its own, and what they "
-            "say is summed, as the answer is a sum. A model with -average is read as ChordMixer is.",
+            "Other encoders are read by flat, as in the paper's table 1: each position has its own weights, and what "
+            "they say is summed, as the answer is a sum. A model with -average is read as ChordMixer is.",
         ),
     )
 

@@ -40,16 +40,16 @@ def compare(
     `losses` are those that the rates of the runs were chosen by, where there was a choice; `differences` are those of
     each model to the best baseline.
     """
-    runs, plain = evaluations(entry, trained), trained[0].baselines
+    runs, baselines = evaluations(entry, trained), trained[0].baselines
     models = mean_over_seeds(runs[: len(trained)])
     body = [
-        *_scores(entry, trained, models, plain, rate=bool(losses)),
+        *_scores(entry, trained, models, baselines, rate=bool(losses)),
         "",
         f"{_metric(entry)} Rows are in the order of their scores.",
         "",
         *([below, ""] if (below := why_below(entry, trained, models, seen, given)) else []),
         *(_losses(losses) if losses else []),
-        *([_plain(plain, entry.metric, differences or {}), ""] if plain else []),
+        *([_beside_baselines(baselines, entry.metric, differences or {}), ""] if baselines else []),
         f"In brackets: {interval_name(runs)}. {_data(seen)}",
         "",
         *_by_length(runs),
@@ -65,7 +65,9 @@ def compare(
             "interval": interval_name(runs),
             "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
             "less_the_best_baseline": {model: asdict(own) for model, own in (differences or {}).items()},
-            "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in plain],
+            "baselines": [
+                {"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in baselines
+            ],
             "validation_loss_by_rate": {
                 model: {f"{rate:g}": loss for rate, loss in own.items()} for model, own in (losses or {}).items()
             },
@@ -78,7 +80,7 @@ def compare(
 
 
 def evaluations(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[Evaluation]:
-    """With the paper's metric first, and behind the runs the best plain baseline by it, where any was scored."""
+    """With the paper's metric first, and behind the runs the best baseline by it, where any was scored."""
     runs = [replace(run.evaluation, headline=entry.metric) for run in trained]
     if best := verdict.best_baseline(trained[0].baselines, entry.metric):
         runs.append(replace(best.evaluation, encoder=f"baseline: {best.name}", headline=entry.metric))
@@ -89,7 +91,11 @@ def evaluations(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[Evaluati
 
 
 def _scores(
-    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], plain: Sequence[Scored], rate: bool
+    entry: RunEntry,
+    trained: Sequence[TrainedRun],
+    models: Sequence[Evaluation],
+    baselines: Sequence[Scored],
+    rate: bool,
 ) -> list[str]:
     known = any(model.encoder in entry.paper for model in models)
     header = ["model", f"{entry.metric} here, %", *(["the paper, %", "here less the paper"] if known else [])]
@@ -105,7 +111,7 @@ def _scores(
             (score.value, [model.encoder, str(percent_cell(score, 2, 2)), *(beside if known else []), *numbers])
         )
     blank = [""] * (len(header) - 2)
-    for baseline in plain:
+    for baseline in baselines:
         score = baseline.evaluation.scores[entry.metric]
         rows.append((score.value, [f"baseline: {baseline.name}", str(percent_cell(score, 2, 2)), *blank]))
     guessing = models[0].guessing[entry.metric]
@@ -134,12 +140,12 @@ def _losses(losses: Losses) -> list[str]:
     return [*table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows), ""]
 
 
-def _plain(plain: Sequence[Scored], metric: str, differences: Mapping[str, Difference]) -> str:
+def _beside_baselines(baselines: Sequence[Scored], metric: str, differences: Mapping[str, Difference]) -> str:
     """Whether the best of them wins, and what each is."""
-    what = "; ".join(f"{own.name}: {own.sentence}" for own in plain)
-    best = verdict.best_baseline(plain, metric)
+    what = "; ".join(f"{own.name}: {own.sentence}" for own in baselines)
+    best = verdict.best_baseline(baselines, metric)
     wins = [against(replace(best.evaluation, encoder=best.name), metric, differences)] if best else []
-    how = "Plain baselines are fitted on the training records, as strongly as the validation records want it."
+    how = "Baselines are fitted on the training records, as strongly as the validation records want it."
     return " ".join([*wins, how, f"{what[0].upper()}{what[1:]}."])
 
 
@@ -180,15 +186,15 @@ def _by_length(runs: list[Evaluation]) -> list[str]:
 
 
 def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
-    """Of ChordMixer, or else the first model, beside the paper's and its code's; then the sizes of the rivals."""
+    """Of ChordMixer, or else the first model, beside the paper's and its code's; then the sizes of other encoders."""
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
-    rivals = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
+    networks = {run.experiment.model.encoder: run.experiment.model.network for run in trained}
     way = "in the same way" + (
         ", each at its rate" if len({run.experiment.training.learning_rate for run in trained}) > 1 else ""
     )
     sizes = [
         f"{name}: " + ", ".join(f"{key} {value}" for key, value in to_dict(own).items() if key != "max_length")
-        for name, own in rivals.items()
+        for name, own in networks.items()
         if not isinstance(own, ChordMixerConfig)
     ]
     return [

@@ -1,6 +1,6 @@
 """Train every model and seed of an entry, each in a folder of its own; what is finished is not trained again.
 
-Plain baselines are scored once, since all runs share their data, and lie in the folder of each.
+Baselines are scored once, since all runs share their data, and lie in the folder of each.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TrainedRun:
     steps: int
     """That it made; where a time was given they tell how much of it each model got."""
     baselines: list[Scored] = field(default_factory=list)
-    """Plain ones, on the same records."""
+    """On the same records."""
     validation: float = float("nan")
     """The lowest loss on the validation records."""
     folder: Path | None = None
@@ -76,7 +76,7 @@ def run_all(
     baselines: bool = True,
     at_once: int = 1,
 ) -> list[TrainedRun]:
-    """Train into <model>-seed<k> beside the journal, or go on with what is there; then score plain baselines.
+    """Train into <model>-seed<k> beside the journal, or go on with what is there; then score baselines.
 
     One after the other in this process, or several `at_once` in processes of their own.
     """
@@ -103,16 +103,16 @@ def run_all(
     if not baselines or not first_rank():
         return trained
     caches = [getattr(experiment.data, "cache", None) for experiment in experiments.values()]
-    beside = plain([out / folder for folder in experiments], say, caches[0])
+    beside = scored_baselines([out / folder for folder in experiments], say, caches[0])
     return [replace(run, baselines=beside) for run in trained]
 
 
-def plain(runs: Sequence[Path], say: Say, cache: str | None = None) -> list[Scored]:
-    """The plain baselines of runs on the same data: found in one of their folders or scored, and put into each."""
+def scored_baselines(runs: Sequence[Path], say: Say, cache: str | None = None) -> list[Scored]:
+    """The baselines of runs on the same data: found in one of their folders or scored, and put into each."""
     needed = {BASELINES, paired.ROWS}
     having = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
     if not having:
-        say("plain baselines on the same records, on the CPU")
+        say("baselines on the same records, on the CPU")
         compare(runs[0], lambda _: None, cache)
         having = [runs[0]]
     files.verify(having[0], needed)

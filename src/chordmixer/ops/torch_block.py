@@ -1,7 +1,7 @@
-"""The block of `reference.py` without gradients, in tiles: the fast path on a CPU.
+"""A block in torch: of whole-length operations where gradients are needed, in tiles where they are not.
 
-A tile of tokens stays in the cache from Rotate to the residual. Of the whole length only the output is made, and two
-numbers a token for each layer norm. `reference.block` comes here by itself where nothing is learnt or dropped.
+Tiles are the fast path on a CPU. A tile of tokens stays in the cache from Rotate to the residual. Of the whole length
+only the output is made, and two numbers a token for each layer norm.
 """
 
 from __future__ import annotations
@@ -11,11 +11,69 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chordmixer.ops.reference import Mlp, NormState, group_statistics, mix
-from chordmixer.ops.rotation import Rotation, tiles
+from chordmixer.ops import reference
+from chordmixer.ops.reference import Mlp, NormState, mix
+from chordmixer.ops.rotation import Rotation, rotate, tiles
+from chordmixer.ops.sums import segment_mean, segment_squares
 
 
 def block(
+    values: Float[Tensor, "T C"],
+    offsets: Int[Tensor, "B+1"],
+    track_size: int,
+    mlp: Mlp,
+    order: str,
+    prenorm: NormState | None,
+    norm: NormState | None,
+    residual: Float[Tensor, "T C"],
+    dropout: float,
+) -> Float[Tensor, "T C"]:
+    """`reference.block` with gradients: the same formula, with the fast rotation and norms."""
+    z = normalise(values, offsets, prenorm)
+    if order == "paper":
+        branch = mix(F.dropout(rotate(z, offsets, track_size), dropout), mlp)
+    else:
+        branch = rotate(F.dropout(mix(z, mlp), dropout), offsets, track_size)
+    return normalise(residual + branch, offsets, norm)
+
+
+def normalise(
+    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState | None
+) -> Float[Tensor, "T C"]:
+    """`reference.normalise`, with group norms of all sequences at once."""
+    if norm is None or norm.kind != "group":
+        return reference.normalise(values, offsets, norm)
+    lengths = offsets.diff()
+    mean, rstd = (
+        statistic.repeat_interleave(lengths, 0, output_size=len(values))
+        for statistic in group_statistics(values, offsets, norm)
+    )
+    return ((values - mean) * rstd * norm.weight + norm.bias).to(values.dtype)
+
+
+def group_statistics(
+    values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState
+) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
+    """Mean and inverse deviation of each sequence's channel groups, spread over the group's channels."""
+
+    def by_group(channels: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        size = channels.shape[1] // norm.groups
+        return channels.unflatten(1, (norm.groups, size)).mean(2).repeat_interleave(size, dim=1)
+
+    mean = by_group(segment_mean(values, offsets))
+    lengths = offsets.diff()
+    if torch.is_grad_enabled() and values.requires_grad:
+        centred = values - mean.repeat_interleave(lengths, 0, output_size=len(values))
+        variance = by_group(segment_mean(centred.square(), offsets))
+    else:
+        variance = by_group(segment_squares(values, offsets, mean))
+    return mean, torch.rsqrt(variance + norm.eps)
+
+
+# --- In tiles, without gradients ---
+
+
+def tiled_block(
     values: Float[Tensor, "T C"],
     offsets: Int[Tensor, "B+1"],
     track_size: int,

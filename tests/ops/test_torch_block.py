@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from chordmixer import ops
+from chordmixer.ops import reference
 
 RandomBlock = Callable[..., tuple[Tensor, Callable[..., Tensor]]]
 TILE = 4096
@@ -17,8 +18,12 @@ KINDS = (None, "layer", "batch", "group")
 
 
 def defined(run: Callable[..., Tensor], values: Tensor, **options: Any) -> Tensor:
-    """What the definition says: gradients on, no tiles."""
-    return run(values.clone().requires_grad_(), **options).detach()
+    """What the definition says, and with gradients the same."""
+    wanted = run(values, reference.block, **options)
+    close = {"rtol": 1e-12, "atol": 1e-12} if values.dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    if not torch.is_autocast_enabled("cpu"):
+        torch.testing.assert_close(run(values.clone().requires_grad_(), **options).detach(), wanted, **close)
+    return wanted
 
 
 every_block = pytest.mark.parametrize(
