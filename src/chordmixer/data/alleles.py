@@ -193,7 +193,7 @@ def near_copies(windows: Sequence[Window], numbers: ndarray, reference: Referenc
         return numbers
     letters, config = Dna(), SketchConfig.of("dna")
     sequences = [letters.encode(reference.fetch(*spans[number])) for number in range(len(spans))]
-    return clusters(sketch_all(sequences, config), config.threshold)[numbers]
+    return np.asarray(clusters(sketch_all(sequences, config), config.threshold)[numbers])
 
 
 def merge_groups(*numbers: Sequence[object] | ndarray) -> ndarray:

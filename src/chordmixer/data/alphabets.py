@@ -67,7 +67,8 @@ class _Letters(Tokenizer):
         return np.frombuffer(ids, np.uint8)
 
     def decode(self, ids: ndarray) -> str:
-        return np.frombuffer(self.alphabet.encode(), np.uint8)[ids].tobytes().decode()
+        letters: bytes = np.frombuffer(self.alphabet.encode(), np.uint8)[ids].tobytes()
+        return letters.decode()
 
     def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
         try:
@@ -173,11 +174,11 @@ class Kmers(Tokenizer):
 
     @property
     def size(self) -> int:
-        return 4**self.k + 1
+        return self.certain + 1
 
     @property
     def certain(self) -> int:
-        return 4**self.k
+        return 1 << 2 * self.k
 
     @cached_property
     def complement(self) -> ndarray | None:

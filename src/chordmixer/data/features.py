@@ -70,7 +70,7 @@ def mix(z: ndarray) -> ndarray:
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)
     z *= np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def complement(tokens: ndarray) -> ndarray:
@@ -233,14 +233,14 @@ def _views(series: ndarray) -> ndarray:
     rows = (rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + TINY)
     if len(rows) > MOST_CHANNELS:
         rows = np.random.default_rng(0).choice([-1.0, 1.0], size=(MOST_CHANNELS, len(rows))) @ rows
-    return rows.astype(np.float32)
+    return np.asarray(rows, np.float32)
 
 
 def _responses(view: ndarray, dilation: int) -> ndarray:
     """Of all kernels at some positions, with zeros beyond the ends; shape (84, positions)."""
     at = np.linspace(0, len(view) - 1, min(len(view), POSITIONS)).round().astype(int)
     padded = np.pad(view, 4 * dilation)
-    return KERNELS @ padded[at + dilation * np.arange(9)[:, None]]
+    return np.asarray(KERNELS @ padded[at + dilation * np.arange(9)[:, None]])
 
 
 def _channel(x: ndarray) -> ndarray:

@@ -104,7 +104,7 @@ def _near(sketches: Sketches, threshold: float, training: ndarray, open_: ndarra
 
     def wanted(first: ndarray, second: ndarray) -> ndarray:
         held = np.where(trained[first], second, first)
-        return (trained[first] != trained[second]) & open_[held] & (found[held] < 0)
+        return np.asarray((trained[first] != trained[second]) & open_[held] & (found[held] < 0))
 
     for first, second in near_pairs(sketches, threshold, wanted):
         found[np.where(trained[first], second, first)] = np.where(trained[first], first, second)

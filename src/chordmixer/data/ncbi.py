@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -26,6 +26,7 @@ from urllib.request import urlopen
 from xml.etree import ElementTree
 
 from chordmixer import files
+from chordmixer.config import check_numbers, from_dict
 from chordmixer.terminal import tell
 
 T = TypeVar("T")
@@ -321,66 +322,93 @@ def fetch(
     target = Path(folder) / file_name(query, config.format)
     service = service or Service(config.email, config.api_key, config.server)
     parts, note = target.parent / ".parts" / target.name, target.with_name(f"{target.name}.fetch.json")
-    asked: dict[str, Any] = {"term": entrez_term(query, config.lengths), "most": config.most, "server": config.server}
-    state = _state(target, note, asked)
-    if state.get("finished"):
+    state = FetchState(entrez_term(query, config.lengths), config.most, config.server)
+    before = _state(target, note, state)
+    if before and before.finished:
         _remove(parts)
-        say(f"{target}: its {state['records']:,} records came on {state['finished'][:10]}; remove it to fetch anew")
+        say(f"{target}: its {before.records:,} records came on {before.finished[:10]}; remove it to fetch anew")
         return target
-    found = _search(service, asked["term"], say)
-    names = _kept(parts, state)
-    if names is None:
+    found = _search(service, state.term, say)
+    names = _kept(parts, before) if before else None
+    if before is None or names is None:
         note.unlink(missing_ok=True)  # an old one must never count for a new list
         _remove(parts)
         wanted = min(found.total, config.most or found.total)
-        state = {**asked, "total": found.total, "wanted": wanted, "found": _now(), "records": 0, "without": []}
+        state = replace(state, total=found.total, wanted=wanted, found=_now())
         names = service.accessions(found, wanted)
         files.write_text(parts / "accessions.txt", "\n".join(names))
-        files.write_json(note, state)
-    elif found.total != state["total"]:
-        say(
-            f"{target}: NCBI has {found.total:,} records now and had {state['total']:,} on {state['found'][:10]}: "
-            f"those of that day are fetched; remove {note} to begin with today's"
-        )
+        _save(note, state)
+    else:
+        state = before
+        if found.total != state.total:
+            say(
+                f"{target}: NCBI has {found.total:,} records now and had {state.total:,} on {state.found[:10]}: "
+                f"those of that day are fetched; remove {note} to begin with today's"
+            )
     _fetch_pages(names, state, config, service, parts, note, seen)
-    if not state["records"]:
-        raise ValueError(f"{asked['term']}: none of its {len(names):,} records has a sequence; ask for others")
+    if not state.records:
+        raise ValueError(f"{state.term}: none of its {len(names):,} records has a sequence; ask for others")
     _join(parts, target, note, state, FORMATS[config.format].count)
-    files.write_json(note, {**state, "finished": _now()})
+    _save(note, replace(state, finished=_now()))
     _remove(parts)
-    say(_summary(target, state))
+    say(state.summary(target))
     return target
 
 
-def _state(target: Path, note: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier start left; empty where there is nothing to go on with."""
+@dataclass
+class FetchState:
+    """The contents of `NAME.fetch.json`."""
+
+    term: str
+    most: int | None
+    server: str
+    total: int = 0
+    """Records that the search found."""
+    wanted: int = 0
+    """Records to fetch."""
+    found: str = ""
+    """When the search was made."""
+    records: int = 0
+    """Records that came."""
+    without: list[str] = field(default_factory=list)
+    """Accessions without a sequence."""
+    finished: str = ""
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+    def summary(self, target: Path) -> str:
+        few = ", ".join(self.without[:5]) + (", ..." if len(self.without) > 5 else "")
+        first = f", the first of {self.total:,}" if self.wanted < self.total else ""
+        return (
+            f"{target}: {self.wanted:,} records asked for{first}: {self.records:,} written, "
+            f"{len(self.without):,} without a sequence{f' ({few})' if few else ''}"
+        )
+
+
+def _state(target: Path, note: Path, asked: FetchState) -> FetchState | None:
+    """The state that an earlier start left, if it can be resumed."""
     if not note.exists():
         if target.exists():
             raise ValueError(f"{target} is there, and not from a fetch: it is not replaced; choose another --out")
-        return {}
-    state = files.read_json(note)
-    if state.get("finished") and not target.exists():
-        return {}
-    for key, value in asked.items():
-        if state.get(key) != value:
+        return None
+    given = files.read_json(note)
+    if given.get("finished") and not target.exists():
+        return None
+    for key in ("term", "most", "server"):
+        if given.get(key) != getattr(asked, key):
             raise ValueError(
-                f"{note} is of {key}={state.get(key)!r} and {value!r} is asked for: one file holds one search; "
-                "give the same options, choose another --out, or remove it and the file beside it"
+                f"{note} is of {key}={given.get(key)!r} and {getattr(asked, key)!r} is asked for: one file holds one "
+                "search; give the same options, choose another --out, or remove it and the file beside it"
             )
-    _check_note(note, state)
-    return state
+    try:
+        return from_dict(FetchState, given, note.name)
+    except ValueError:
+        raise ValueError(f"{note} is damaged: a count or a name is not one; remove it and fetch again") from None
 
 
-def _check_note(note: Path, state: dict[str, Any]) -> None:
-    counts, names = [state.get(key) for key in ("total", "wanted", "records")], state.get("without")
-    dates = (state.get("found"), state.get("finished", ""))
-    if not (
-        all(type(count) is int and 0 <= count < 1 << 62 for count in counts)
-        and all(isinstance(day, str) for day in dates)
-        and isinstance(names, list)
-        and all(isinstance(name, str) for name in names)
-    ):
-        raise ValueError(f"{note} is damaged: a count or a name is not one; remove it and fetch again")
+def _save(note: Path, state: FetchState) -> None:
+    files.write_json(note, {key: value for key, value in asdict(state).items() if value or key != "finished"})
 
 
 def _search(service: Service, term: str, say: Callable[[str], None]) -> Found:
@@ -394,18 +422,18 @@ def _search(service: Service, term: str, say: Callable[[str], None]) -> Found:
     return found
 
 
-def _kept(parts: Path, state: dict[str, Any]) -> list[str] | None:
-    """The list of an earlier start, if it is there."""
+def _kept(parts: Path, state: FetchState) -> list[str] | None:
+    """The list of accessions of an earlier start, if it exists."""
     try:
         names = (parts / "accessions.txt").read_text(errors="replace").split()
     except OSError:
         return None
-    return names if len(names) == state.get("wanted") else None
+    return names if len(names) == state.wanted else None
 
 
 def _fetch_pages(
     names: list[str],
-    state: dict[str, Any],
+    state: FetchState,
     config: FetchConfig,
     service: Service,
     parts: Path,
@@ -416,20 +444,20 @@ def _fetch_pages(
 
     A page is named after its first record, so that what a kill left of it is replaced.
     """
-    done = state["records"] + len(state["without"])
+    done = state.records + len(state.without)
     seen(done, len(names))
     while done < len(names):
         asked = names[done : done + config.page]
         page, without = service.records(asked, FORMATS[config.format])
         files.write_bytes(parts / f"{done:010}.gz", gzip.compress(page, mtime=0))
-        state["records"] += len(asked) - len(without)
-        state["without"] += without
-        files.write_json(note, state)
+        state.records += len(asked) - len(without)
+        state.without += without
+        _save(note, state)
         done += len(asked)
         seen(done, len(names))
 
 
-def _join(parts: Path, target: Path, note: Path, state: dict[str, Any], count: Callable[[bytes], int]) -> None:
+def _join(parts: Path, target: Path, note: Path, state: FetchState, count: Callable[[bytes], int]) -> None:
     """One file of all pages, which are gzip streams: those may stand one after the other."""
     pages, records = sorted(parts.glob("[0-9]*.gz")), 0
     size = f"{sum(page.stat().st_size for page in pages):,}"
@@ -440,9 +468,9 @@ def _join(parts: Path, target: Path, note: Path, state: dict[str, Any], count: C
             with suppress(EOFError, OSError, zlib.error):  # a damaged page counts for nothing
                 records += count(gzip.decompress(data))
             file.write(data)
-        if records != state["records"]:
+        if records != state.records:
             raise ValueError(
-                f"{parts} holds {records:,} records and {state['records']:,} came: a page was damaged on the disk; "
+                f"{parts} holds {records:,} records and {state.records:,} came: a page was damaged on the disk; "
                 f"remove {note} and fetch again"
             )
 
@@ -455,16 +483,6 @@ def _remove(parts: Path) -> None:
             own.unlink(missing_ok=True)
         parts.rmdir()
         parts.parent.rmdir()
-
-
-def _summary(target: Path, state: dict[str, Any]) -> str:
-    without = state["without"]
-    named = f" ({', '.join(without[:5])}{', ...' if len(without) > 5 else ''})" if without else ""
-    first = f", the first of {state['total']:,}" if state["wanted"] < state["total"] else ""
-    return (
-        f"{target}: {state['wanted']:,} records asked for{first}: "
-        f"{state['records']:,} written, {len(without):,} without a sequence{named}"
-    )
 
 
 def _now() -> str:

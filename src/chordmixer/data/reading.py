@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.record_files import (
@@ -332,9 +334,9 @@ def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:
 
 
 def _parquet(source: Source, reading: Reading) -> Iterator[Entry]:
-    """Its end is read before its start, so that it cannot be a stream."""
+    """A Parquet file is read from its end, so that it cannot be a stream."""
     path = Path(source.name)
-    if not path.is_file() or _first_bytes(path) != source.head[: len(PARQUET)]:
+    if not path.is_file() or np.fromfile(path, np.uint8, len(PARQUET)).tobytes() != source.head[: len(PARQUET)]:
         raise ValueError(f"{path} is Parquet in a stream or compressed: it is read from a plain file; save it as one")
     return read_parquet(path, reading.columns)
 
@@ -395,8 +397,3 @@ def _sniff_folder(folder: Path) -> Kind:
             with open_source(path) as source:
                 return _marked(source) or "text"
     return "text"
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(len(PARQUET))

@@ -297,4 +297,4 @@ class _Index:
             middle = np.where(open_, (low + high) // 2, 0)
             below = self.sketches.hashes[middle] < limits
             low, high = np.where(open_ & below, middle + 1, low), np.where(open_ & ~below, middle, high)
-        return low - start
+        return np.asarray(low - start)

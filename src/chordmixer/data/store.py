@@ -73,11 +73,10 @@ class Store:
         files.verify(folder, [ABOUT, *(DATA if verify else [])])
         try:
             for name in DATA:
-                found, size = _size(folder / name), about["sizes"][name]
+                path = folder / name
+                found, size = path.stat().st_size if path.is_file() else 0, about["sizes"][name]
                 if found != size:
-                    raise ValueError(
-                        f"{folder / name} has {found:,} bytes of {size:,}: the store is torn; make it anew"
-                    )
+                    raise ValueError(f"{path} has {found:,} bytes of {size:,}: the store is torn; make it anew")
             store = cls(folder, about)
             store.rows.validate()
         except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -92,7 +91,7 @@ class Store:
         return len(self.lengths)
 
     def tokens(self, index: int) -> ndarray:
-        """Of one record, not copied from the disk before they are used; read-only."""
+        """The tokens of one record: a read-only view of the memory map."""
         view: ndarray = self.values[self.offsets[index] : self.offsets[index + 1]]
         return view
 
@@ -101,7 +100,7 @@ class Store:
         return name
 
     def column(self, name: str) -> ndarray:
-        """A value a record: strings or None, float64 with NaN for none, or truth values."""
+        """One value per record: strings or None, float64 with NaN for none, or booleans."""
         if name not in self.columns:
             raise ValueError(f"{self.folder} has no {name}: it has {', '.join(self.columns)}; name one of these")
         values: ndarray = self.rows.column(name).to_numpy()
@@ -111,10 +110,6 @@ class Store:
         return Store.open, (self.folder,)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
 def _account(given: Mapping[str, Any]) -> Account:
     return Account(
         given["read"], given["used"], Counter(given["rejected"]), dict(given["examples"]), Counter(given["notes"])
@@ -122,10 +117,9 @@ def _account(given: Mapping[str, Any]) -> Account:
 
 
 class CutStore(Store):
-    """A store whose records end after `most` tokens: lengths, tokens and account are those of the cut records.
+    """A view of a store whose records end after `most` tokens: `lengths`, `tokens` and `account` are cut.
 
-    Nothing is written: the store on the disk is whole, and others may cut it elsewhere. `values` and `offsets` are
-    those of the disk too, and `letters` those of the files.
+    `values`, `offsets` and `letters` are those of the whole store.
     """
 
     def __init__(self, store: Store, most: int) -> None:
@@ -145,7 +139,7 @@ class CutStore(Store):
 
 
 def cut_note(most: int) -> str:
-    """What an account says of them.
+    """The note of an account about cut records.
 
     >>> cut_note(131_072)
     'records cut at 131,072 tokens'

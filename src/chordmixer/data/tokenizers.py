@@ -79,7 +79,7 @@ class Tokenizer(ABC):
             raise ValueError(
                 f"{self.name} tokens have no reverse complement: dna has, and k-mers of stride 1; leave it out"
             )
-        return self.complement[ids[::-1]]
+        return np.asarray(self.complement[ids[::-1]])
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "tokenizer": self.name, **to_dict(self)}
@@ -235,7 +235,7 @@ class Characters(Tokenizer):
         return ids
 
     def encode(self, sequence: bytes | str | ndarray) -> ndarray:
-        return self.table[np.minimum(_codes(as_text(sequence, self.name)), len(self.table) - 1)]
+        return np.take(self.table, _codes(as_text(sequence, self.name)), mode="clip")
 
     def decode(self, ids: ndarray) -> str:
         letters = self.vocabulary + "\N{REPLACEMENT CHARACTER}"

@@ -88,7 +88,7 @@ class MaskedTokens:
 
     def losses(self, outputs: Float[Tensor, "B columns"], targets: Tensor) -> Float[Tensor, "B"]:
         """Of each sequence, the mean over its masked tokens."""
-        count, loss, _ = outputs.unflatten(1, (-1, SUMS)).sum(dim=1).unbind(1)
+        count, loss, _ = outputs.view(len(outputs), -1, SUMS).sum(dim=1).unbind(1)
         return (loss / count).float()
 
     def constant(self, targets: ndarray) -> ndarray:

@@ -75,7 +75,7 @@ def _before(sums: ndarray, places: ndarray) -> ndarray:
 def log_odds(outputs: ndarray) -> ndarray:
     """Of each class against the rest: ranks like its probability, without rounding to 0 or 1."""
     if outputs.shape[1] == 2:
-        return (outputs - outputs[:, ::-1]).astype(np.float64)
+        return np.asarray(outputs - outputs[:, ::-1], np.float64)
     rows, top = np.arange(len(outputs)), outputs.argmax(axis=1)
     shifted = outputs - outputs[rows, top, None].astype(np.float64)
     others = shifted.copy()
@@ -84,7 +84,7 @@ def log_odds(outputs: ndarray) -> ndarray:
     each = np.exp(others)
     odds = shifted - np.log1p(each.sum(axis=1, keepdims=True) - each)
     odds[rows, top] = -second - np.log(np.exp(others - second[:, None]).sum(axis=1))
-    return odds
+    return np.asarray(odds)
 
 
 def log_losses(outputs: ndarray, targets: ndarray) -> ndarray:

@@ -125,7 +125,8 @@ class Regression:
         return "r2" if self.tolerance is None else "accuracy"
 
     def losses(self, outputs: Float[Tensor, "B 1"], targets: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-        return (outputs.float().squeeze(1) - self.standardised(targets).float()).square()
+        wanted: Tensor = self.standardised(targets)
+        return (outputs.float().squeeze(1) - wanted.float()).square()
 
     def constant(self, targets: ndarray) -> ndarray:
         return np.array([self.standardised(targets.mean())], dtype=np.float32)
@@ -209,14 +210,14 @@ class Classification:
     def constant(self, targets: ndarray) -> ndarray:
         """The weighted classes' own shares, as scores."""
         weighted = np.bincount(targets, weights=self.weights.numpy()[targets], minlength=self.outputs)
-        return np.log(np.clip(weighted / weighted.sum(), 1e-12, None)).astype(np.float32)
+        return np.asarray(np.log(np.clip(weighted / weighted.sum(), 1e-12, None)), np.float32)
 
     def unweighted(self, outputs: ndarray) -> ndarray:
         """The outputs as those of a model that had learnt the classes in their own shares.
 
         The weights multiply a class's odds in training; this takes them back, and so belongs before calibration.
         """
-        return outputs - np.log(self.weights.numpy())
+        return np.asarray(outputs - np.log(self.weights.numpy()))
 
     def decided(self, outputs: ndarray) -> ndarray:
         """The class of each record: the most probable one. Scores, reports and predictions all decide by this rule.
@@ -280,11 +281,11 @@ class MultiLabel:
         hits = targets.mean(axis=0, dtype=np.float64)
         positive = np.clip(hits * self.positive.numpy(), 1e-12, None)
         negative = np.clip((1 - hits) * self.negative.numpy(), 1e-12, None)
-        return (np.log(positive) - np.log(negative)).astype(np.float32)
+        return np.asarray(np.log(positive) - np.log(negative), np.float32)
 
     def unweighted(self, outputs: ndarray) -> ndarray:
         """The outputs as those of a model that had learnt each label in its own share, for calibration."""
-        return outputs - np.log((self.positive / self.negative).numpy())
+        return np.asarray(outputs - np.log((self.positive / self.negative).numpy()))
 
     def decided(self, outputs: ndarray) -> ndarray:
         """Which labels each record has: those whose probability is above 0.5."""
