@@ -16,9 +16,9 @@ from chordmixer.data.variants import (
     Variant,
     VariantColumns,
     header_line,
-    of_name,
     open_vcf,
     read_variants,
+    values_of_name,
     with_scores,
     writing,
 )
@@ -158,7 +158,7 @@ def test_a_line_with_several_alternatives_is_several_variants(tmp_path: Path) ->
         Variant("chr1", 5, "A", "AT", place, label="neg", group="G1", context="yes"),
         Variant("chr1", 2, "C", "T", f"{path}, line 4", target=0.5),
     ]
-    assert {v.label for v in read_variants(path, columns, told=())} == {None}
+    assert {v.label for v in read_variants(path, columns, roles=())} == {None}
 
 
 VARIANTS_ROWS = {
@@ -258,7 +258,7 @@ def test_names_tell_of_all_variants_of_a_file(tmp_path: Path) -> None:
 )
 def test_patterns_with_a_fault(names: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        of_name("calls.vcf", names)
+        values_of_name("calls.vcf", names)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])

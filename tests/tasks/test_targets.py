@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.store import Store, write_store
-from chordmixer.tasks.targets import Classification, MultiLabel, Regression, inspect_asked, question, resampled
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression, inspect_target, question, resampled
 from chordmixer.training.answers import target_from
 
 
@@ -467,16 +467,16 @@ def test_labels_that_are_numbers_may_be_missing(make: Make) -> None:
 
 def test_what_is_inspected_follows_what_is_asked(make: Make) -> None:
     store = make(label=["0.5", "NA", "1.5", "1.5"])
-    found = inspect_asked(store)
+    found = inspect_target(store)
     assert found.classes == {} and found.targets is not None
     assert (found.targets.records, found.targets.missing, found.targets.commonest) == (3, 1, 1.5)
-    assert inspect_asked(store, "classes").classes == {"1.5": 2, "0.5": 1, "NA": 1}
-    assert inspect_asked(store, "classes").targets is None
+    assert inspect_target(store, "classes").classes == {"1.5": 2, "0.5": 1, "NA": 1}
+    assert inspect_target(store, "classes").targets is None
     several = make(label=["a;b", "b", None])
-    assert inspect_asked(several, "labels").classes == {"b": 2, "a": 1}
-    assert inspect_asked(several).classes == {"a;b": 1, "b": 1}
-    both = inspect_asked(make(label=["a", "b"], target=[1.0, 2.0]))
+    assert inspect_target(several, "labels").classes == {"b": 2, "a": 1}
+    assert inspect_target(several).classes == {"a;b": 1, "b": 1}
+    both = inspect_target(make(label=["a", "b"], target=[1.0, 2.0]))
     assert both.classes == {"a": 1, "b": 1} and both.targets is not None
-    assert inspect_asked(make(group=["x", "y"])).targets is None
+    assert inspect_target(make(group=["x", "y"])).targets is None
     with pytest.raises(ValueError, match="--target-type classes needs labels, and the records have numbers"):
-        inspect_asked(make(target=[1.0, 2.0]), "classes")
+        inspect_target(make(target=[1.0, 2.0]), "classes")

@@ -36,14 +36,14 @@ def inspect(
     from chordmixer.config import override
     from chordmixer.data.store_cache import cache_folder, gather, with_file_labels
     from chordmixer.data.tokenizers import TokenizerConfig
-    from chordmixer.tasks.targets import inspect_asked
+    from chordmixer.tasks.targets import inspect_target
     from chordmixer.views import inspection as view
     from chordmixer.views.plots import plot_histogram
 
     paths, reading = files.named(inputs)
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
     store, _ = gather(paths, with_file_labels(paths, reading, say), config, cache or cache_folder(), say)
-    found = inspect_asked(store, target_type)  # type: ignore[arg-type]
+    found = inspect_target(store, target_type)  # type: ignore[arg-type]
     terminal.console().print(view.report(found))
     if plot:
         tell(f"plot: {plot_histogram(found, plot)}")

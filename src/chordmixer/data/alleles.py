@@ -111,18 +111,18 @@ class Alleles:
         length = self.reference.contigs[variant.contig].length
         start, stop = variant.position - 1, variant.position - 1 + len(variant.ref)
         if start < 0 or stop > length:
-            reason, said = "a position outside of its contig", f"{variant.contig} has {length:,} bases"
+            reason, detail = "a position outside of its contig", f"{variant.contig} has {length:,} bases"
         else:
             found = self.reference.fetch(variant.contig, start, stop).decode(errors="replace")
             if found.upper() == variant.ref.upper():
                 return None
-            reason, said = (
+            reason, detail = (
                 "a reference allele that the FASTA does not have",
                 f"{self.reference.path} has {found} there",
             )
         if self.on_mismatch == "error":
             raise ValueError(
-                f"{variant.place}: {variant.id} does not fit the reference, {said}: both must be of one assembly, "
+                f"{variant.place}: {variant.id} does not fit the reference, {detail}: both must be of one assembly, "
                 "with positions from 1; give the right FASTA, or leave such variants out with --on-mismatch reject"
             )
         return reason
@@ -184,7 +184,7 @@ def loci(windows: Sequence[Window]) -> ndarray:
 
 
 def near_copies(windows: Sequence[Window], numbers: ndarray, reference: Reference) -> ndarray:
-    """The same numbers for loci that are copies of each other, on either strand, as for one measured twice."""
+    """Group numbers in which loci that are near-copies of each other, on either strand, have the same number."""
     spans: dict[int, tuple[str, int, int]] = {}
     for window, number in zip(windows, numbers.tolist(), strict=True):
         contig, start, stop = spans.get(number, window[:3])

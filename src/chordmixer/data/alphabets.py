@@ -14,12 +14,12 @@ from numpy import ndarray
 from chordmixer.data.tokenizers import OnBad, Tokenizer, as_letters, byte_names, character, count_bytes
 
 BAD = 255
-"""No letter's id: what a look-up gives for a character that has none."""
+"""The id of a character outside the alphabet."""
 
 
 @dataclass(frozen=True)
 class _Letters(Tokenizer):
-    """Plain letters first, then the one for unknown, then the others where each has a token of its own."""
+    """Tokens: the plain letters, then the unknown one, then the further letters if each has its own token."""
 
     others: Literal["unknown", "own"] = "unknown"
     """The alphabet's further letters: taken as the unknown one, or a token each."""
@@ -48,7 +48,7 @@ class _Letters(Tokenizer):
 
     @cached_property
     def table(self) -> bytes:
-        """Of all 256 bytes, their ids."""
+        """The id of each of the 256 bytes."""
         unknown = len(self.PLAIN)
         ids = [BAD if self.on_bad == "error" else unknown] * 256
         for letter in self.PLAIN + self.UNKNOWN + self.OTHERS + "".join(self.ALIASES):
@@ -156,9 +156,9 @@ class Kmers(Tokenizer):
     stride: int = 1
     """1, so that words overlap, or k."""
     case: Literal["same", "mask"] = "same"
-    """As of dna."""
+    """As for dna."""
     on_bad: OnBad = "error"
-    """As of dna; a word with such a character is unknown."""
+    """As for dna; a word with such a character is unknown."""
 
     name = "kmers"
 

@@ -40,7 +40,7 @@ def real_number(text: str) -> float:
 
 
 def written(number: float) -> str:
-    """With as many digits as it takes to read the same number again.
+    """The shortest text that reads as the same number.
 
     >>> written(0.25), written(1_000_000_007.0), written(1e-7)
     ('0.25', '1000000007', '1e-07')
@@ -49,7 +49,7 @@ def written(number: float) -> str:
 
 
 ABSENT = "-"
-"""In place of a column's name: no column has this role, whatever the names are."""
+"""In place of a column's name: the table has no column for this role."""
 
 USUAL = {
     "id": ("id", "name", "accession", "identifier", "record_id", "seq_id", "sequence_id"),
@@ -60,10 +60,10 @@ USUAL = {
     "group": ("group",),
     "weight": ("weight", "sample_weight"),
 }
-"""The names, in any case, under which a column is found for each role."""
+"""The usual names, in any case, of the column of each role."""
 
 MISSING = ("", "na", "n/a", "nan", "null", "none")
-"""In any case, what stands for a number that is not there. Of a label these are names: NA is a gene."""
+"""Spellings, in any case, of a missing number. As labels they are names: NA is a gene."""
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "training"),
@@ -77,7 +77,7 @@ class Columns:
     """The names of a table's columns; None: found by its usual names; `-`: not there."""
 
     id: str | None = None
-    """What a record is called; `id` itself is chosen before `name` and `accession`."""
+    """The name of a record; a column `id` takes precedence over `name` and `accession`."""
     sequence: str | None = None
     """Letters, text, or a list of numbers."""
     label: str | None = None
@@ -129,7 +129,7 @@ def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = 
 
 
 def known(columns: Columns, names: Sequence[str]) -> bool:
-    """Whether any of these is the name of a column, a usual one or one that was given.
+    """Whether any of these is the usual or given name of a column.
 
     >>> known(Columns(), ["Seq", "x"]), known(Columns(), ["ACGT", "worm"])
     (True, False)
@@ -140,7 +140,7 @@ def known(columns: Columns, names: Sequence[str]) -> bool:
 
 
 def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict[str, Any]:
-    """What an Entry takes, from a row.
+    """The parsed values of a row, by role.
 
     >>> values({"seq": "ACGT", "class": 3, "part": "dev"}, {"sequence": "seq", "label": "class", "split": "part"}, "")
     {'sequence': 'ACGT', 'label': '3', 'split': 'validation'}
@@ -185,7 +185,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def _text(value: Any) -> str:
-    """Any scalar as text that can be written as UTF-8; what is missing is the empty string."""
+    """Any scalar as UTF-8 text; a missing value is the empty string."""
     text = value if isinstance(value, str) else _scalar(value)
     if "\0" in text:
         raise ValueError(f"a NUL character at position {text.index(chr(0))}: text must have none; remove it")
@@ -211,7 +211,7 @@ def _scalar(value: Any) -> str:
 
 
 def _word(value: Any) -> str | None:
-    """A name, which must fit on one line of any output."""
+    """A name: text without control characters."""
     word = _text(value).strip()
     if _CONTROL.search(word):
         raise ValueError(
@@ -242,7 +242,7 @@ def _label(value: Any) -> str | None:
 
 
 def no_number(value: Any) -> bool:
-    """Whether a cell says that it has none.
+    """Whether a cell stands for a missing number.
 
     >>> [no_number(value) for value in (None, " NA ", float("nan"), "0", "tall")]
     [True, True, True, False, False]
@@ -333,7 +333,7 @@ def _with_gaps(array: np.ndarray) -> np.ndarray:
 
 
 def hold_series(cells: Sequence[str]) -> bool:
-    """Whether every cell with something in it is a list of numbers, and one of them holds two or more.
+    """Whether every non-empty cell is a list of numbers, and one of them has two or more.
 
     >>> hold_series(["0.1 0.2", "", "[3, 4]"]), hold_series(["7", "8"]), hold_series(["3 4", "a text"])
     (True, False, False)

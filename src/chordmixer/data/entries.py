@@ -1,4 +1,4 @@
-"""A record as its file has it, before any tokenizer, and the account of what became of each."""
+"""Records as read from files, before tokenization, and the account of which were used or rejected."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Entry:
     """
 
     id: str
-    """The name that the file gives; made from the place where it gives none."""
+    """The name in the file, or one made from the position."""
     sequence: bytes | str | ndarray
     """Letters without line breaks (bytes), text (str), or real numbers, float32 of shape (N,) or (N, channels)."""
     place: str
-    """Where it stands, for messages: `genes.fa.gz, record 17`."""
+    """Its position for messages: `genes.fa.gz, record 17`."""
     description: str = ""
-    """What follows the id in a FASTA header, a GenBank definition."""
+    """The rest of a FASTA header, or a GenBank definition."""
     label: str | None = None
     """A class; several, for a multi-label task, in one string as the file has them."""
     target: float | None = None
@@ -37,7 +37,7 @@ class Entry:
     weight: float = 1.0
     """How much it counts in the loss."""
     circular: bool = False
-    """Whether the file says that its end joins its start."""
+    """Whether the molecule is circular, according to the file."""
 
     @property
     def length(self) -> int:
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass
 class Account:
-    """Records in = used + rejected, and nothing else becomes of a record."""
+    """What became of each record: read = used + rejected."""
 
     read: int = 0
     used: int = 0
@@ -55,7 +55,7 @@ class Account:
     examples: dict[str, list[str]] = field(default_factory=dict)
     """The first few of each reason, by id."""
     notes: Counter[str] = field(default_factory=Counter)
-    """What was accepted but is worth a line: lower case, IUPAC letters, carriage returns."""
+    """Accepted irregularities: lower case, IUPAC letters, carriage returns."""
 
     SHOWN = 5
 
@@ -78,7 +78,7 @@ class Account:
         return copy
 
     def lines(self) -> Iterator[str]:
-        """For a person.
+        """A readable summary.
 
         >>> account = Account(); account.use(); account.reject("gene7", "empty"); list(account.lines())
         ['2 records read: 1 used, 1 rejected', '1 rejected, empty: gene7']

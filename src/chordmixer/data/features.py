@@ -14,9 +14,9 @@ from numpy import ndarray
 from chordmixer.data.tokenizers import Bytes, Characters, Tokenizer
 
 LETTERS = 4
-"""Of DNA: tokens 0 to 3 are A, C, G and T, and those from here on are no nucleotides."""
+"""Nucleotides: tokens 0 to 3 are A, C, G and T, and larger ones are ambiguous."""
 RADIX = 0x9E3779B97F4A7C15
-"""Where k-mers of any tokens are made into numbers: odd, so that no token's bits are shifted out."""
+"""The radix of k-mers of arbitrary tokens: odd, so that no token's bits are shifted out."""
 
 
 def chunks(sequences: Iterable[ndarray], tokens: int, records: int) -> Iterator[list[ndarray]]:
@@ -50,7 +50,7 @@ def windows(tokens: ndarray, k: int, radix: int) -> ndarray:
 
 
 def whole(tokens: ndarray, lengths: ndarray, k: int, letters: int | None) -> ndarray:
-    """Which runs of records end to end lie in one record, and hold no token from `letters` on.
+    """Which k-mers of concatenated records lie within one record and have only tokens below `letters`.
 
     >>> whole(np.array([0, 1, 2, 3, 4, 0, 1]), np.array([3, 4]), 2, letters=4).tolist()
     [True, True, False, False, False, True]
@@ -110,7 +110,7 @@ class TextWords:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> TextWords | None:
-        """Of bytes and of characters; other tokens, such as k-mers, make no words."""
+        """For bytes and characters; other tokens, such as k-mers, make no words."""
         if isinstance(tokenizer, Bytes):
             return cls()
         if isinstance(tokenizer, Characters):
@@ -142,7 +142,7 @@ class TextWords:
 
 @cache
 def _symbols() -> ndarray:
-    """Of every code point what it is in a word, uint32: its lower case, with `ALONE` or without, or 0 for none."""
+    """For each code point (uint32) its lower case, plus `ALONE` if it is a word of its own; 0 if it separates."""
     symbols = np.zeros(POINTS, np.uint32)
     for point in range(LAST):
         letter = chr(point)
@@ -167,7 +167,7 @@ THRESHOLDS = (0.1, 0.5, 0.9)
 """Quantiles of a kernel's responses that its shares are counted above."""
 LAGS = tuple(sorted({round(2 ** (k / 2)) for k in range(20)}))
 POSITIONS = 1024
-"""Of a record at which a kernel is looked at, spread evenly: a bound on the time that long records take."""
+"""Positions per record at which kernels are evaluated, evenly spaced: this bounds the time for long records."""
 FITTED = 64
 """Training records that thresholds are taken from."""
 MOST_CHANNELS = 8
@@ -228,7 +228,7 @@ class SeriesFeatures:
 
 
 def _views(series: ndarray) -> ndarray:
-    """What kernels look at: standardised channels, or a few signed sums of them; shape (views, N)."""
+    """The inputs of the kernels: standardised channels, or a few signed sums of them; shape (views, N)."""
     rows = series.reshape(len(series), -1).astype(np.float64).T
     rows = (rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + TINY)
     if len(rows) > MOST_CHANNELS:
@@ -237,7 +237,7 @@ def _views(series: ndarray) -> ndarray:
 
 
 def _responses(view: ndarray, dilation: int) -> ndarray:
-    """Of all kernels at some positions, with zeros beyond the ends; shape (84, positions)."""
+    """The responses of all kernels at some positions, zero-padded; shape (84, positions)."""
     at = np.linspace(0, len(view) - 1, min(len(view), POSITIONS)).round().astype(int)
     padded = np.pad(view, 4 * dilation)
     return np.asarray(KERNELS @ padded[at + dilation * np.arange(9)[:, None]])

@@ -16,14 +16,14 @@ from chordmixer.data.store import Store
 from chordmixer.data.tokenizers import NOT_FINITE, Numbers
 
 BINS = 16
-"""Of a histogram, at most."""
+"""Bins of a histogram, at most."""
 LARGE = 1e150
 """Numbers above it are scaled down first: their squares and sums overflow."""
 
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """A column of targets in numbers."""
+    """Statistics of a column of targets."""
 
     records: int
     """With a target."""
@@ -41,12 +41,12 @@ class TargetSummary:
     commonest_share: float
     """Share of the records that have it."""
     edges: tuple[float, ...]
-    """Of the histogram: bin i holds targets from edges[i] up to, and not at, edges[i + 1]; the last one all."""
+    """Of the histogram: bin i holds targets in [edges[i], edges[i + 1]); the last bin includes its end."""
     histogram: tuple[int, ...]
 
 
 def summarise_targets(numbers: ndarray) -> TargetSummary | None:
-    """Of finite numbers; NaN is a record without a target. None where there is no number.
+    """Summarise finite numbers; NaN is a record without a target. None if there is no number.
 
     >>> summarise_targets(np.array([1.0, 2.0, 2.0, np.nan])).quartiles
     (1.0, 1.5, 2.0, 2.0, 2.0)
@@ -81,7 +81,7 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Channels:
-    """Of all records together, in the units of the files; a number for each channel."""
+    """Statistics of each channel over all records, in the units of the files."""
 
     least: list[float]
     mean: list[float]
@@ -95,7 +95,7 @@ class Channels:
 
 
 def channels_of(store: Store) -> Channels | None:
-    """None where the records are no series. Missing numbers count as what they were stored as, the mean."""
+    """None if the records are no series. A missing number counts as the mean, as it is stored."""
     tokenizer, values = store.tokenizer, store.values
     if not isinstance(tokenizer, Numbers):
         return None
@@ -146,14 +146,14 @@ class Inspection:
     records: int
     tokens: int
     percentiles: dict[int, int]
-    """Of length: 0 is the shortest, 50 the median, 100 the longest; each the length of a record."""
+    """Percentiles of length, each the length of a record: 0 is the shortest, 50 the median."""
     edges: list[int]
     """Of the histogram: bin i holds lengths from edges[i] to edges[i + 1] - 1, in steps of equal ratio."""
     histogram: list[int]
     longest: list[tuple[str, int]]
     """Ids and lengths."""
     letters: dict[str, int]
-    """As the files have them, the most frequent first."""
+    """Characters of the files, the most frequent first."""
     ambiguous: float | None
     """Share of tokens that stand for no single known letter; None where every token does."""
     gc: float | None
@@ -165,7 +165,7 @@ class Inspection:
     length_tells: float | None
     """ROC-AUC of length alone, as `tells_label` measures it; None without classes."""
     gc_tells: float | None
-    """The same of GC content."""
+    """The same for GC content."""
     padding_in_batch: float
     """Share of padding if random batches of 32 were padded to their longest."""
     padding_to_longest: float
@@ -174,7 +174,7 @@ class Inspection:
     targets: TargetSummary | None = None
     """The numbers to predict; None where there are none."""
     channels: Channels | None = None
-    """Of real-valued series; None of letters and text."""
+    """Statistics of real-valued series; None for letters and text."""
 
 
 def inspect(
@@ -183,7 +183,7 @@ def inspect(
     numbers: ndarray | None = None,
     separator: str | None = None,
 ) -> Inspection:
-    """Look at every token once; labels are the store's own unless given, several a record with a `separator`.
+    """Inspect a store; labels are its own unless given, several per record with a `separator`.
 
     `numbers` are targets, NaN for none.
     """
@@ -297,7 +297,7 @@ def _folds(codes: ndarray) -> ndarray:
 
 
 def _auc(own: ndarray, total: ndarray) -> float:
-    """Of one class, from its records and all records of each (fold, level); the mean over the folds."""
+    """ROC-AUC of one class from the counts of its records and of all records by (fold, level); mean over folds."""
     seen, among = own.sum(axis=0) - own, total.sum(axis=0) - total  # in the other folds
     rate = own.sum() / total.sum()
     scores = (seen + rate) / (among + 1)
@@ -308,13 +308,13 @@ def _auc(own: ndarray, total: ndarray) -> float:
 
 
 class _Content:
-    """What one pass over all tokens finds."""
+    """Digests and counts from one pass over all tokens."""
 
     def __init__(self, store: Store) -> None:
         tokenizer, count = store.tokenizer, len(store)
         self.forward = np.empty(count, dtype=np.uint64)
         self.strandless = self.forward if tokenizer.complement is None else np.empty(count, dtype=np.uint64)
-        """The same for a sequence and its other strand."""
+        """Digests that are equal for a sequence and its reverse complement."""
         self.gc_shares = np.full(count, np.nan) if isinstance(tokenizer, Dna) else None
         ambiguous = strong = plain = 0
         for index in range(count):

@@ -23,10 +23,10 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Leak:
-    """What one part has in common with the training part; a record counts once, under the first that holds."""
+    """Records of one part with a copy in training; each counts once, under the first kind that holds."""
 
     records: int
-    """Of the part."""
+    """Records of the part."""
     exact: int = 0
     reverse: int = 0
     """The reverse complement of a training record."""
@@ -39,7 +39,7 @@ class Leak:
         return self.exact + self.reverse + self.near
 
     def lines(self, part: str, name: Callable[[int], str] = str) -> Iterator[str]:
-        r"""For a person.
+        r"""A readable summary.
 
         >>> print(*Leak(90, exact=3, examples={"exact": [(7, 2)]}).lines("test", "r{}".format), sep="\n")
         test: 3 of 90 records (3.3 %) have a copy in training: 3 exact, 0 reverse complement, 0 near
@@ -57,7 +57,7 @@ class Leak:
 
 
 def digests(sequences: Sequence[ndarray], canonical: bool) -> ndarray:
-    """Two numbers a record: of itself, and of its reverse complement where it is DNA (`canonical`), else again."""
+    """Two digests per record: its own and, for DNA (`canonical`), its reverse complement's, else its own again."""
     rows = ((digest(s), digest(complement(s) if canonical else s)) for s in map(np.asarray, sequences))
     return np.fromiter((number for row in rows for number in row), np.uint64).reshape(-1, 2)
 

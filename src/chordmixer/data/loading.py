@@ -18,7 +18,7 @@ from chordmixer.data.store import Store
 from chordmixer.packed import Packed
 
 KEPT, SHORTEST, FACTORS = 0.6, 32, (0.8, 1.25)
-"""What training sees of a series: see `cropped`."""
+"""Limits of the random crops of a series, see `cropped`."""
 
 
 class Record(NamedTuple):

@@ -49,9 +49,9 @@ class EntrezFormat:
     """A format of records."""
 
     suffix: str
-    """Of a file."""
+    """Suffix of a file."""
     kind: str
-    """What the service calls it."""
+    """Its name at the service."""
     record: re.Pattern[bytes]
     """One record, from its first letter to the end of its last line."""
 
@@ -64,7 +64,7 @@ class EntrezFormat:
         return sum(1 for _ in self.record.finditer(page))
 
     def whole(self, page: bytes) -> bool:
-        """Whether it is nothing but records, none of them cut.
+        """Whether a page consists of complete records alone.
 
         >>> [FORMATS["fasta"].whole(page) for page in (b">a\\nACGT\\n", b">a\\nACG", b"<ERROR>")]
         [True, False, False]
@@ -84,13 +84,13 @@ class Found:
 
     total: int
     history: dict[str, str]
-    """Where the list is."""
+    """The server's reference to the list."""
     unknown: list[str]
     """Parts of the term that the database does not know."""
 
 
 class PassingFault(Exception):
-    """Something that may be over at the next try, and how many seconds the server wants us to wait."""
+    """A transient fault, with the seconds that the server asks us to wait."""
 
     def __init__(self, reason: object, wait: float = 0.0) -> None:
         super().__init__(" ".join(str(reason).split())[:200])
@@ -163,7 +163,7 @@ class Service:
         return first + second, lost + also_lost
 
     def _ask(self, utility: str, form: dict[str, Any], check: Callable[[bytes], T]) -> T:
-        """What `check` makes of the answer; it raises where the answer should be asked for again."""
+        """The result of `check` on the answer; `check` raises `PassingFault` to have the request repeated."""
         tries = 0
         while True:
             try:
@@ -201,7 +201,7 @@ class Service:
             raise PassingFault(getattr(error, "reason", None) or repr(error)) from None
 
     def _words(self, error: HTTPError) -> str:
-        """What the server says; it repeats a wrong key, which belongs in no log."""
+        """The server's message, without the API key that it may repeat."""
         told = ""
         with suppress(OSError, HTTPException):
             told = error.read(500).decode(errors="replace")
@@ -240,12 +240,12 @@ DIVISIONS = ("bct", "inv", "mam", "phg", "pln", "pri", "rod", "vrl", "vrt")
 
 @dataclass(frozen=True)
 class FetchConfig:
-    """What is fetched, and from where."""
+    """Settings of a fetch."""
 
     email: str = ""
     """Yours: NCBI asks for it, to write to you before it blocks you."""
     api_key: str = field(default="", repr=False)
-    """Of your NCBI account: ten requests a second in place of three."""
+    """The key of your NCBI account: it allows ten requests a second instead of three."""
     format: Literal["fasta", "genbank"] = "fasta"
     """GenBank has the lineage and the features too, and is several times as large."""
     lengths: str = ""
@@ -278,7 +278,7 @@ class FetchConfig:
 
 
 def entrez_term(query: str, lengths: str = "") -> str:
-    """What is searched for: a name, such as a genus, stands for its own records in GenBank; a term stays as it is.
+    """The search term: a name, such as a genus, becomes a search for its records in GenBank; a term stays as it is.
 
     >>> entrez_term("Carassius")  # doctest: +ELLIPSIS
     '"Carassius"[Organism] AND (gbdiv_bct[PROP] OR ... OR gbdiv_vrt[PROP]) NOT srcdb_refseq[PROP] NOT wgs[PROP]'

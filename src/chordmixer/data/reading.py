@@ -83,7 +83,7 @@ def own_name(path: Path) -> str:
 
 
 def header_pattern(rule: str) -> re.Pattern[str]:
-    """What `header:NAME` or `header:/REGEX/` looks for; its last group that took part is what was found.
+    """The pattern of `header:NAME` or `header:/REGEX/`; the last group that matched is the value.
 
     >>> [header_pattern("header:gene").search(h).group("bare") for h in ("t1 gene:g7 x", "t1 length=9;gene=g7")]
     ['g7', 'g7']
@@ -108,7 +108,7 @@ def header_pattern(rule: str) -> re.Pattern[str]:
 
 
 def in_header(pattern: re.Pattern[str], entry: Entry) -> str | None:
-    """What the pattern finds in a record's id and description."""
+    """The value that the pattern finds in a record's id and description."""
     match = pattern.search(f"{entry.id} {entry.description}")
     return (match[match.lastindex or 0].strip().rstrip(",") or None) if match and match.lastindex else None
 
@@ -149,7 +149,7 @@ def with_rules(
 
 
 def read_label_table(path: Path | str, columns: Columns, limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """What a table says of each id: label, target, split, group or weight, as far as it has such columns."""
+    """Label, target, split, group and weight of each id, as far as the table has such columns."""
     table: dict[str, dict[str, Any]] = {}
     for number, row in table_rows(path, replace(columns, sequence=ABSENT), limit):
         name = row.pop("id")
@@ -220,9 +220,9 @@ class Reading:
     features: str | None = None
     """The GenBank features that are the records, such as CDS; None: whole records."""
     rank: str | None = None
-    """What of a GenBank record is its label: organism, genus, lineage:N, or qualifier:NAME."""
+    """The label of a GenBank record: organism, genus, lineage:N, or qualifier:NAME."""
     on_empty: Policy = "error"
-    """What becomes of a record without letters."""
+    """Whether a record without letters is an error or rejected."""
     on_unmatched: Policy = "error"
     """What becomes of a record without a row in the table of labels, of a row without a record, and of a record
     whose header lacks the label or group."""
@@ -391,7 +391,7 @@ def _folder(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]
 
 
 def _sniff_folder(folder: Path) -> Kind:
-    """What the first file that is not empty proves; where it proves nothing, it is a text."""
+    """The format of the first file that is not empty; text if its first bytes do not tell."""
     for path, _ in class_files(folder, Account()):
         if path.stat().st_size:
             with open_source(path) as source:

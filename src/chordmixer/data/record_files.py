@@ -57,7 +57,7 @@ def class_files(folder: Path, account: Account) -> Iterator[tuple[Path, str | No
 
 
 def _visible(folder: Path, account: Account) -> list[Path]:
-    """What a folder holds, in the order of the names, which is the same everywhere."""
+    """The visible contents of a folder, sorted by name."""
     try:
         inside = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
@@ -73,7 +73,7 @@ def _visible(folder: Path, account: Account) -> list[Path]:
 
 
 def _plain(paths: list[Path], folder: Path) -> list[Path]:
-    """The same paths, once it is sure that they are files."""
+    """The same paths, checked to be files."""
     if not paths:
         raise ValueError(f"{folder} holds no files: give a folder of files, or of a folder for each class")
     for path in paths:
@@ -112,7 +112,7 @@ def _load_text(source: Source) -> str:
 MAGIC = b"\x93NUMPY"
 
 _BAD_HEADER = (ValueError, SyntaxError, TypeError, KeyError, OverflowError, RecursionError, MemoryError, TokenError)
-"""What numpy raises of a damaged header."""
+"""Errors of numpy for a damaged header."""
 
 
 def read_series(source: Source) -> Iterator[Entry]:

@@ -37,7 +37,7 @@ BGZIP_END = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000
 
 
 def is_bgzip(head: bytes) -> bool:
-    """Whether a file begins with a block of bgzip, and not of plain gzip.
+    """Whether a file begins with a block of bgzip rather than plain gzip.
 
     >>> is_bgzip(bgzip_block(b"ACGT")), is_bgzip(zlib.compress(b"ACGT", wbits=31))
     (True, False)
@@ -59,7 +59,7 @@ def bgzip_block(data: bytes) -> bytes:
 
 
 class BgzipWriter(io.RawIOBase):
-    """What is written goes on to another file, in blocks; closing it writes the last one and the end."""
+    """Compresses into another file, block by block; closing writes the last block and the end marker."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.rest = file, bytearray()
@@ -94,7 +94,7 @@ class BgzipReader:
 
     @property
     def size(self) -> int:
-        """Of the plain content."""
+        """Bytes of the plain content."""
         return int(self.plain[-1])
 
     def read(self, start: int, stop: int) -> bytes:
@@ -129,7 +129,7 @@ def check_bgzip_end(path: Path) -> None:
 
 
 def _blocks(handle: int, path: Path) -> Iterator[tuple[int, int]]:
-    """Where each block ends: in the file, and in its plain content."""
+    """The end of each block, in the file and in its plain content."""
     check_bgzip_end(path)
     packed, plain, size = 0, 0, os.fstat(handle).st_size
     while packed < size:
@@ -157,9 +157,9 @@ class Contig(NamedTuple):
     length: int
     """Bases."""
     offset: int
-    """Of its first base, in bytes of the plain file."""
+    """Position of its first base in the plain file, in bytes."""
     bases: int
-    """In a line."""
+    """Bases per line."""
     width: int
     """Bytes of a line, its end included."""
 
@@ -238,7 +238,7 @@ class _Plain:
 
 @contextmanager
 def _explaining(path: Path) -> Iterator[None]:
-    """The one place where a fault of the disk or of a damaged file becomes our error."""
+    """Turn faults of the disk or of a damaged file into a `ValueError`."""
     try:
         yield
     except (OSError, OverflowError, MemoryError) as error:
@@ -271,7 +271,7 @@ def _contigs(path: Path, reader: _Plain | BgzipReader) -> dict[str, Contig]:
 
 
 def _own_index(path: Path, about: os.stat_result) -> Path | None:
-    """Where an index of our own is kept; None where the user has no cache folder."""
+    """The path of an index in the cache; None if the user has no cache folder."""
     facts = repr((str(path.absolute()), about.st_size, about.st_mtime_ns))
     with suppress(ValueError):
         return cache_folder().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"

@@ -10,15 +10,15 @@ from random import Random
 from chordmixer import files
 
 RECORDS = 120
-"""Of each class; of the sample without classes twice as many."""
+"""Records of each class; the sample without classes has twice as many."""
 NEW = 20
 """Further records, for `predict`."""
 MOTIFS = ("GATTACA", "CATTAGA")
-"""Of the two kinds of DNA: the same letters, so that composition does not tell them apart."""
+"""Motifs of the two classes of DNA: the same letters, so that composition does not separate them."""
 GAP = 18
 """Random bases between two copies of the motif, at most."""
 PERIODS = {"slow": 30.0, "fast": 12.0}
-"""Of the two kinds of series, in steps."""
+"""Periods of the two classes of series, in steps."""
 
 
 def write_sample(name: str, folder: Path | str, seed: int = 0) -> list[Path]:
@@ -95,7 +95,7 @@ def _length(draw: Random, most: int) -> int:
 
 
 def _one(draw: Random, letters: str) -> str:
-    """Of `random`, only this method gives the same on every version of Python."""
+    """One of these letters; of `random`, only the method `random()` is the same on every version of Python."""
     return letters[int(len(letters) * draw.random())]
 
 

@@ -86,7 +86,7 @@ def _letters(lines: bytes, place: str, begun: bool) -> bytes:
 
 
 def _begun(letters: list[bytes], more: bytes, place: str) -> bool:
-    """Whether a record has letters already, where a block goes on with it."""
+    """Whether a record that continues in the next block has letters already."""
     begun = any(letters)
     if not begun and more and not more.startswith(b"\n"):
         raise ValueError(

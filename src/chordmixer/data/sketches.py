@@ -47,7 +47,7 @@ WHOLE = 1 << _BITS
 
 @dataclass(frozen=True)
 class SketchConfig:
-    """What near means; the defaults are for DNA.
+    """How near-copies are found; the defaults are for DNA.
 
     >>> SketchConfig.of("protein").k
     6
@@ -91,7 +91,7 @@ class Sketches:
     """The sketches of many records, end to end."""
 
     hashes: ndarray
-    """Of each record in ascending order."""
+    """The hashes of each record in ascending order."""
     offsets: ndarray
     limits: ndarray
     """All hashes of a record below its limit are kept, and only those."""
@@ -192,11 +192,11 @@ def digest(tokens: ndarray) -> int:
 
 
 REACH = 8
-"""Of the records that share a hash, each is compared with this many others at most."""
+"""Among the records that share a hash, each is compared with at most this many others."""
 COMPARED = 256
-"""Of each pair, hashes that are compared at most, the smallest."""
+"""Hashes of a pair that are compared at most, the smallest ones."""
 EVIDENCE = 4
-"""And at least, where not all k-mers of both are there."""
+"""Hashes compared at least, unless both sketches are complete."""
 
 
 def clusters(sketches: Sketches, threshold: float) -> ndarray:
@@ -273,7 +273,7 @@ class _Index:
         return np.bincount(self.sketches.records, weights=enough, minlength=len(sizes)) > 0
 
     def containment(self, first: ndarray, second: ndarray) -> ndarray:
-        """Of each pair, the share of the smaller record's hashes below both limits that the larger has too."""
+        """For each pair, the share of the smaller record's hashes below both limits that the larger has too."""
         limit = np.minimum(self.sketches.limits[first], self.sketches.limits[second])
         below_first, below_second = self._below(first, limit), self._below(second, limit)
         smaller = np.where(below_first <= below_second, first, second)

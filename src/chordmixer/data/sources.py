@@ -45,7 +45,7 @@ class Source:
     """
 
     name: str
-    """As the user gave it; `-` for standard input."""
+    """The path as given; `-` for standard input."""
     stream: io.BufferedReader
     """Decompressed, without a byte order mark. `read1` gives all that came before a fault; `read` may not."""
     head: bytes
@@ -53,7 +53,7 @@ class Source:
     limit: int
     """The most bytes of one record."""
     blocks: Blocks
-    """What the stream reads from."""
+    """The raw stream below `stream`."""
 
     def renew(self) -> None:
         """A record ends here: the next one may have as many bytes again."""
@@ -200,7 +200,7 @@ class _Kind:
     start: Callable[[], Any]
     """A decompressor for one stream; it knows its `eof` and its `unused_data`, and verifies the checksum."""
     feed: Callable[[Any, bytes], Iterator[bytes]]
-    """What a decompressor makes of some bytes, in blocks of bounded size."""
+    """Decompress some bytes, into blocks of bounded size."""
     read: int = 1 << 18
     """Compressed bytes that are read at once."""
 
@@ -218,7 +218,7 @@ def _plain_blocks(name: str, file: BinaryIO) -> tuple[str | None, Iterator[bytes
 
 
 def _explained(name: str, what: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The one place where a fault of the bytes becomes our error."""
+    """Turn faults of the bytes into `BrokenStream`."""
     try:
         yield from blocks
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:

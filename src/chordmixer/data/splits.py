@@ -1,4 +1,4 @@
-"""Which records are for training, for validation, for the test: decided once, from a seed."""
+"""The split into training, validation and test records, a function of the data and a seed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chordmixer.data.sketches import SketchConfig, clusters, sketch_all
 
 PARTS = ("training", "validation", "test")
 NAMES = {"train": "training", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
-"""What files call the parts besides."""
+"""Other names of the parts in files."""
 MOST_FOLDS = 20
 BINS = 10
-"""Of a regression's targets, by rank."""
+"""Bins of a regression's targets, by rank, for stratification."""
 
 Targets = Sequence[Hashable] | ndarray
 """A label a record, real numbers (float), or for several labels a record a matrix of zeros and ones."""
@@ -28,7 +28,7 @@ Targets = Sequence[Hashable] | ndarray
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """How records are shared out."""
+    """How records are split."""
 
     method: Literal["auto", "given", "random", "grouped", "similarity"] = "auto"
     """`auto`: as the data say; else by their groups; else at random. Copies never cross a split made at random."""
@@ -87,7 +87,7 @@ def split(
     sequences: Sequence[ndarray] | None = None,
     kind: str = "",
 ) -> Split:
-    """Share out the records as `config` says.
+    """Split records as `config` says.
 
     `splits` and `groups` are columns of the data; a record whose group is None stands alone. `sequences` are token
     ids, of the kind `dna`, `protein` or `text`: copies among them stay together, and for `similarity` near ones too.

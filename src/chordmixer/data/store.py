@@ -34,9 +34,9 @@ FORMAT = 1
 DATA = TOKENS, OFFSETS, RECORDS = "tokens.bin", "offsets.bin", "records.arrow"
 ABOUT, PART = "store.json", "part.arrow"
 NAMES = (*DATA, ABOUT, PART, files.MANIFEST)
-"""Of the files that a store consists of, or did while it was written."""
+"""Names of all files of a store, finished or not."""
 KIND = "store-"
-"""In the names of stores that are being written."""
+"""Prefix of stores that are being written."""
 WHOLE, BLOCK, VERIFIED = 64 << 20, 1 << 20, 64
 """Bytes up to which a file of a cached store is compared as a whole; of a larger one so many blocks are."""
 
@@ -50,10 +50,10 @@ class Store:
         self.tokenizer = tokenizer_from_json(about["tokenizer"], f"{folder / ABOUT}: tokenizer")
         self.account = _account(about["account"])
         self.letters: Counter[str] = Counter(about["letters"])
-        """How often each character stands in the files, before any policy."""
+        """Counts of each character in the files, before any policy."""
         self.sources: list[str] = list(about["sources"])
         self.columns: tuple[str, ...] = tuple(about["columns"])
-        """Of id, label, target, split, group, weight, circular, those in which something stands."""
+        """The columns with a value, of id, label, target, split, group, weight and circular."""
         shape = (-1,) if about["channels"] is None else (-1, int(about["channels"]))
         self.values = np.asarray(np.memmap(folder / TOKENS, self.tokenizer.dtype, mode="r")).reshape(shape)
         """The tokens of all records, of shape (T,) or (T, channels); read-only."""
@@ -165,7 +165,7 @@ COLUMNS = pa.schema(
     }
 )
 NOTHING = {"weight": 1.0, "circular": False}
-"""What an entry has where its file says nothing; None elsewhere."""
+"""Defaults of an entry, where they are not None."""
 
 
 def write_store(
@@ -236,7 +236,7 @@ class _Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What has not been put in place goes."""
+        """Remove the temporary folder, unless it was renamed."""
         for file in self.files.values():
             file.close()
         shutil.rmtree(self.making, ignore_errors=True)

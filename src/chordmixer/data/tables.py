@@ -44,7 +44,7 @@ class Row(NamedTuple):
     number: int
     """From 1, the header not counted."""
     values: dict[str, Any]
-    """What the table says of each role that it has a column for."""
+    """The value of each role that the table has a column for."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
     """An open CSV, TSV or Parquet file."""
 
     names: list[str]
-    """Of its columns."""
+    """Names of its columns."""
     rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
     """Each row, by name, of these columns alone."""
 
@@ -170,7 +170,7 @@ def _found(columns: Columns, header: Sequence[str], name: str) -> dict[str, str]
 
 
 def _first_cells(source: Source, column: int) -> list[str]:
-    """Of one column, in the whole rows of the source's head; of a first row that is longer, the whole words."""
+    """The cells of a column in the complete rows of the head; if the first row is longer, its complete words."""
     text = source.head.decode(errors="replace")
     mark = delimiter(next(line for line in text.splitlines() if line.strip())) or ","
     lines = io.StringIO(text, newline="")

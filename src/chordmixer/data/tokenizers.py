@@ -19,7 +19,7 @@ from chordmixer.config import check_numbers, from_dict, to_dict
 from chordmixer.data.entries import Entry
 
 FORMAT = 1
-"""Of `to_json`."""
+"""Version of `to_json`."""
 
 PIECE = 1 << 22
 """Bytes that are worked on at a time."""
@@ -35,7 +35,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Of the vocabulary; of real numbers, their channels."""
+        """Size of the vocabulary, or number of channels."""
 
     @property
     def certain(self) -> int:
@@ -58,14 +58,14 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: ndarray) -> str:
-        """For a person."""
+        """A readable form."""
 
     def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
-        """How often each character stands in these, as the file has them."""
+        """Counts of each character in these sequences."""
         return Counter()
 
     def notes(self, census: Mapping[str, int]) -> Counter[str]:
-        """What was accepted but is worth a line."""
+        """Accepted irregularities, with their counts."""
         return Counter()
 
     def reverse_complement(self, ids: ndarray) -> ndarray:
@@ -86,7 +86,7 @@ class Tokenizer(ABC):
 
 
 def count_bytes(data: bytes | ndarray) -> ndarray:
-    """How often each of the 256 bytes stands there; taken by twos, which is three times as fast.
+    """Counts of each of the 256 bytes; counting pairs is three times as fast.
 
     >>> count_bytes(b"ACA")[[65, 67, 71]].tolist()
     [2, 1, 0]
@@ -104,7 +104,7 @@ def count_bytes(data: bytes | ndarray) -> ndarray:
 
 
 def byte_names(counts: ndarray) -> Counter[str]:
-    """The same by character; bytes that are not printable ASCII as their escapes.
+    """Counts by character; bytes that are not printable ASCII as their escapes.
 
     >>> byte_names(count_bytes("aä".encode()))
     Counter({'a': 1, '\\\\xa4': 1, '\\\\xc3': 1})
@@ -165,7 +165,7 @@ FILE = "tokenizer.json"
 SAMPLED = 10_000
 """Characters of each sequence that a guess looks at."""
 NOT_FINITE = "not finite"
-"""In a census of numbers, those that are missing, infinite, or too large for float32."""
+"""In a census: numbers that are missing, infinite or too large for float32."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Characters(Tokenizer):
 
     @cached_property
     def table(self) -> ndarray:
-        """Of all code points up to the vocabulary's last, and one beyond, their ids."""
+        """The id of each code point up to the vocabulary's last, and one more for all others."""
         codes = _codes(self.vocabulary)
         ids = np.full(int(codes.max()) + 2, self.size - 1, dtype=self.dtype)
         ids[codes] = np.arange(len(codes))
@@ -262,9 +262,9 @@ class Numbers(Tokenizer):
     on_bad: OnBad = "error"
     """NaN and infinite numbers: an error, or taken as the mean, 0 where there is none, and counted."""
     mean: tuple[float, ...] = ()
-    """Of each channel, what is taken off; none: nothing."""
+    """The mean of each channel, which is subtracted; (): nothing is."""
     scale: tuple[float, ...] = ()
-    """Of each channel, what the rest is divided by."""
+    """The scale of each channel, by which the rest is divided."""
 
     name = "numbers"
 
@@ -429,9 +429,9 @@ class TokenizerConfig:
     k: int = 3
     """Letters of a word, for kmers."""
     case: Literal["same", "mask"] = "same"
-    """Of dna, protein and kmers: lower case is the same as upper case, or masked, that is taken as unknown."""
+    """For dna, protein and kmers: lower case is the same as upper case, or masked, that is read as unknown."""
     others: Literal["unknown", "own"] = "unknown"
-    """Of dna and protein: further letters of the alphabet are taken as unknown, or have a token each."""
+    """For dna and protein: further letters of the alphabet are read as unknown, or have a token each."""
     on_bad: Literal["error", "unknown", "reject"] = "error"
     """Bad characters and numbers: an error, taken as unknown (numbers: as 0), or the record is left out."""
 

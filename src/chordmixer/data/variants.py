@@ -38,18 +38,18 @@ class Variant:
 
     contig: str
     position: int
-    """Of the reference allele's first base, counted from 1."""
+    """Position of the reference allele's first base, from 1."""
     ref: str
     alt: str
     place: str
-    """Where it stands, for messages."""
+    """Its position for messages."""
     label: str | None = None
     target: float | None = None
     split: str | None = None
     group: str | None = None
     """Variants of one group never cross a split."""
     context: str | None = None
-    """In which tissue or cells it was measured."""
+    """The tissue or cells in which it was measured."""
 
     @property
     def id(self) -> str:
@@ -64,7 +64,7 @@ class Line(NamedTuple):
     raw: bytes
     """With its end."""
     fields: list[bytes]
-    """None of a header's line."""
+    """Empty for a header line."""
     place: str
 
     @property
@@ -146,7 +146,7 @@ def _raw(source: Source) -> Iterator[bytes]:
 
 
 def header_line(description: str) -> bytes:
-    """What a VCF says of our scores, in its header.
+    """The header line that describes the scores.
 
     >>> header_line("probability of pos")
     b'##INFO=<ID=CHORDMIXER,Number=A,Type=Float,Description="probability of pos">\\n'
@@ -201,8 +201,8 @@ USUAL = {
 }
 """The names, in any case, under which a table's column is found for each role."""
 NEEDED = ("contig", "position", "ref", "alt")
-TOLD = ("label", "target", "split", "group", "context")
-"""What a file may say of a variant."""
+OPTIONAL = ("label", "target", "split", "group", "context")
+"""Optional columns of a variant."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ class VariantColumns:
     """The names of a table's columns, None: found by its usual names; or keys of a VCF's INFO, None: not there."""
 
     contig: str | None = None
-    """Of the reference; a VCF has its own, and so of the next three."""
+    """A contig of the reference; a VCF has its own columns for this and the next three."""
     position: str | None = None
-    """Of the first base of the reference allele, counted from 1."""
+    """Position of the reference allele's first base, from 1."""
     ref: str | None = None
     """The reference allele."""
     alt: str | None = None
@@ -230,23 +230,23 @@ class VariantColumns:
 
 
 def read_variants(
-    path: Path | str, columns: VariantColumns, names: str | None = None, told: Sequence[str] = TOLD
+    path: Path | str, columns: VariantColumns, names: str | None = None, roles: Sequence[str] = OPTIONAL
 ) -> Iterator[Variant]:
-    """The variants of a VCF file or a table; `told` is what of them is read besides their alleles.
+    """The variants of a VCF file or a table; `roles` are the optional columns to read.
 
     `names` is a pattern for the file's name, whose named groups tell of all variants in it.
 
     >>> gtex = r"(?P<context>.+)_(?P<label>pos|neg)"
-    >>> sorted(of_name("vcfs/Whole_Blood_pos.vcf.gz", gtex).items())
+    >>> sorted(values_of_name("vcfs/Whole_Blood_pos.vcf.gz", gtex).items())
     [('context', 'Whole_Blood'), ('label', 'pos')]
     """
-    said = of_name(path, names) if names else {}
+    from_name = values_of_name(path, names) if names else {}
     if is_vcf(path):
         with open_vcf(path) as lines:
             for line in lines:
-                yield from of_line(line, columns, said, told) if line.fields else ()
+                yield from variants_of_line(line, columns, from_name, roles) if line.fields else ()
     else:
-        yield from _of_table(path, columns, said, told)
+        yield from _of_table(path, columns, from_name, roles)
 
 
 def is_vcf(path: Path | str) -> bool:
@@ -254,16 +254,16 @@ def is_vcf(path: Path | str) -> bool:
         return source.head.startswith(MAGIC)
 
 
-def of_name(path: Path | str, names: str) -> dict[str, str]:
-    """What a file's name says of its variants."""
+def values_of_name(path: Path | str, names: str) -> dict[str, str]:
+    """The values that a file's name gives to its variants."""
     try:
         pattern = re.compile(names)
     except re.error as error:
         raise ValueError(f"--names {names!r} is not a regular expression ({error}): correct it") from None
     named = ", ".join(pattern.groupindex) or "none"
-    if not {*pattern.groupindex} <= {*TOLD} or named == "none":
+    if not {*pattern.groupindex} <= {*OPTIONAL} or named == "none":
         raise ValueError(
-            f"--names {names!r} has the groups {named}: give some of {', '.join(TOLD)}, as (?P<label>...)"
+            f"--names {names!r} has the groups {named}: give some of {', '.join(OPTIONAL)}, as (?P<label>...)"
         )
     match = pattern.match(Path(path).name)
     if match is None:
@@ -271,11 +271,11 @@ def of_name(path: Path | str, names: str) -> dict[str, str]:
     return {role: text for role, text in match.groupdict().items() if text}
 
 
-def of_line(
-    line: Line, columns: VariantColumns, said: Mapping[str, str], told: Sequence[str] = TOLD
+def variants_of_line(
+    line: Line, columns: VariantColumns, from_name: Mapping[str, str], roles: Sequence[str] = OPTIONAL
 ) -> list[Variant]:
     """A variant for each alternative; a value of INFO with as many parts as alternatives has one for each."""
-    keys = {role: key for role in told if (key := getattr(columns, role)) is not None}
+    keys = {role: key for role in roles if (key := getattr(columns, role)) is not None}
     alts, info = line.alts, line.info() if keys else {}
     found = {role: info.get(key) for role, key in keys.items()}
     made = []
@@ -284,15 +284,15 @@ def of_line(
             role: text.split(",")[k] if text is not None and text.count(",") == len(alts) - 1 else text
             for role, text in found.items()
         }
-        made.append(_variant(line.contig, line.position, line.ref, alt, line.place, {**own, **said}))
+        made.append(_variant(line.contig, line.position, line.ref, alt, line.place, {**own, **from_name}))
     return made
 
 
-def _variant(contig: str, position: str, ref: str, alt: str, place: str, told: Mapping[str, Any]) -> Variant:
+def _variant(contig: str, position: str, ref: str, alt: str, place: str, values: Mapping[str, Any]) -> Variant:
     where = whole_number(position)
     if where is None:
         raise ValueError(f"{place}: position {position!r} is not a whole number: correct it")
-    words: dict[str, Any] = {role: None if text in (None, "", ".") else text for role, text in told.items()}
+    words: dict[str, Any] = {role: None if text in (None, "", ".") else text for role, text in values.items()}
     if (target := words.get("target")) is not None:
         words["target"] = real_number(target)
         if not math.isfinite(words["target"]):
@@ -304,23 +304,21 @@ def _variant(contig: str, position: str, ref: str, alt: str, place: str, told: M
 
 
 def _of_table(
-    path: Path | str, columns: VariantColumns, said: Mapping[str, str], told: Sequence[str]
+    path: Path | str, columns: VariantColumns, from_name: Mapping[str, str], roles: Sequence[str]
 ) -> Iterator[Variant]:
     with open_table(path) as table:
-        found = _find(columns, table.names, path, told)
+        found = _find(columns, table.names, path, roles)
         for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
             cells = {role: _text(row[name]) for role, name in found.items()}
-            besides = {**{role: cells[role] for role in told if role in cells}, **said}
+            values = {**{role: cells[role] for role in roles if role in cells}, **from_name}
             for alt in cells["alt"].split(","):
-                yield _variant(
-                    cells["contig"], cells["position"], cells["ref"], alt, f"{path}, row {number}", besides
-                )
+                yield _variant(cells["contig"], cells["position"], cells["ref"], alt, f"{path}, row {number}", values)
 
 
-def _find(columns: VariantColumns, names: Sequence[str], path: Path | str, told: Sequence[str]) -> dict[str, str]:
+def _find(columns: VariantColumns, names: Sequence[str], path: Path | str, roles: Sequence[str]) -> dict[str, str]:
     """The column of each role that the table has."""
     found = {}
-    for role in (*NEEDED, *told):
+    for role in (*NEEDED, *roles):
         given = getattr(columns, role)
         wanted = USUAL[role] if given is None else (given.casefold(),)
         matches = [name for name in names if name.strip().casefold() in wanted]

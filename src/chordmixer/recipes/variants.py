@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from chordmixer.data.variants import VariantColumns, of_name
+from chordmixer.data.variants import VariantColumns, values_of_name
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.recipes.batches import SMALL, training
 from chordmixer.tasks.variants import Variants, VariantsConfig, paths
@@ -91,7 +91,7 @@ def check_tissues(found: list[Path]) -> None:
     """Refuse a tissue that has one class alone."""
     seen: dict[str, dict[str, Path]] = {}
     for path in found:
-        said = of_name(path, GTEX_NAMES)
+        said = values_of_name(path, GTEX_NAMES)
         seen.setdefault(said["context"], {})[said["label"]] = path
     for tissue, own in seen.items():
         if len(own) < 2:

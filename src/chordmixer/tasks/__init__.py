@@ -1,4 +1,4 @@
-"""What is asked: records, target, loss, metric. A task by name: a literal dictionary, imported when asked for."""
+"""Tasks: records, target, loss and metrics. They are found by name and imported on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASKS = {
 
 
 class Task(Protocol):
-    """What the training loop needs to know of a task."""
+    """What the training loop needs from a task."""
 
     embedding: str
     """`tokens` or `real`."""
@@ -37,14 +37,14 @@ class Task(Protocol):
     complement: ndarray | None
     """The id that stands opposite each id, where an answer is the mean over both strands; None: there is one."""
     keeps_validation: bool
-    """Whether a run keeps its answers to the validation set, to fit probabilities on."""
+    """Whether a run keeps its predictions on the validation set, for calibration."""
 
     def records(self, split: str) -> Records:
         """The records of `training`, `validation` or `test`."""
         ...
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """What a run folder says of the data: the contents of JSON files by name."""
+        """The JSON files of a run folder that describe the data, by name."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""A user's own files as a task: their store, what is asked of the records, how they are shared out."""
+"""The task of a user's own files: their store, target and split."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from chordmixer.data.splits import Split, SplitConfig, split
 from chordmixer.data.store import CutStore, Store
 from chordmixer.data.store_cache import cache_folder, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
-from chordmixer.tasks.targets import TargetType, inspect_asked, question
+from chordmixer.tasks.targets import TargetType, inspect_target, question
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
-"""Of each tokenizer, what its tokens are to those that compare or count k-mers; real numbers are `real`."""
+"""The kind of tokens of each tokenizer, for k-mer counts and sketches; real numbers are `real`."""
 COMPARED = 300_000_000
 """Tokens up to which near-copies across the split are looked for: some two minutes."""
 
 
 @dataclass(frozen=True)
 class FilesConfig:
-    """Which files, how they are read, what is asked, how they are split."""
+    """Which files, how they are read, their target and split."""
 
     files: tuple[str, ...] = field(default=(), compare=False)
     """Paths of files and folders, or - for standard input. Their content counts, not where they lie."""
@@ -43,7 +43,7 @@ class FilesConfig:
     """What is learnt: one of several classes (`classes`), several labels for a record (`labels`), or a number.
     Default `auto`: told by the data."""
     separator: str = ";"
-    """What stands between the labels of a record that has several."""
+    """The separator between the labels of a record that has several."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """Which records are trained on."""
     both_strands: bool = False
@@ -51,7 +51,7 @@ class FilesConfig:
     may lie on either, such as fragments of genomes; not where the strand has a meaning, as of introns and genes, or
     a composition of its own, as of mitochondria."""
     seed: int = 0
-    """Of the strands."""
+    """Seed of the strands and crops."""
     augment: bool | None = None
     """Train on random stretches of each series, at slightly changed scale, drawn anew each epoch. For recordings; not
     where a position or a size has a meaning of its own. Default: where series are told apart, not where a number is
@@ -86,7 +86,7 @@ class Files:
         self.store, self.split = store, self._opened.split
         """The split numbers records by their place in `question.records`."""
         self.kind = token_kind(store)
-        """What the tokens are to k-mer counts and sketches: dna, protein, text or real."""
+        """The kind of tokens, for k-mer counts and sketches: dna, protein, text or real."""
         self.embedding = "real" if store.values.dtype.kind == "f" else "tokens"
         self.inputs = store.tokenizer.size
         self.max_length = int(store.lengths[self.question.records].max())
@@ -94,7 +94,7 @@ class Files:
         self.complement = store.tokenizer.complement if config.both_strands else None
 
     def records(self, split: str) -> StoreRecords:
-        """Of `training`, `validation` or `test`; those of training draw their strand where both are asked for."""
+        """The records of `training`, `validation` or `test`; training draws strands and crops if set."""
         own = self.split.parts[split]
         indices = self.question.records[own]
         weights = None
@@ -105,7 +105,7 @@ class Files:
         return StoreRecords(self.store, indices, self.question.targets[own], weights, strands, crops)
 
     def tokens(self, split: str) -> list[ndarray]:
-        """Of each record of a part, whole and as it stands in the files."""
+        """The tokens of each record of a part, complete and unchanged."""
         return [self.store.tokens(i) for i in self.question.records[self.split.parts[split]]]
 
     def groups(self, split: str) -> ndarray | None:
@@ -125,12 +125,12 @@ class Files:
 
     @property
     def inspection(self) -> Inspection:
-        """What stands in the files."""
+        """Statistics of the files."""
         return self._opened.inspection
 
     @property
     def leaks(self) -> dict[str, Leak]:
-        """What validation and test have in common with training, by the records' numbers in the store."""
+        """Copies of training records in validation and test, by the records' numbers in the store."""
         return self._opened.leaks
 
     def seen(self) -> dict[str, ndarray]:
@@ -143,7 +143,7 @@ class Files:
         return {part: seen_hashes(map(store.tokens, own), store.tokenizer) for part, own in records.items()}
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """What a run folder says of its data: tokenizer.json and data.json."""
+        """The contents of tokenizer.json and data.json."""
         sizes = {part: len(records) for part, records in self.split.parts.items()}
         about = {
             "format": 1,
@@ -184,7 +184,7 @@ def _with_key(config: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
 
 
 class _Opened:
-    """What follows from a config, worked out once."""
+    """The data of a config, computed once."""
 
     def __init__(self, config: FilesConfig) -> None:
         reading, self.separator = config.reading, config.separator
@@ -202,11 +202,11 @@ class _Opened:
 
     @cached_property
     def inspection(self) -> Inspection:
-        return inspect_asked(self.store, self.question.kind, self.separator)
+        return inspect_target(self.store, self.question.kind, self.separator)
 
     @cached_property
     def leaks(self) -> dict[str, Leak]:
-        """In the store's numbers."""
+        """Leaks by the records' numbers in the store."""
         kind, records = token_kind(self.store), self.question.records
         sequences = [self.store.tokens(i) for i in records]
         sketches, threshold = None, 1.0

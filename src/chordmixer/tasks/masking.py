@@ -38,17 +38,17 @@ class Stretches(NamedTuple):
     records: ndarray
     """The number of the record that each is of."""
     starts: ndarray
-    """In the store's `values`."""
+    """Their first tokens in the store's `values`."""
     lengths: ndarray
 
 
 class Drawn(NamedTuple):
-    """What is drawn for one epoch, by index."""
+    """The random draws of one epoch, by index."""
 
     masks: Int[Tensor, "n"]
     """The masks' keys."""
     places: Int[Tensor, "n"]
-    """Of a segment, among all that there are for its length."""
+    """The position of a segment among all positions for its length."""
 
 
 class WholeRecords:
@@ -71,7 +71,7 @@ class WholeRecords:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Record:
-        """As in the first epoch."""
+        """The record as in the first epoch."""
         return self.drawn(index, 0)
 
     def drawn(self, index: int, epoch: int) -> Record:
@@ -124,11 +124,11 @@ class SegmentRecords(WholeRecords):
         places = self.ends[firsts + fitting] - self.ends[firsts] - (lengths - 1) * fitting
         kind = self._kinds(places, balance)[None]
         self.firsts, self.fitting = firsts[kind[0], 0], fitting.gather(0, kind)[0]
-        """Of each segment, the first stretch of its kind, and how many from there on are long enough."""
+        """For each segment, the first stretch of its kind and how many from there on are long enough."""
         self._hold(lengths.tolist(), places.gather(0, kind)[0])
 
     def name(self, index: int) -> str:
-        """One of training is another in each epoch."""
+        """Segments of training differ in each epoch, so that they are numbered."""
         return f"{self.part}-{index}" if self.part == "training" else super().name(index)
 
     def _kinds(self, places: Int[Tensor, "kinds n"], balance: float) -> Int[Tensor, "n"]:
@@ -165,7 +165,7 @@ def log_uniform(key: int, count: int, shortest: int, longest: int) -> Int[Tensor
 
 
 def mean_length(shortest: int, longest: int) -> float:
-    """Of lengths that are log-uniform.
+    """The mean of log-uniform lengths.
 
     >>> mean_length(64, 64), round(mean_length(64, 16_384))
     (64.0, 2943)
@@ -192,15 +192,15 @@ class MaskingConfig:
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How a record becomes tokens."""
     share: float = 0.3
-    """Of the tokens that are masked: 30 % in the paper."""
+    """Share of the tokens that are masked: 30 % in the paper."""
     span: float | None = None
     """Mean length of a run of masked tokens, 1 / (1 - share) or more; None: each token on its own."""
     pieces: Literal["auto", "segments", "whole"] = "auto"
     """Segments of records, or whole ones; `auto`: segments where most tokens are of records above `longest`."""
     shortest: int = 64
-    """Of the segments, whose lengths are log-uniform."""
+    """Shortest length of a segment; lengths are log-uniform."""
     longest: int = 16_384
-    """Of the segments; shorter where no record is as long."""
+    """Longest length of a segment; less if no record is as long."""
     segments: int = 0
     """Of an epoch; 0: as many as have the tokens of the training part. Validation and test have as many as have the
     tokens of their own, and up to 2,000."""
@@ -210,7 +210,7 @@ class MaskingConfig:
     split: SplitConfig = field(default_factory=SplitConfig)
     """Which records are trained on. Fewer than three are themselves cut in three, in the order of the parts."""
     seed: int = 0
-    """Of the segments and the masks; the split has its own."""
+    """Seed of segments and masks; the split has its own."""
     cache: str | None = field(default=None, compare=False)
     """The folder of stores; None: the user's cache folder."""
     key: str | None = None
@@ -281,7 +281,7 @@ class Masking:
         return MaskedTokens(tokenizer.size, tokenizer.certain, tuple(frequencies), letters, config.share, config.span)
 
     def records(self, split: str) -> WholeRecords:
-        """Of `training`, `validation` or `test`."""
+        """The records of `training`, `validation` or `test`."""
         return self._records[split]
 
     def tokens(self, part: str) -> Iterator[ndarray]:
@@ -295,7 +295,7 @@ class Masking:
 
     @property
     def account(self) -> Account:
-        """Of the reading, and of what is left out: records in which nothing can be inferred, or no segment fits."""
+        """The account of the reading; records of a single token are rejected, those too short for a segment noted."""
         short = [self.store.id(int(i)) for i in np.flatnonzero(self.store.lengths < LEAST)]
         account = self.store.account.without(short, "of a single token")
         shorter = self.store.lengths[self.store.lengths >= LEAST] < self.config.shortest
@@ -305,7 +305,7 @@ class Masking:
         return account
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """What a run folder says of its data: tokenizer.json and data.json."""
+        """The contents of tokenizer.json and data.json."""
         about = {
             "format": 1,
             "sources": self.store.sources,

@@ -23,7 +23,7 @@ from chordmixer.data.features import chunks
 from chordmixer.packed import Packed
 
 SUMS = 3
-"""Of masked tokens: how many, the sum of their losses, how many were found."""
+"""Sums over masked tokens: their number, their losses, and how many were predicted."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,18 @@ class MaskedTokens:
     certain: int
     """Ids from this one on are unknown letters: never masked, unless a sequence has no others."""
     frequencies: Sequence[float]
-    """Of all letters in training: the best constant answer."""
+    """Frequencies of all letters in training: the best constant prediction."""
     letters: Mapping[str, int]
     """Ids of the letters with scores of their own, by name."""
     share: float = 0.3
-    """Of the tokens that are masked, in expectation."""
+    """Expected share of the tokens that are masked."""
     span: float | None = None
     """Mean length of a run of masked tokens; None: each is masked on its own, which gives runs of 1 / (1 - share)."""
 
     headline = "accuracy"
 
     def hide(self, x: Packed, keys: Int[Tensor, "B"]) -> tuple[Packed, Bool[Tensor, "T"]]:
-        """What the model is shown, and which tokens it has to find."""
+        """The masked input of the model, and which tokens are masked."""
         masked = draw_masks(x, keys, self.share, self.span, self.certain)
         ids = x.values.int()
         return x.with_values(ids.masked_fill(masked, self.outputs)), masked
@@ -87,12 +87,12 @@ class MaskedTokens:
         return sums.view(len(x), slots * SUMS)
 
     def losses(self, outputs: Float[Tensor, "B columns"], targets: Tensor) -> Float[Tensor, "B"]:
-        """Of each sequence, the mean over its masked tokens."""
+        """The mean over the masked tokens of each sequence."""
         count, loss, _ = outputs.view(len(outputs), -1, SUMS).sum(dim=1).unbind(1)
         return (loss / count).float()
 
     def constant(self, targets: ndarray) -> ndarray:
-        """What the letters' frequencies in training would get on letters of the same frequencies."""
+        """The sums of predicting the training frequencies, on letters of the same frequencies."""
         shares = np.asarray(self.frequencies, dtype=np.float64)
         losses = -shares * np.log(np.clip(shares, 1e-12, None))
         found = np.where(np.arange(self.outputs) == shares.argmax(), shares, 0)
@@ -118,7 +118,7 @@ class MaskedTokens:
 
     @cached_property
     def _slot_of(self) -> Int[Tensor, "K"]:
-        """Of each id, where its letter's sums stand: behind the others' if it has none of its own."""
+        """The column of each id's sums; ids without one share the last."""
         slots = torch.full((self.outputs,), len(self.letters))
         slots[list(self.letters.values())] = torch.arange(len(self.letters))
         return slots
@@ -173,7 +173,7 @@ def _accuracy_and_perplexity(sums: ndarray, suffix: str) -> dict[str, float]:
 ORDERS = 5
 """The highest order, where its table fits."""
 ENTRIES = 1 << 24
-"""Of a table: order 5 for up to 16 letters, 4 for amino acids, 2 for bytes."""
+"""Entries of a table at most: order 5 for up to 16 letters, 4 for amino acids, 2 for bytes."""
 CHUNK = 1 << 22
 """Tokens that are counted at a time."""
 
@@ -210,7 +210,7 @@ class Markov(nn.Module):
 
     @property
     def sentence(self) -> str:
-        """What it does, for people."""
+        """A description for reports."""
         if not self.order:
             return "the letters' frequencies in the training data"
         beside = "before it, and by those behind it" if self.right else "before it"

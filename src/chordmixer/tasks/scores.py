@@ -73,7 +73,7 @@ def _before(sums: ndarray, places: ndarray) -> ndarray:
 
 
 def log_odds(outputs: ndarray) -> ndarray:
-    """Of each class against the rest: ranks like its probability, without rounding to 0 or 1."""
+    """Log-odds of each class against the rest: they rank like its probability, without rounding to 0 or 1."""
     if outputs.shape[1] == 2:
         return np.asarray(outputs - outputs[:, ::-1], np.float64)
     rows, top = np.arange(len(outputs)), outputs.argmax(axis=1)
@@ -109,7 +109,7 @@ def of_confusion(table: ndarray) -> dict[str, float]:
 
 
 def of_sums(hits: ndarray, true: ndarray, answered: ndarray) -> dict[str, ndarray]:
-    """The same of the right answers, the records and the answers of each class (last axis), a table a row."""
+    """The same from the hits, records and predictions of each class (last axis), one table per row."""
     hits, true, answered = (counts.astype(np.float64) for counts in (hits, true, answered))
     total, seen, either = true.sum(axis=-1), true > 0, true + answered > 0
     recall = np.divide(hits, true, out=np.zeros_like(hits), where=seen)
@@ -171,7 +171,7 @@ def mean_of_known(values: ndarray) -> float:
 
 
 def means_of_known(values: ndarray) -> ndarray:
-    """The same over the last axis."""
+    """The means over the last axis of the values that are not NaN."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, values, 0).sum(axis=-1) / known.sum(axis=-1))

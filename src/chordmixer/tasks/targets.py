@@ -25,7 +25,7 @@ from chordmixer.tasks import scores
 HUGE = 1e150
 """Numbers beyond it have squares beyond float64."""
 STEPS = 100
-"""Of float64, in the spread of the numbers to learn, at least."""
+"""Float64 steps within the spread of the targets, at least."""
 
 
 class Target(Protocol):
@@ -228,7 +228,7 @@ class Classification:
         return np.asarray(self.unweighted(outputs).argmax(axis=1))
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        """Of the answers that `unweighted` outputs give, as `predict` does; areas are a mean over classes."""
+        """Metrics of `unweighted` outputs, as `predict` gives them; areas are a mean over classes."""
         outputs, answers = self.unweighted(outputs), self.decided(outputs)
         classes = slice(1, 2) if self.outputs == 2 else slice(None)
         true = np.arange(self.outputs)[classes, None] == targets
@@ -401,37 +401,37 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Question:
-    """The records that have an answer, and the answers."""
+    """The records that have a target, and their targets."""
 
     kind: Literal["classes", "labels", "number"]
     records: ndarray
     """Their numbers in the store."""
     targets: ndarray
-    """Of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
+    """The target of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
     names: list[str]
-    """Of the classes or labels."""
+    """Names of the classes or labels."""
     unanswered: list[str]
-    """Ids of the records that were left out since they have no answer."""
+    """Ids of the records without a target, which are left out."""
 
     def labels(self) -> Sequence[str] | ndarray:
         """The targets as a split stratifies them: the names of the classes, else the targets."""
         return [self.names[k] for k in self.targets.tolist()] if self.kind == "classes" else self.targets
 
     def target(self, training: ndarray) -> Regression | Classification | MultiLabel:
-        """With the weights, or the mean and spread, of these records: the training part."""
+        """The target with the class weights, or the mean and spread, of the training records."""
         own = self.targets[training]
         if self.kind == "number":
             return Regression.of(own)
         return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
 
 
-def question(store: Store, asked: TargetType, separator: str = ";", on_missing: Policy = "error") -> Question:
-    """What the records ask; `asked` overrules the guess, and `separator` stands between several labels.
+def question(store: Store, target_type: TargetType, separator: str = ";", on_missing: Policy = "error") -> Question:
+    """Find the target of each record; `target_type` overrules the guess, `separator` splits several labels.
 
     Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
-    other labels are classes. Several labels a record must be asked for: a semicolon may be part of a name.
+    other labels are classes. Several labels per record must be requested, since a semicolon may be part of a name.
     """
-    kind = _kind(store, asked)
+    kind = _kind(store, target_type)
     least = 1 if "split" in store.columns else LEAST
     if kind == "number":
         numbers = _numbers(store)
@@ -455,40 +455,40 @@ def question(store: Store, asked: TargetType, separator: str = ";", on_missing: 
     return Question("classes", records, targets.astype(np.int64), names, unanswered)
 
 
-def inspect_asked(store: Store, asked: TargetType = "auto", separator: str = ";") -> Inspection:
-    """What stands in a store, its answers taken as `asked` says; `auto`: labels and numbers where it has both."""
+def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
+    """Inspect a store with this target type; `auto`: labels and numbers where it has both."""
     have = {"label", "target"} & {*store.columns}
-    if asked == "auto" and len(have) != 1:
+    if target_type == "auto" and len(have) != 1:
         return inspect(store, numbers=_numbers(store) if have else None)
-    kind = _kind(store, asked)
+    kind = _kind(store, target_type)
     if kind == "number":
         return inspect(store, [None] * len(store), _numbers(store))
     return inspect(store, separator=separator if kind == "labels" else None)
 
 
-def _kind(store: Store, asked: TargetType) -> Literal["classes", "labels", "number"]:
+def _kind(store: Store, target_type: TargetType) -> Literal["classes", "labels", "number"]:
     have = {name: name in store.columns for name in ("label", "target")}
     if not any(have.values()):
         raise ValueError(
             "no record has a label or a number to learn: give one file for each class, or --labels TABLE with ids "
             "and labels, or --labels header:NAME where the headers have them (a table's own: --column label=NAME)"
         )
-    if asked == "auto" and all(have.values()):
+    if target_type == "auto" and all(have.values()):
         raise ValueError(
             "the records have labels and numbers to learn: one is learnt at a time; add --target-type classes or "
             "--target-type number"
         )
-    if asked in ("classes", "labels") and not have["label"]:
+    if target_type in ("classes", "labels") and not have["label"]:
         raise ValueError(
-            f"--target-type {asked} needs labels, and the records have numbers: leave it out, or give --labels"
+            f"--target-type {target_type} needs labels, and the records have numbers: leave it out, or give --labels"
         )
-    if asked != "auto":
-        return asked
+    if target_type != "auto":
+        return target_type
     return "number" if have["target"] or _measured(store.column("label").tolist()) else "classes"
 
 
 def _measured(texts: Sequence[str | None]) -> bool:
-    """Whether labels are all numbers, and not all of them whole: then they are no names."""
+    """Whether all labels are numbers and some are not whole: then they are not names."""
     numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
     return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
 

@@ -26,7 +26,7 @@ from chordmixer.data.variants import Variant, VariantColumns, read_variants
 from chordmixer.tasks.targets import Question, question
 
 CONTEXTS = 256
-"""At most: what the head of the model has room for."""
+"""Contexts at most: the head of the model has room for these."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class VariantsConfig:
     """Where the reference has not the allele that a variant says, or the contig ends before it: stop, or leave such
     variants out and count them."""
     on_unmatched: Literal["error", "reject"] = "error"
-    """The same for variants without a label."""
+    """Whether variants without a label are an error or rejected."""
     target_type: Literal["auto", "classes", "number"] = "auto"
-    """One of several classes, or a number; `auto`: told by the data."""
+    """One of several classes, or a number; `auto`: columns by the data."""
     split: SplitConfig = field(default_factory=SplitConfig)
     """Which variants are trained on: `given` by a column, or `grouped`, whole loci at a time."""
     key: str | None = None
@@ -103,7 +103,7 @@ class Variants:
         return np.asarray(self.data.groups[self.data.split.parts[split]])
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """What a run folder says of its data: tokenizer.json and data.json."""
+        """The contents of tokenizer.json and data.json."""
         data, parts = self.data, self.data.split.parts
         about = {
             "format": 1,
@@ -121,7 +121,7 @@ class Variants:
 
 
 class VariantData:
-    """What follows from a config, worked out once."""
+    """The data of a config, computed once."""
 
     def __init__(self, config: VariantsConfig) -> None:
         self.alleles = Alleles(Reference(config.reference), config.window, config.longest, config.on_mismatch)
@@ -142,7 +142,7 @@ class VariantData:
         self.split = shared.check("variant", "variants of more loci")
 
     def records(self, own: ndarray) -> AlleleRecords:
-        """Of these places."""
+        """The records at these places."""
         windows = [self.windows[i] for i in own]
         return AlleleRecords(self.alleles, windows, self.context[own], self.question.targets[own])
 
@@ -205,16 +205,16 @@ def _open(config: VariantsConfig) -> VariantData:
     return VariantData(config)
 
 
-# --- What is asked, and of whom ---
+# --- Targets ---
 
 
 class _Answers:
-    """As much of a store as `question` asks for."""
+    """The part of a store's interface that `question` uses."""
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self.variants = variants
-        told: dict[str, list[Any]] = {"label": [v.label for v in variants], "target": [v.target for v in variants]}
-        self.columns = {name: own for name, own in told.items() if any(value is not None for value in own)}
+        columns: dict[str, list[Any]] = {"label": [v.label for v in variants], "target": [v.target for v in variants]}
+        self.columns = {name: own for name, own in columns.items() if any(value is not None for value in own)}
 
     def __len__(self) -> int:
         return len(self.variants)

@@ -25,9 +25,9 @@ from chordmixer.data.variants import (
     VariantColumns,
     header_line,
     is_vcf,
-    of_line,
     open_vcf,
     read_variants,
+    variants_of_line,
     with_scores,
     writing,
 )
@@ -43,7 +43,7 @@ from chordmixer.version import __version__
 
 T = TypeVar("T")
 
-TOLD = ("context",)
+OPTIONAL = ("context",)
 """What is read of variants that are to be scored: labels are not looked at."""
 OWN = {"contig": pa.string(), "position": pa.int64(), "ref": pa.string(), "alt": pa.string(), "context": pa.string()}
 
@@ -147,7 +147,9 @@ class _Scorer:
 
     def _scored(self, lines: Sequence[Line]) -> Iterator[tuple[Line, dict[int, float]]]:
         """Each line with the scores of its alternatives."""
-        own = [of_line(line, self.config.columns, self.said, TOLD) if line.fields else [] for line in lines]
+        own = [
+            variants_of_line(line, self.config.columns, self.said, OPTIONAL) if line.fields else [] for line in lines
+        ]
         flat = [variant for variants in own for variant in variants]
         windows = list(self.alleles.windows(flat, self.account))
         values = self._values([(v, w) for v, w in zip(flat, windows, strict=True) if w is not None])
@@ -167,7 +169,7 @@ class _Scorer:
     def write_table(self, path: Path | str, out: Path | str, resume: bool, force: bool) -> None:
         answers = self.trained.answers
         schema, settings = schema_of(answers, OWN), self._settings()
-        variants = read_variants(path, self.config.columns, told=TOLD)
+        variants = read_variants(path, self.config.columns, roles=OPTIONAL)
         with outputs.opened(out, schema, settings, resume=resume, force=force) as sink:
             for group in _groups(variants, self.chunk):
                 told = [replace(v, **self.said) for v in group]  # type: ignore[arg-type]
