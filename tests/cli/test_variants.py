@@ -22,8 +22,8 @@ def test_learning_and_scoring(chordmixer: Command, tmp_path: Path) -> None:
     given = ("--reference", genome, "--column", "label=CLASS", "--window", 64, "--set", "training.epochs=3", *SMALL)
     code, said, errors = chordmixer("variants", calls, *given, "--out", run)
     assert code == 0, errors
-    assert "288 records read: 288 used, 0 rejected" in said and "the model: roc_auc 1.000" in said
-    assert "kind of change: roc_auc 1.000" in said and (run / "report.html").exists()
+    assert "288 records read: 288 used, 0 rejected" in said and "the model: ROC-AUC 1.000" in said
+    assert "kind of change: ROC-AUC 1.000" in said and (run / "report.html").exists()
     before = (run / "model.safetensors").read_bytes()
     assert chordmixer("train", "--resume", run)[0] == 0 and (run / "model.safetensors").read_bytes() == before
     assert chordmixer("variants", calls, *given, "--out", run, "--resume", "--no-baselines")[0] == 0

@@ -74,7 +74,7 @@ def test_letters_have_the_colour_of_their_values() -> None:
 def test_the_strongest_places_are_listed() -> None:
     markup = drawn(Picture.of(explanation([0, 0, 4, 4, 0, -2, 0, 0])))
     cells = re.findall(r"<t[hd][^>]*>(?:<code>)?([^<]+)", markup)
-    assert cells == ["position", "letters", "fall of the log-odds", "3 to 4", "GT", "+4", "6", "C", "-2"]
+    assert cells == ["position", "letters", "drop in log-odds", "3 to 4", "GT", "+4", "6", "C", "-2"]
     values = np.zeros(100)
     values[10:17], values[13], values[40], values[60] = 3, 0, 1, 0.5
     assert [place[:2] for place in strongest_regions(values)] == [(10, 17), (40, 41)]
@@ -158,12 +158,12 @@ def test_a_file_of_pictures_reads_back() -> None:
 def test_records_of_both_kinds(make_run: Callable[..., Path]) -> None:
     run = Run.load(make_run("two"))
     pictures = (
-        Picture("<b>", ("Answer: <i>.",), "fall of the log-odds", (0, 2, 900), (1.0, 0.0), letters="A" * 900),
-        Picture("wave", ("Answer: 3.",), "fall of the number", (0, 3), (1.0,), samples=(1.0, 2.0, 3.0)),
+        Picture("<b>", ("Answer: <i>.",), "drop in log-odds", (0, 2, 900), (1.0, 0.0), letters="A" * 900),
+        Picture("wave", ("Answer: 3.",), "drop in the number", (0, 3), (1.0,), samples=(1.0, 2.0, 3.0)),
     )
     known = replace(run, explained=Explained(pictures, ("7 of 9 test records are left out.",)))
     markup = explanations_section(run.folder, known.explained)
     assert "7 of 9 test records are left out." in markup and "<h3>&lt;b&gt;</h3>" in markup and "<i>" not in markup
-    assert f"Letters 1 to {REPORTED} of 900" in markup and "fall of the number" in markup
+    assert f"Letters 1 to {REPORTED} of 900" in markup and "drop in the number" in markup
     assert "chordmixer explain" in markup and markup in page(known)
     assert 'id="explanations"' not in page(run)

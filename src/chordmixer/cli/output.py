@@ -27,7 +27,7 @@ def say(line: str) -> None:
 def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Path) -> None:
     """The scores of a model by length beside the best baseline's, the headline score of each, and the verdict."""
     from chordmixer.training.ladder import NETWORKS
-    from chordmixer.views import verdict
+    from chordmixer.views import metrics, verdict
     from chordmixer.views.runs import Run
 
     metric = evaluation.headline
@@ -36,7 +36,7 @@ def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Pa
     show_lengths([evaluation, *([replace(best, encoder=f"baseline: {best.encoder}")] if best else [])], folder)
     for other in [*others, evaluation]:
         name = "the model" if other is evaluation else other.encoder
-        say(f"{name}: {metric} {other.scores[metric].value:.3f}")
+        say(f"{name}: {metrics.name(metric)} {metrics.number(other.scores[metric].value)}")
     for sentence in verdict.headline(Run.load(folder)):
         say(sentence)
 

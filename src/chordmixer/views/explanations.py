@@ -83,7 +83,7 @@ class Picture:
         return Picture(
             id=found.entry.id,
             said=(answer, *said, *others),
-            unit="fall of the number" if found.explained is None else "fall of the log-odds",
+            unit="drop in the number" if found.explained is None else "drop in log-odds",
             edges=tuple(cuts.tolist()),
             heights=tuple(values[cuts[:-1]].tolist()),
             letters=found.letters,

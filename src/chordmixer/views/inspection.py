@@ -233,8 +233,8 @@ def _bar(share: float) -> str:
     >>> len(_bar(1.0)), _bar(0.001), _bar(0.0)
     (32, '▏', '')
     """
-    eighths = max(round(share * BAR * 8), 1) if share else 0
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    eighths: int = max(round(share * BAR * 8), 1) if share else 0
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def _of(count: int, one: str, several: str | None = None) -> str:

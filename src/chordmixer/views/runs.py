@@ -108,7 +108,7 @@ class Run:
         run_folder.check_all(folder, unverified)
         config = read_config(folder)
         known = Answers.load(folder) if (folder / answers.FILE).exists() else None
-        members = _checked(ensemble.read(folder))
+        members = _ensemble(folder)
         return Run(
             folder=folder,
             config=config,
@@ -144,16 +144,17 @@ class Run:
 
 def evaluation_from(given: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
     """An evaluation from its JSON, in which undefined scores are null."""
-    found = from_dict(Evaluation, given, where, undefined=True)
-    for part, scores in (
-        ("scores", found.scores),
-        *((f"by_length.{b.percentile}", b.scores) for b in found.by_length),
-    ):
+    return _checked(from_dict(Evaluation, given, where, undefined=True), where)
+
+
+def _checked(found: Evaluation, where: str = "evaluation") -> Evaluation:
+    """The evaluation, after its counts and scores are checked."""
+    bins = {f"by_length.{row.percentile}": row.scores for row in found.by_length}
+    for part, scores in {"scores": found.scores, **bins}.items():
         if found.headline not in scores:
             raise ValueError(f"{where}.{part} lacks {found.headline!r}, its headline")
         for name, score in scores.items():
-            for value in (score.value, score.low, score.high):
-                _check_score(name, value)
+            _check_score(name, score.value, score.low, score.high)
     for name, value in found.guessing.items():
         _check_score(name, value)
     if min(found.records, *(n for b in found.by_length for n in (b.shortest, b.longest, b.records))) < 0:
@@ -171,12 +172,11 @@ def _read(path: Path, build: Callable[[Any], T]) -> T | None:
         raise ValueError(f"{path} is not whole ({error}): use another copy, or make it again") from None
 
 
-def _checked(known: Ensemble | None) -> Ensemble | None:
-    """The ensemble, after its members' scores are checked."""
-    for own in known.members if known else ():
-        for score in (own.validation, own.test):
-            for value in (score.value, score.low, score.high):
-                _check_score(known.metric if known else "", value)
+def _ensemble(folder: Path) -> Ensemble | None:
+    known = ensemble.read(folder)
+    for member in known.members if known else ():
+        for score in (member.validation, member.test):
+            _check_score(known.metric if known else "", score.value, score.low, score.high)
     return known
 
 
@@ -212,12 +212,14 @@ def _event(given: Any) -> dict[str, Any]:
     return found
 
 
-def _check_score(name: str, value: float | None) -> None:
+def _check_score(name: str, *values: float | None) -> None:
     """A metric may be undefined, but not outside its range."""
     low, high = metrics.within(name)
-    known = value is not None and math.isfinite(value)
-    if known and not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:  # type: ignore[operator]
-        raise ValueError(f"{name}={value:g} cannot be")
+    for value in values:
+        if value is None or not math.isfinite(value):
+            continue
+        if not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:
+            raise ValueError(f"{name}={value:g} cannot be")
 
 
 def steps(folder: Path) -> int:
@@ -232,24 +234,15 @@ def lowest_loss(folder: Path) -> float:
 
 
 def _baselines(given: Mapping[str, Any]) -> list[Scored]:
-    rows = typed(list[dict[str, Any]], given.get("baselines"), "baselines")
-    return [
-        Scored(
-            typed(str, row.get("name"), "name"),
-            typed(str, row.get("sentence"), "sentence"),
-            evaluation_from(row.get("evaluation", {})),
-            typed(Difference | None, row.get("difference"), "difference", undefined=True),
-        )
-        for row in rows
-    ]
+    rows: list[Scored] = typed(list[Scored], given.get("baselines"), "baselines", undefined=True)
+    for row in rows:
+        _checked(row.evaluation)
+    return rows
 
 
 def _ladder(given: Mapping[str, Any]) -> list[Step]:
-    rows = typed(list[dict[str, Any]], given.get("ladder") or [], "ladder")
-    return [
-        Step(typed(str, row.get("name"), "name"), typed(Difference | None, row.get("gain"), "gain", undefined=True))
-        for row in rows
-    ]
+    rows: list[Step] = typed(list[Step], given.get("ladder") or [], "ladder", undefined=True)
+    return rows
 
 
 def _data(given: Mapping[str, Any]) -> RunData:

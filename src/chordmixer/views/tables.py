@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich import box
 from rich import table as rich_table
@@ -75,11 +75,11 @@ class ReportTable:
     """Columns that are aligned left; numbers are aligned right."""
 
     def terminal(self, *, dense: bool = False) -> Group:
-        """For rich; `dense` leaves one space between columns, and never breaks a line."""
+        """For rich; `dense` leaves one space between columns. Only cells behind the first column are wrapped."""
         grid = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0 if dense else 1, 0, 0))
         for column, name in enumerate(self.head):
-            left = column in self.words
-            grid.add_column(Text(str(name)), justify="left" if left else "right", no_wrap=dense, overflow="fold")
+            side: Literal["left", "right"] = "left" if column in self.words else "right"
+            grid.add_column(Text(str(name)), justify=side, no_wrap=dense or column == 0, overflow="fold")
         for row in self.rows:
             grid.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
         return Group(*([Text(self.title, style="bold")] if self.title else []), grid)

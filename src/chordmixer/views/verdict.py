@@ -208,8 +208,9 @@ def warnings(run: Run) -> Iterator[str]:
     for part, leak in (run.data.leakage if run.data else {}).items():
         if leak.total:
             yield (
-                f"{leak.total:,} of {leak.records:,} {part} records have a copy or near-copy among the training "
-                "records: scores on them partly show recall; split by group or similarity to keep copies together."
+                f"{leak.total:,} of {leak.records:,} {part} records {'has' if leak.total == 1 else 'have'} a copy or "
+                "near-copy among the training records: scores on these partly show recall; split by group or "
+                "similarity to keep copies together."
             )
     if run.test and run.test.records < FEW:
         yield f"There are only {run.test.records:,} test records: the intervals are wide; rely on them."
