@@ -42,7 +42,7 @@ from chordmixer.paper.reproduction.page import commit
 from chordmixer.recipes.variants import MPRA_WINDOW
 from chordmixer.tasks.scores import areas, log_odds, mean_of_known
 from chordmixer.training import Experiment
-from chordmixer.training.baselines.variant_baselines import baselines
+from chordmixer.training.baselines.fitting import fit_variant_baselines
 from real import entries, fragment, write_fasta
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
@@ -157,7 +157,7 @@ def learn(task: str, own: Task, way: str, seed: int, work: Path, extra: list[str
         name = max(plain, key=lambda own: plain[own]["value"])
         row["best_baseline"] = {"name": name, **plain[name]}
         if task == "mpra":
-            again = next(b for b in baselines(Experiment.load(out).build_task()) if b.name == name)
+            again = next(b for b in fit_variant_baselines(Experiment.load(out).build_task()) if b.name == name)
             row["best_baseline"]["within"] = within(names, targets, again.outputs)
     return row
 

@@ -85,7 +85,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chordmixer.recipes import files as recipe
     from chordmixer.tasks.files import FilesConfig
     from chordmixer.training import train
-    from chordmixer.training.outcome import compare
+    from chordmixer.training.results import compare
 
     folder, chance = tmp_path_factory.mktemp("planted"), random.Random(0)
     for name, motif in MOTIFS.items():

@@ -24,10 +24,11 @@ from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training import evaluation, train
-from chordmixer.training.baselines import fit_baselines, load
-from chordmixer.training.inference import Trained
-from chordmixer.training.outcome import compare
+from chordmixer.training.baselines.fitting import fit_baselines
+from chordmixer.training.baselines.stored import load_baseline
+from chordmixer.training.inference import Engine
 from chordmixer.training.prediction import predict
+from chordmixer.training.results import compare
 
 SMALL = {
     "model": {"network": {"track_size": 2, "hidden": 4}, "words": {"bits": 8}},
@@ -189,7 +190,7 @@ def of(name: str, *weights: float) -> Callable[[dict[str, Any]], dict[str, Any]]
     [
         (lambda d: [d], "holds list, not an object"),
         (lambda d: None, "holds NoneType, not an object"),
-        (lambda d: {}, "format is missing"),
+        (lambda d: {}, "using is missing"),
         (lambda d: d | {"format": "1"}, "format='1' is not of type int"),
         (lambda d: d | {"format": 1.0}, "format=1.0 is not of type int"),
         (lambda d: d | {"baseline": 5}, "baseline=5 is not of type str"),
@@ -199,7 +200,7 @@ def of(name: str, *weights: float) -> Callable[[dict[str, Any]], dict[str, Any]]
         (each(["1", "0", "0"]), "network='1' is not of type float"),
         (each([True, 0, 0]), "network=True is not of type float"),
         (each([[1], [0], [0]]), r"network=\[1\] is not of type float"),
-        (of("both", 1.0, 1.0), "weights of both are .*, not three numbers in their range"),
+        (of("both", 1.0, 1.0), r"both=\[1.0, 1.0\] has 2 items: give 3"),
         (of("both", 1e300, 1.0, 0.0), "weights of both are .*, not three numbers in their range"),
         (of("both", 1.0, -1.0, 0.0), "weights of both are .*, not three numbers in their range"),
         (of("both", 1.0, 1.0, 1e300), "weights of both are .*, not three numbers in their range"),
@@ -215,7 +216,7 @@ def test_a_combination_of_other_types(run: Path, change: Any, reason: str, tmp_p
     with pytest.raises(
         ValueError, match=rf"combination\.json is not whole .*{reason}.*: use another copy$"
     ) as raised:
-        Trained(copy)
+        Engine(copy)
     assert "\n" not in str(raised.value)
 
 
@@ -235,7 +236,7 @@ def test_a_flipped_byte_of_a_run_is_named(run: Path, tmp_path: Path) -> None:
     for data in damaged((copy / "baseline.safetensors").read_bytes(), 0, 20):
         (copy / "baseline.safetensors").write_bytes(data)
         with pytest.raises(ValueError, match=r"baseline\.safetensors was changed or damaged") as raised:
-            Trained(copy)
+            Engine(copy)
         assert "\n" not in str(raised.value)
 
 
@@ -270,7 +271,7 @@ def test_a_flipped_byte_of_a_baseline_without_a_manifest(kind: str, tmp_path: Pa
         for data in damaged(packed, 8 + int.from_bytes(packed[:8], "little"), 40) if packed else ():
             path.write_bytes(data)
             try:
-                assert np.isfinite(load(path, target).outputs(sequences[:3])).all()
+                assert np.isfinite(load_baseline(path, target).outputs(sequences[:3])).all()
             except ValueError as error:
                 refused += 1
                 assert str(error).endswith(": use another copy") and "\n" not in str(error)

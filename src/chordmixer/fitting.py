@@ -18,11 +18,10 @@ from chordmixer.dataset import Dataset
 from chordmixer.predictor import Predictor
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Evaluation, Experiment, ensemble, train
-from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.fine_tuning import start_from
-from chordmixer.training.ladder import FOLDER as LOCAL
+from chordmixer.training.inference import open_run
 from chordmixer.training.nested_runs import train_local, train_members
-from chordmixer.training.outcome import compare
+from chordmixer.training.results import LOCAL_FOLDER, compare
 from chordmixer.views import inspection
 from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
@@ -133,7 +132,7 @@ def run_files(
         return None
     beside = []
     if baselines:
-        if ladder or (out / LOCAL).exists():
+        if ladder or (out / LOCAL_FOLDER).exists():
             train_local(out, console, cache)
         beside = compare(out, say, cache, deliver=True)
         evaluation = Run.load(out).test or evaluation

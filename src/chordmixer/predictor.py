@@ -16,13 +16,13 @@ from chordmixer.data.entries import Account
 from chordmixer.dataset import Dataset, as_entries
 from chordmixer.models.model import downloaded
 from chordmixer.tasks.targets import MultiLabel, Regression
-from chordmixer.training import embedding, run_folder
+from chordmixer.training import run_folder
 from chordmixer.training.combination import Using
-from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain
 from chordmixer.training.file_evaluation import score_entries, with_targets
-from chordmixer.training.inference import Item, Piece, Trained, check_choice
+from chordmixer.training.inference import Engine, EnsembleEngine, Item, Piece, check_choice, open_run
+from chordmixer.training.prediction import record_vectors, token_vectors
 from chordmixer.views.report import model_card
 
 OverLength = Literal["error", "windows"]
@@ -43,7 +43,7 @@ class Predictor:
     error; `on_bad="unknown"` reads them as unknown.
     """
 
-    def __init__(self, engine: Trained, temporary: Path | None = None) -> None:
+    def __init__(self, engine: Engine, temporary: Path | None = None) -> None:
         """`temporary` is a folder that is removed with this object."""
         self.engine = engine
         """What computes the outputs; the command line uses it too."""
@@ -79,7 +79,7 @@ class Predictor:
     @property
     def target_type(self) -> Literal["classes", "labels", "number"]:
         """What is predicted: one of several classes, several labels per record, or a number."""
-        target = self.engine.answers.target
+        target = self.engine.labels.target
         return (
             "number" if isinstance(target, Regression) else "labels" if isinstance(target, MultiLabel) else "classes"
         )
@@ -87,7 +87,7 @@ class Predictor:
     @property
     def classes(self) -> list[str]:
         """Names of the classes or labels, in the order of the columns of `predict_proba`; empty for a number."""
-        target = self.engine.answers.target
+        target = self.engine.labels.target
         return [] if isinstance(target, Regression) else list(target.labels)
 
     @property
@@ -107,10 +107,10 @@ class Predictor:
         self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
     ) -> ndarray:
         """The class of each sequence (a string), its labels (a list of strings), or its number, as an array."""
-        rows, target = self._outputs(sequences, over_length, on_bad), self.engine.answers.target
+        rows, target = self._outputs(sequences, over_length, on_bad), self.engine.labels.target
         if isinstance(target, Regression):
             return target.values(rows)
-        shares = self.engine.answers.probabilities(rows)
+        shares = self.engine.labels.probabilities(rows)
         if not isinstance(target, MultiLabel):
             return np.array(target.labels)[shares.argmax(axis=1)]
         found = np.empty(len(shares), dtype=object)
@@ -123,7 +123,7 @@ class Predictor:
         """Calibrated probabilities, (sequences, classes), with columns in the order of `classes`."""
         if self.target_type == "number":
             raise ValueError("this model predicts a number, which has no probability: use predict")
-        return self.engine.answers.probabilities(self._outputs(sequences, over_length, on_bad))
+        return self.engine.labels.probabilities(self._outputs(sequences, over_length, on_bad))
 
     def embed(
         self,
@@ -138,10 +138,10 @@ class Predictor:
         if per_token:
             found: list[ndarray] = []
             for window, pieces in self._windows(engine, sequences, "error", on_bad):
-                found += embedding.token_vectors(engine, window, pieces)
+                found += token_vectors(engine, window, pieces)
             return found
         windows = self._windows(engine, sequences, over_length, on_bad)
-        return np.concatenate([embedding.record_vectors(engine, *window) for window in windows])
+        return np.concatenate([record_vectors(engine, *window) for window in windows])
 
     def evaluate(self, data: Dataset, *, over_length: OverLength = "error", on_bad: OnBad = "error") -> Evaluation:
         """Scores on records with targets, overall and by length, with 95 % intervals.
@@ -151,7 +151,7 @@ class Predictor:
         self._check(over_length, on_bad)
         account = Account()
         reject = data.config.reading.on_unmatched == "reject"
-        entries = with_targets(data.entries(account), self.engine.answers.target, reject, account)
+        entries = with_targets(data.entries(account), self.engine.labels.target, reject, account)
         return score_entries(self.engine, entries, account, over_length, on_bad).overall
 
     def explain(
@@ -204,7 +204,7 @@ class Predictor:
             self.save_pretrained(saved)
             inside = [path for path in saved.rglob("*") if path.is_file()]
             packed = {path.relative_to(saved).as_posix(): path.read_bytes() for path in inside}
-        using = None if self.engine.delivery is None else self.engine.delivery.using
+        using = None if self.engine.combined is None else self.engine.combined.using
         return {"files": packed, "how": {"batch_tokens": self.engine.batch_tokens, "using": using}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ class Predictor:
         return np.concatenate([self.engine.outputs(window, pieces) for window, pieces in windows])
 
     def _windows(
-        self, engine: Trained, sequences: Dataset | Iterable[Any], over_length: str, on_bad: str
+        self, engine: Engine, sequences: Dataset | Iterable[Any], over_length: str, on_bad: str
     ) -> Iterator[tuple[Sequence[Item], Sequence[Piece]]]:
         self._check(over_length, on_bad)
         windows = engine.windows(as_entries(sequences), Account(), on_bad, lambda _: None)  # type: ignore[arg-type]
@@ -237,9 +237,9 @@ class Predictor:
         check_choice("over_length", over_length, get_args(OverLength))
         check_choice("on_bad", on_bad, get_args(OnBad))
 
-    def _network(self) -> Trained:
+    def _network(self) -> Engine:
         """What embeds: the network, also where a baseline answers."""
-        if hasattr(self.engine, "members"):
+        if isinstance(self.engine, EnsembleEngine):
             raise ValueError(
                 f"{self.folder} is an ensemble, whose networks have no vectors in common: embed with one of them, "
                 f"Predictor.from_pretrained({str(self.folder / 'members' / '0')!r})"

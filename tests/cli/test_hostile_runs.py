@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chordmixer import files
-from chordmixer.training import evaluation, outcome
+from chordmixer.training import evaluation, results
 
 Command = Callable[..., tuple[int, str, str]]
 VALUES: list[Any] = [
@@ -50,7 +50,7 @@ def run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("hostile") / "run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 5)
-        outcome.compare(folder, lambda _: None)
+        results.compare(folder, lambda _: None)
     return folder
 
 

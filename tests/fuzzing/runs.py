@@ -21,8 +21,7 @@ from chordmixer.data.reading import Reading
 from chordmixer.paper.baselines import compare
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, evaluate, evaluation, train
-from chordmixer.training.embedding import embed
-from chordmixer.training.prediction import predict
+from chordmixer.training.prediction import embed, predict
 from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
 

@@ -18,11 +18,10 @@ from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.recipes import documents
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, evaluation, train
-from chordmixer.training.embedding import embed
 from chordmixer.training.file_evaluation import evaluate_files
-from chordmixer.training.inference import Trained
-from chordmixer.training.outcome import compare
-from chordmixer.training.prediction import predict
+from chordmixer.training.inference import Engine
+from chordmixer.training.prediction import embed, predict
+from chordmixer.training.results import compare
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "arxiv_papers.parquet"
 CLASSES = {"cs.AI": "agents plan and search", "cs.NE": "neurons évoluent", "math.GR": "groups act on trees ∎"}
@@ -192,7 +191,7 @@ def test_a_cut_that_is_no_number(run: Path, tmp_path: Path) -> None:
     config["data"]["cut"] = "far"
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"data\.cut='far' is not a number of tokens: use another copy"):
-        Trained(tmp_path, "cpu", unverified=True)
+        Engine(tmp_path, "cpu", unverified=True)
 
 
 def test_the_cut_is_a_setting(folder: str, tmp_path: Path, chordmixer: Callable[..., tuple[int, str, str]]) -> None:

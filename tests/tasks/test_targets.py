@@ -14,7 +14,7 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.store import Store, write_store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression, inspect_target, question, resampled
-from chordmixer.training.answers import target_from
+from chordmixer.training.labels import target_from
 
 
 @pytest.fixture

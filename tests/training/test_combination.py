@@ -1,11 +1,26 @@
+"""The weights of network and baseline, and what a run predicts with them, also after a fresh start."""
+
 from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy import ndarray
 
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.recipes import files as recipe
+from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.combination import Combination, combine
+from chordmixer.training import Experiment, evaluate, evaluation, train
+from chordmixer.training.combination import Combination, fit_weights, load_combination, read_document
+from chordmixer.training.evaluation import Predictions
+from chordmixer.training.inference import Engine
+from chordmixer.training.prediction import predict
+from chordmixer.training.results import compare
 
 
 def two_views(
@@ -27,7 +42,7 @@ def accuracy(outputs: ndarray, targets: ndarray) -> float:
 def test_two_noisy_views_are_better_than_one(classes: int) -> None:
     targets, first, second = two_views(4000, classes, (2.0, 2.0))
     target, fitted = Classification([*map(str, range(classes))], targets), slice(0, 1000)
-    found = combine(target, first[fitted], second[fitted], targets[fitted])
+    found = fit_weights(target, first[fitted], second[fitted], targets[fitted])
     held = slice(1000, None)
     scores = {
         using: accuracy(target.unweighted(found.outputs(target, first[held], second[held], using)), targets[held])
@@ -41,7 +56,7 @@ def test_noise_gets_no_weight() -> None:
     targets, good, _ = two_views(600, 3, (1.0, 1.0))
     noise = np.random.default_rng(1).normal(size=good.shape)
     target = Classification(["a", "b", "c"], targets)
-    found = combine(target, noise, good, targets)
+    found = fit_weights(target, noise, good, targets)
     assert found.weights["both"][0] < 0.1 < found.weights["both"][1]
     assert found.losses["baseline"] < found.losses["network"] and found.using != "network"
     assert np.isfinite(found.outputs(target, None, good, "baseline")).all()
@@ -64,7 +79,7 @@ def test_numbers_and_labels() -> None:
     target = Regression.of(numbers)
     true = target.standardised(numbers)[:, None]
     first, second = (0.5 * true + 1 + 0.4 * rng.normal(size=true.shape) for _ in range(2))
-    found = combine(target, first, second, numbers)
+    found = fit_weights(target, first, second, numbers)
     r2 = {
         using: target.metrics(found.outputs(target, first, second, using), numbers)["r2"] for using in found.weights
     }  # type: ignore[arg-type]
@@ -73,7 +88,7 @@ def test_numbers_and_labels() -> None:
     labels = (rng.random((800, 3)) < 0.3).astype(np.uint8)
     several = MultiLabel.of(["a", "b", "c"], labels)
     views = [3.0 * labels + 1.5 * rng.normal(size=labels.shape) for _ in range(2)]
-    both = combine(several, *views, labels)
+    both = fit_weights(several, *views, labels)
     assert both.using == "both"
     assert both.losses["both"] < both.losses["network"]
 
@@ -82,7 +97,7 @@ def test_always_right_and_few_records_stay_finite() -> None:
     target = Classification(["a", "b"], [0, 1])
     outputs = np.array([[9.0, 0.0], [0.0, 9.0]])
     for records in (outputs, outputs[:1]):
-        found = combine(target, records, records, np.arange(len(records)))
+        found = fit_weights(target, records, records, np.arange(len(records)))
         assert all(np.isfinite(own).all() for own in found.weights.values())
 
 
@@ -93,7 +108,7 @@ def test_few_records_that_are_all_right_do_not_ask_for_ever_larger_weights() -> 
     network = 6.0 * np.eye(3)[truth] + rng.normal(size=(60, 3))
     network[0] = 6.0 * np.eye(3)[(truth[0] + 1) % 3]
     baseline = 1.5 * np.eye(3)[truth] + rng.normal(size=(60, 3))
-    found = combine(Classification(list("abc"), truth), network, baseline, truth)
+    found = fit_weights(Classification(list("abc"), truth), network, baseline, truth)
     assert found.losses["both"] < 1.1 * min(found.losses["network"], found.losses["baseline"])
     assert max(found.weights["both"][:2]) < 3
 
@@ -103,3 +118,117 @@ def test_answers_that_help_nobody_have_a_row_for_each_record() -> None:
     useless = Combination("network", {"network": (0.0, 0.0, 0.0)}, {})
     rows = useless.outputs(target, np.ones((5, 2)), None)
     assert rows.shape == (5, 2) and np.ptp(rows, axis=0).max() == 0
+
+
+pytestmark = pytest.mark.usefixtures("quick_scores")
+SMALL = {
+    "model": {"network": {"track_size": 4, "hidden": 8}, "words": {"lengths": []}, "stem": {"layers": 1}},
+    "training": {"steps": 12, "trial": 0.0, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module")
+def delivered(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on both strands with its baseline: only to be read."""
+    folder = tmp_path_factory.mktemp("delivery") / "run"
+    experiment = override(recipe(FilesConfig(tuple(motifs), both_strands=True), lambda line: None), SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        train(experiment, folder)
+        compare(folder, lambda line: None, deliver=True)
+    return folder
+
+
+def asked(run: Path, motifs: list[str], out: Path, using: str | None) -> list[dict[str, float]]:
+    predict(run, motifs, out, using=using, say=lambda line: None)  # type: ignore[arg-type]
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_files_have_the_answers_of_the_test_part(delivered: Path, motifs: list[str], tmp_path: Path) -> None:
+    rows = {row["id"]: row for row in asked(delivered, motifs, tmp_path / "a.jsonl", None)}
+    test, answers = Predictions.read(delivered / "predictions.parquet"), Engine(delivered).labels
+    for name, shares in zip(test.names, answers.probabilities(test.outputs), strict=True):
+        assert [rows[name]["with"], rows[name]["without"]] == pytest.approx(shares.tolist(), abs=1e-5)
+
+
+def test_each_can_be_asked_alone(delivered: Path, motifs: list[str], tmp_path: Path) -> None:
+    answers = {
+        using: [row["with"] for row in asked(delivered, motifs[:1], tmp_path / f"{using}.jsonl", using)]
+        for using in ("network", "baseline", "both")
+    }
+    assert len({tuple(own) for own in answers.values()}) == 3
+    chosen = read_document(delivered)
+    assert chosen is not None and {*chosen.losses} == {*answers}
+    assert [r["with"] for r in asked(delivered, motifs[:1], tmp_path / "x.jsonl", None)] == answers[chosen.using]
+    with pytest.raises(ValueError, match="--using best is not a choice: give one of network, baseline, both"):
+        asked(delivered, motifs, tmp_path / "y.jsonl", "best")
+
+
+def test_a_baseline_alone_needs_no_network_and_has_no_longest_record(
+    delivered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "model", property(lambda self: pytest.fail("the network was loaded")))
+    (tmp_path / "long.fa").write_text(">a\n" + "ACGT" * 500 + "\n>b\nA\n")  # one shorter than any k-mer
+    rows = asked(delivered, [str(tmp_path / "long.fa")], tmp_path / "a.jsonl", "baseline")
+    assert [row["length"] for row in rows] == [2000, 1]
+
+
+def test_both_strands_have_one_answer(delivered: Path) -> None:
+    task = Experiment.load(delivered).build_task()
+    assert isinstance(task, Files) and task.complement is not None
+    known = load_combination(delivered, task.target, task.complement, "baseline")
+    assert known is not None
+    tokens = task.tokens("test")
+    turned = [task.complement[own[::-1]].astype(own.dtype) for own in tokens]
+    np.testing.assert_allclose(known.outputs(None, tokens), known.outputs(None, turned), atol=1e-6)
+
+
+def test_scores_are_those_of_the_answers(delivered: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(delivered, tmp_path / "run"))
+    before = (run / "evaluation-test.json").read_bytes()
+    evaluate(run, "test")
+    assert (run / "evaluation-test.json").read_bytes() == before
+    rows = files.read_json(run / "baselines.json")
+    assert rows["baselines"][-1]["name"] == "network alone"
+    assert rows["ladder"][-1]["name"] in ("delivered", "network alone")
+
+
+def test_a_run_that_is_finished_again_starts_from_its_network(delivered: Path, tmp_path: Path) -> None:
+    """And ends with the same bytes."""
+    run = Path(shutil.copytree(delivered, tmp_path / "run"))
+    train(Experiment.load(run), run, resume=True)
+    assert not (run / "combination.json").exists() and read_document(run) is None
+    files.verify(run, files.recorded(run))
+    compare(run, lambda line: None, deliver=True)
+    for name in ("combination.json", "baseline.safetensors", "predictions.parquet", "labels.json", "baselines.json"):
+        assert (run / name).read_bytes() == (delivered / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("name", ["combination.json", "baseline.safetensors"])
+def test_a_flipped_byte_is_found(delivered: Path, tmp_path: Path, name: str) -> None:
+    run = Path(shutil.copytree(delivered, tmp_path / "run"))
+    damaged = bytearray((run / name).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (run / name).write_bytes(damaged)
+    with pytest.raises(ValueError, match="was changed or damaged"):
+        Engine(run)
+    (run / name).unlink()
+    with pytest.raises(ValueError, match="is missing or not in"):
+        Engine(run)
+
+
+def test_hostile_weights(delivered: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(delivered, tmp_path / "run"))
+    good = files.read_json(run / "combination.json")
+    for change in ({"using": "all"}, {"weights": {"both": [1, 2, 3]}}, {"losses": []}, {"format": 9}, {"extra": 1}):
+        files.write_recorded(run, {"combination.json": files.json_bytes(good | change)})
+        with pytest.raises(ValueError, match=r"combination\.json is not whole .*: use another copy"):
+            Engine(run)
+
+
+def test_a_run_without_a_baseline(delivered: Path, motifs: list[str], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(delivered, tmp_path / "run"))
+    train(Experiment.load(run), run, resume=True)
+    assert Engine(run).combined is None and Engine(run, using="network").combined is None
+    with pytest.raises(ValueError, match="keeps no baseline for --using both: leave it out, or train again"):
+        Engine(run, using="both")

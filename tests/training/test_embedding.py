@@ -13,8 +13,8 @@ from tests.training.trained_runs import dna, make_run, write_fasta
 from chordmixer.data.alphabets import Dna
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
-from chordmixer.training import embedding
-from chordmixer.training.embedding import embed
+from chordmixer.training import prediction
+from chordmixer.training.prediction import embed
 
 LENGTHS = [30, 5, 128, 1, 60]
 WIDTH = 16
@@ -96,7 +96,7 @@ def test_what_cannot_be(run: Path, tmp_path: Path, out: str, given: dict[str, An
 
 
 def test_a_row_that_no_reader_would_take(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "MOST_BYTES", 4 * 100 * WIDTH)
+    monkeypatch.setattr(prediction, "MOST_BYTES", 4 * 100 * WIDTH)
     with pytest.raises(ValueError, match=r"record 2 \(r1\) would be a row of 6,464 bytes, 101 tokens of 16 numbers"):
         embed(run, [write_fasta(tmp_path / "x.fa", [100, 101])], tmp_path / "e.parquet", per_token=True)
 
@@ -113,12 +113,12 @@ def test_nothing_is_left_to_do(run: Path, tmp_path: Path) -> None:
 def test_other_formats_hold_the_same_numbers_and_can_be_resumed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr("chordmixer.training.outputs.SECONDS", 0.0)
+    monkeypatch.setattr("chordmixer.training.output_files.SECONDS", 0.0)
     path, out = write_fasta(tmp_path / "x.fa", LENGTHS), tmp_path / f"e.{ending}"
     embed(run, [path], tmp_path / "e.parquet", batch_tokens=8)
     expected = np.array(pq.read_table(tmp_path / "e.parquet").column("embedding").to_pylist(), dtype=np.float32)
     with monkeypatch.context() as patch:
-        averages = embedding.Trained.averages
+        averages = prediction.Engine.averages
         left = iter(range(2))
 
         def failing(*given: Any) -> Any:
@@ -126,7 +126,7 @@ def test_other_formats_hold_the_same_numbers_and_can_be_resumed(
                 raise KeyboardInterrupt
             return averages(*given)
 
-        patch.setattr(embedding.Trained, "averages", failing)
+        patch.setattr(prediction.Engine, "averages", failing)
         with pytest.raises(KeyboardInterrupt):
             embed(run, [path], out, batch_tokens=8)
     assert not out.exists()

@@ -25,9 +25,8 @@ from chordmixer.models import ModelConfig
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluate, evaluation, train
-from chordmixer.training.answers import Answers
-from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import Predictions
+from chordmixer.training.labels import OutputLabels, fit_temperature
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.nested_runs import decide_words, local_experiment, read_trials
 from chordmixer.views.report import write_report
@@ -78,7 +77,7 @@ def contents(folder: Path) -> dict[str, Any]:
 def of_members(run: Path, part: str) -> list[tuple[Any, Predictions]]:
     name = "predictions.parquet" if part == "test" else f"predictions-{part}.parquet"
     folders = [ensemble.folder_of(run, k) for k in range(2)]
-    return [(Answers.load(own).target, Predictions.read(own / name)) for own in folders]
+    return [(OutputLabels.load(own).target, Predictions.read(own / name)) for own in folders]
 
 
 def test_what_a_run_of_folds_leaves(folds: tuple[Path, int]) -> None:
@@ -108,7 +107,7 @@ def test_what_a_run_of_folds_leaves(folds: tuple[Path, int]) -> None:
 
 def test_scores_are_of_the_mean_and_of_folds_held_out(folds: tuple[Path, int]) -> None:
     run, _ = folds
-    target: Any = Answers.load(run).target
+    target: Any = OutputLabels.load(run).target
     members = of_members(run, "test")
     test = Predictions.read(run / "predictions.parquet")
     odds = np.mean([t.unweighted(own.outputs) for t, own in members], axis=0)
@@ -122,7 +121,7 @@ def test_scores_are_of_the_mean_and_of_folds_held_out(folds: tuple[Path, int]) -
     genes = [{int(re.sub(r"\D", "", name)) // 4 for name in own.names} for _, own in held]
     assert all(not one & other for i, one in enumerate(genes) for other in genes[:i]), "a group is in two folds"
     assert crossed.groups is not None and len(np.unique(crossed.groups)) == sum(len(own) for own in genes)
-    assert Answers.load(run).temperature == temperature(target.unweighted(crossed.outputs), crossed.targets)
+    assert OutputLabels.load(run).temperature == fit_temperature(target.unweighted(crossed.outputs), crossed.targets)
     scored = files.read_json(run / "evaluation-cross-validation.json")
     assert scored["records"] == 160 and scored["split"] == "cross-validation"
 
@@ -197,8 +196,8 @@ def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folders = [ensemble.folder_of(run, k) for k in range(2)]
     assert [Experiment.load(own).training.seed for own in folders] == [4, 5]
     for name in ("predictions.parquet", "predictions-validation.parquet"):
-        values = [Answers.load(own).target.values(Predictions.read(own / name).outputs) for own in folders]  # type: ignore[union-attr]
-        own = Answers.load(run).target.values(Predictions.read(run / name).outputs)  # type: ignore[union-attr]
+        values = [OutputLabels.load(own).target.values(Predictions.read(own / name).outputs) for own in folders]  # type: ignore[union-attr]
+        own = OutputLabels.load(run).target.values(Predictions.read(run / name).outputs)  # type: ignore[union-attr]
         np.testing.assert_allclose(own, np.mean(values, axis=0), atol=1e-4)
         assert not np.array_equal(*values)
     assert evaluate(run, "validation").records == len(Predictions.read(run / "predictions-validation.parquet").names)

@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 import io
@@ -24,8 +26,7 @@ from chordmixer.packed import Packed
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training import Experiment, TrainingConfig, inference, train
-from chordmixer.training.embedding import embed
-from chordmixer.training.prediction import predict
+from chordmixer.training.prediction import embed, predict, unlabelled
 
 LENGTHS = [5, 90, 1, 40, 128, 3, 64, 17, 80, 33, 7, 100, 2, 55]
 
@@ -176,7 +177,7 @@ def test_long_records_can_be_left_out(run: Path, tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in (tmp_path / "y.csv").read_text().splitlines()[1:]] == ["r0", "r2"]
     assert (account.read, account.used, account.rejected.total()) == (4, 2, 2)
     assert account.examples == {"longer than this model's max_length=128": ["r1", "r3"]}
-    trained = inference.Trained(run)
+    trained = inference.Engine(run)
     trained.cut = 100
     entries = read([tmp_path / "x.fa"], Reading(), Account())
     (window,) = trained.windows(entries, Account(), None, lambda _: None, "reject")
@@ -186,7 +187,7 @@ def test_long_records_can_be_left_out(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [129, 191, 192, 193, 256, 257, 1000])
 @pytest.mark.parametrize("most", [1, 2, 3, 128])
 def test_windows_cover_a_record(run: Path, length: int, most: int) -> None:
-    trained = inference.Trained(run)
+    trained = inference.Engine(run)
     trained.max_length = most
     item = inference.Item(None, np.zeros(length, dtype=np.uint8))  # type: ignore[arg-type]
     pieces = trained.pieces([item], "windows")
@@ -297,20 +298,20 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from chordmixer.training import outputs, inference
-from chordmixer.training.embedding import embed
+from chordmixer.training import inference, output_files
+from chordmixer.training.prediction import embed
 from chordmixer.training.prediction import predict
 
 run, fasta, folder, seed = *map(Path, sys.argv[1:4]), int(sys.argv[4])
-outputs.SECONDS = 0
+output_files.SECONDS = 0
 draw = random.Random(seed)
-answer = inference.Trained.averages
+answer = inference.Engine.averages
 
 def slowly(*given):
     time.sleep(0.004)
     return answer(*given)
 
-inference.Trained.averages = slowly
+inference.Engine.averages = slowly
 report = {}
 for out, work in (("y.tsv", predict), ("y.jsonl", predict), ("y.parquet", predict), ("e.parquet", embed)):
     kills = gone_on = 0
@@ -413,3 +414,22 @@ def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Pat
     assert np.ptp(found["near values"]) > 1 and found["near"]["r2"] > 0.1
     np.testing.assert_allclose(found["far values"], found["near values"], atol=1e-3)
     assert found["far"] == pytest.approx(found["near"], rel=1e-3)
+
+
+def test_only_ids_and_sequences_are_read() -> None:
+    given = Reading(
+        "genbank", Columns(id="a", sequence="b", label="c"), "files", "files", "CDS", "genus", on_empty="reject"
+    )
+    assert unlabelled(given) == Reading(
+        "genbank", Columns("a", "b", *["-"] * 5), features="CDS", on_empty="reject", on_unmatched="error"
+    )
+
+
+def test_empty_records_are_no_rows(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "x.fa").write_text(">a\nACGT\n>b\n>c\nACG\n")
+    with pytest.raises(ValueError, match="record 'b' is empty"):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
+    account = predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", reading=Reading(on_empty="reject"))
+    assert (account.read, account.used, dict(account.rejected)) == (3, 2, {"empty": 1})
+    assert len((tmp_path / "y.tsv").read_text().splitlines()) == 3

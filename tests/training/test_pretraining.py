@@ -23,10 +23,9 @@ from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.tasks.masks import SUMS
 from chordmixer.tasks.targets import Regression, target_outputs
 from chordmixer.training import Experiment, evaluate, evaluation, train
-from chordmixer.training.embedding import embed
 from chordmixer.training.evaluation import predict_records
-from chordmixer.training.outcome import compare
-from chordmixer.training.prediction import predict
+from chordmixer.training.prediction import embed, predict
+from chordmixer.training.results import compare
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 

@@ -17,7 +17,7 @@ from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.tasks.variants import Variants, VariantsConfig
 from chordmixer.training import Experiment
-from chordmixer.training.answers import Answers
+from chordmixer.training.labels import OutputLabels
 from chordmixer.training.variants import ScoringConfig, score
 
 TISSUES = VariantColumns(label="CLASS", context="T")
@@ -42,7 +42,7 @@ def write_run(
     documents["data.json"] |= changes or {}
     for name, content in documents.items():
         files.write_json(run / name, content)
-    Answers(target, "dna").save(run)
+    OutputLabels(target, "dna").save(run)
     files.write_manifest(run, ["config.json", "labels.json", *documents])
     return run
 
@@ -190,13 +190,15 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
 
 def test_an_answer_that_is_not_finite(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "forward", lambda self, x: torch.full((len(x) // 2, 2), torch.nan))
-    with pytest.raises(ValueError, match=r"new\.vcf, line 3: the model's answer is NaN or infinite: train again$"):
+    with pytest.raises(
+        ValueError, match=r"new\.vcf, line 3 .*the model's answer is NaN or infinite: .* train again$"
+    ):
         scored(run, rows()[:1], tmp_path / "scored.vcf")
 
 
 def test_a_table_can_be_gone_on_with(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = scored(run, rows(), tmp_path / "whole.tsv", replace(HERE, batch_tokens=512)).read_bytes()
-    monkeypatch.setattr("chordmixer.training.outputs.SECONDS", 0.0)
+    monkeypatch.setattr("chordmixer.training.output_files.SECONDS", 0.0)
     forward, calls = Model.forward, [0]
 
     def fail(self: Model, x: Any) -> Any:

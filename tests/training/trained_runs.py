@@ -14,7 +14,7 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.tokenizers import Tokenizer
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.answers import Answers
+from chordmixer.training.labels import OutputLabels
 
 CLASSES = Classification.of_counts(["worm", "fly", "yeast"], [50, 30, 20])
 SEVERAL = MultiLabel(["red", "round"], [30, 60], 100)
@@ -38,7 +38,7 @@ def make_run(
     model = Model(ModelConfig(tokenizer.size, target.outputs, embedding, final_norm="layer", network=network))
     model.save_pretrained(folder)
     files.write_json(folder / "tokenizer.json", tokenizer.to_json())
-    Answers(target, tokenizer.name, temperature, both_strands).save(folder)
+    OutputLabels(target, tokenizer.name, temperature, both_strands).save(folder)
     files.write_manifest(folder, ["tokenizer.json", "labels.json"])
     return folder
 

@@ -20,10 +20,9 @@ from chordmixer.models import ModelConfig
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import Experiment, TrainingConfig, evaluation
-from chordmixer.training.answers import Answers
-from chordmixer.training.calibration import temperature
 from chordmixer.training.evaluation import Predictions, save_evaluation, summarise
-from chordmixer.training.outcome import write_baselines
+from chordmixer.training.labels import OutputLabels, fit_temperature
+from chordmixer.training.results import write_baselines
 
 KINDS = ("two", "five", "many", "regression", "labels", "adding")
 FAMILIES = [
@@ -73,9 +72,9 @@ def write_run(folder: Path, kind: str, records: int, skill: float, rival: float)
         _write_rows(folder / "predictions.parquet", predictions)
     _journal(folder / "metrics.jsonl", scored.headline)
     if kind != "adding":
-        known = Answers(target, "dna")
+        known = OutputLabels(target, "dna")
         if kind != "regression":
-            known = replace(known, temperature=temperature(known.unweighted(outputs), targets))
+            known = replace(known, temperature=fit_temperature(known.unweighted(outputs), targets))
         known.save(folder)
         _baselines(folder, target, targets, lengths, names, rival, experiment, draw)
         classes = (

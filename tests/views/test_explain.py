@@ -16,10 +16,10 @@ from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading, read
 from chordmixer.data.tokenizers import Bytes, Numbers
 from chordmixer.tasks.targets import Regression
-from chordmixer.training.answers import Answers
 from chordmixer.training.evaluation import Predictions
 from chordmixer.training.explanation import Explanation, explain
-from chordmixer.training.inference import Trained
+from chordmixer.training.inference import Engine
+from chordmixer.training.labels import OutputLabels
 from chordmixer.views import explain as explaining
 from chordmixer.views.explain import (
     SHOWN,
@@ -55,7 +55,7 @@ def fasta(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def expected(random_run: Path, fasta: Path) -> list[Explanation]:
-    return list(explain(Trained(random_run), read([fasta], Reading(), Account()), blocks=10))
+    return list(explain(Engine(random_run), read([fasta], Reading(), Account()), blocks=10))
 
 
 def test_bedgraph_and_tsv_have_all_values(
@@ -198,10 +198,10 @@ def test_long_records_are_left_out_and_counted(run: Path, monkeypatch: pytest.Mo
 
 
 def test_work_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Trained(make_run(tmp_path / "one"))
+    one = Engine(make_run(tmp_path / "one"))
     assert affordable(one) == TOKENS
     weights = sum(p.numel() for p in one.model.encoder.parameters())
-    both = Trained(make_run(tmp_path / "both", both_strands=True))
+    both = Engine(make_run(tmp_path / "both", both_strands=True))
     monkeypatch.setattr(explaining, "TOKENS", 10**12)
     assert affordable(one) == int(WORK / weights) and affordable(both) == int(WORK / (2 * weights))
 
@@ -215,18 +215,18 @@ def test_classes_have_right_ones_and_a_wrong_one() -> None:
     """Rows in units in which 9 is sure: r0 and r1 right, r2 the surest of worms, r3 and r4 wrong, r5 does not fit."""
     rows = [[9, 0, 0], [0, 8, 0], [19, 0, 0], [0, 3, 0], [0, 0, 6], [39, 0, 0]]
     fits = np.array([True] * 5 + [False])
-    chosen = [*choose(Answers(CLASSES, "dna"), predictions(rows, [0, 1, 0, 2, 1, 0]), fits)]  # type: ignore[arg-type]
+    chosen = [*choose(OutputLabels(CLASSES, "dna"), predictions(rows, [0, 1, 0, 2, 1, 0]), fits)]  # type: ignore[arg-type]
     assert chosen == [
         (2, "worm", "That is correct."),
         (1, "fly", "That is correct."),
         (4, "yeast", "That is wrong: the true class is fly."),
     ]
-    assert not [*choose(Answers(CLASSES, "dna"), predictions(rows, [0] * 6), np.zeros(6, bool))]  # type: ignore[arg-type]
+    assert not [*choose(OutputLabels(CLASSES, "dna"), predictions(rows, [0] * 6), np.zeros(6, bool))]  # type: ignore[arg-type]
 
 
 def test_labels_have_right_ones_and_a_wrong_one() -> None:
     rows, targets = [[9.0, 9.0], [5.0, -9.0], [-9.0, 19.0]], [[1, 1], [0, 0], [1, 1]]
-    chosen = [*choose(Answers(SEVERAL, "dna"), predictions(rows, targets), np.ones(3, bool))]  # type: ignore[arg-type]
+    chosen = [*choose(OutputLabels(SEVERAL, "dna"), predictions(rows, targets), np.ones(3, bool))]  # type: ignore[arg-type]
     assert chosen == [
         (0, "red", "That is correct."),
         (2, "round", "That is correct."),
@@ -237,7 +237,7 @@ def test_labels_have_right_ones_and_a_wrong_one() -> None:
 def test_numbers_have_their_extremes() -> None:
     target = Regression(mean=10.0, scale=2.0)
     rows = predictions([[0.0], [3.0], [-1.0], [9.0]], [10.0, 16.0, 20.0, 0.0])
-    chosen = [*choose(Answers(target, "dna"), rows, np.array([True, True, True, False]))]
+    chosen = [*choose(OutputLabels(target, "dna"), rows, np.array([True, True, True, False]))]
     assert [own[:2] for own in chosen] == [(1, None), (2, None)]
     assert chosen[1].said == "The smallest prediction; the true value is 20.00."
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.answers import Answers
 from chordmixer.training.evaluation import Predictions, _length_bins
+from chordmixer.training.labels import OutputLabels
 from chordmixer.views import metrics, report_predictions
 from chordmixer.views.report_predictions import (
     Curve,
@@ -36,7 +36,7 @@ def answered(truth: list[int], given: list[int], count: int) -> Predictions:
 
 
 def test_a_matrix_counts_truth_by_row() -> None:
-    even = Answers(Classification.of_counts(["no", "yes"], [5, 5]), "dna")
+    even = OutputLabels(Classification.of_counts(["no", "yes"], [5, 5]), "dna")
     shown = confusion_section(even, answered([0, 0, 0, 1, 1], [0, 0, 1, 1, 1], 2))
     assert '<th scope="row" class="words">no</th><td>2</td><td>1</td>' in shown
     assert '<th scope="row" class="words">yes</th><td>0</td><td>2</td>' in shown
@@ -48,7 +48,7 @@ def test_a_matrix_counts_truth_by_row() -> None:
 
 def test_the_confusion_is_that_of_the_scores_on_unequal_classes() -> None:
     """Of 41 records, by the weights of the training loss alone, 19 more would be called positive."""
-    uneven = Answers(Classification.of_counts(["no", "yes"], [97, 3]), "dna", temperature=1.7)
+    uneven = OutputLabels(Classification.of_counts(["no", "yes"], [97, 3]), "dna", temperature=1.7)
     truth, positive = np.array([0] * 40 + [1]), np.array([-9.0] * 21 + [2.0] * 19 + [9.0])
     rows = replace(answered([0] * 41, [0] * 41, 2), targets=truth)
     rows = replace(rows, outputs=np.stack([0 * positive, positive], axis=1).astype(np.float32))
@@ -61,14 +61,14 @@ def test_the_confusion_is_that_of_the_scores_on_unequal_classes() -> None:
 
 def test_many_classes_show_the_most_confused() -> None:
     names = [f"c{k}" for k in range(25)]
-    many = Answers(Classification.of_counts(names, [3] * 25), "dna")
+    many = OutputLabels(Classification.of_counts(names, [3] * 25), "dna")
     shown = confusion_section(many, answered([3, 3, 3, 7], [4, 4, 3, 7], 25))
     assert "25 classes are too many for a matrix" in shown
     assert '<th scope="row" class="words">c3</th><td class="words">c4</td><td>2</td><td>66.7%</td>' in shown
 
 
 def test_a_class_that_never_occurs_has_dashes() -> None:
-    three = Answers(Classification.of_counts(["a", "b", "c"], [3, 3, 3]), "dna")
+    three = OutputLabels(Classification.of_counts(["a", "b", "c"], [3, 3, 3]), "dna")
     shown = confusion_section(three, answered([0, 1], [0, 1], 3))
     assert "<td>0</td><td>-</td><td>-</td><td>-</td>" in shown
 
@@ -76,7 +76,7 @@ def test_a_class_that_never_occurs_has_dashes() -> None:
 def test_each_label_has_a_row() -> None:
     target = MultiLabel(["x<y", "z"], [5, 5], 10)
     rows = Predictions(["a", "b"], np.array([3, 4]), np.eye(2), np.array([[5, 5], [-5, 5]], dtype=np.float32))
-    shown = confusion_section(Answers(target, "dna"), rows)
+    shown = confusion_section(OutputLabels(target, "dna"), rows)
     assert ">x&lt;y</th><td>1</td><td>1.000</td><td>1.000</td><td>1.000</td><td>1.000</td><td>1.000</td>" in shown
     assert ">z</th><td>1</td><td>0.500</td><td>0.500</td><td>1.000</td><td>0.500</td><td>0.667</td>" in shown
 
@@ -179,7 +179,7 @@ def sure(right: int, wrong: int, loud: float) -> Predictions:
 
 def test_the_error_before_and_after() -> None:
     rows = sure(80, 20, 4.0)
-    shown = calibration_section(Answers(BALANCED, "dna", temperature=4 / np.log(4)), rows)
+    shown = calibration_section(OutputLabels(BALANCED, "dna", temperature=4 / np.log(4)), rows)
     assert "test records: 0.0 percentage points" in shown and "; 18.2 without" in shown
     assert (
         "after temperature scaling" in shown
@@ -190,25 +190,25 @@ def test_the_error_before_and_after() -> None:
 
 def test_a_temperature_that_did_not_help_is_said_to() -> None:
     assert "On the test records the scaling does not help." in calibration_section(
-        Answers(BALANCED, "dna", 0.2), sure(80, 20, 4.0)
+        OutputLabels(BALANCED, "dna", 0.2), sure(80, 20, 4.0)
     )
 
 
 def test_without_a_temperature_it_says_so() -> None:
-    shown = calibration_section(Answers(BALANCED, "dna"), sure(80, 20, 4.0))
+    shown = calibration_section(OutputLabels(BALANCED, "dna"), sure(80, 20, 4.0))
     assert "No temperature was fitted" in shown and "after temperature scaling" not in shown
 
 
 def test_class_weights_are_taken_back() -> None:
     """Outputs of zero mean the classes' own shares."""
-    uneven = Answers(Classification.of_counts(["no", "yes"], [20, 80]), "dna")
+    uneven = OutputLabels(Classification.of_counts(["no", "yes"], [20, 80]), "dna")
     assert "test records: 0.0 percentage points" in calibration_section(uneven, sure(80, 20, 0.0))
 
 
 def test_several_labels_are_pooled() -> None:
     target = MultiLabel(["a", "b"], [5, 5], 10)
     rows = Predictions(["r"], np.array([3]), np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]], dtype=np.float32))
-    assert "test records: 0.0 percentage points" in calibration_section(Answers(target, "dna"), rows)
+    assert "test records: 0.0 percentage points" in calibration_section(OutputLabels(target, "dna"), rows)
 
 
 def shifted(count: int, error: float) -> Predictions:

@@ -16,10 +16,10 @@ from chordmixer import files
 from chordmixer.config import to_dict
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training import ensemble
-from chordmixer.training.answers import Answers
 from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.evaluation import Predictions
 from chordmixer.training.intervals import Score
+from chordmixer.training.labels import OutputLabels
 from chordmixer.views import metrics, report_scores, verdict
 from chordmixer.views.page import text
 from chordmixer.views.report import page
@@ -177,7 +177,7 @@ def ids(shown: str) -> list[str]:
 def test_the_most_confident_wrong_answers_come_first() -> None:
     outputs = np.array([[0, 1], [0, 5], [0, 3], [9, 0]], dtype=np.float32)
     rows = Predictions(["a", "b<", "c", "d"], np.array([10, 2_000, 30, 40]), np.array([0, 0, 0, 0]), outputs)
-    shown = errors_section(Answers(EVEN, "dna"), EVEN, rows)
+    shown = errors_section(OutputLabels(EVEN, "dna"), EVEN, rows)
     assert ids(shown) == ["b&lt;", "c", "a"]
     assert '<td class="words">yes</td><td>0.993</td><td class="words">no</td><td>0.007</td><td>2,000</td>' in shown
     assert "3 of 4 test records are misclassified; the most confident:" in shown
@@ -186,17 +186,17 @@ def test_the_most_confident_wrong_answers_come_first() -> None:
 def test_only_so_many_are_shown() -> None:
     count = report_scores.ERRORS + 5
     rows = Predictions(["x"] * count, np.ones(count, int), np.ones(count, int), np.tile([[2.0, 0.0]], (count, 1)))
-    shown = errors_section(Answers(EVEN, "dna"), EVEN, rows)
+    shown = errors_section(OutputLabels(EVEN, "dna"), EVEN, rows)
     assert len(ids(shown)) == report_scores.ERRORS and "the 20 most confident:" in shown
 
 
 def test_no_mistake_is_said_to_be_none() -> None:
     rows = Predictions(["a"], np.array([1]), np.array([0]), np.array([[2.0, 0.0]]))
-    assert "All test records are classified correctly." in errors_section(Answers(EVEN, "dna"), EVEN, rows)
+    assert "All test records are classified correctly." in errors_section(OutputLabels(EVEN, "dna"), EVEN, rows)
     target = MultiLabel(["a"], [5], 10)
     one = Predictions(["a"], np.array([1]), np.array([[1.0]]), np.array([[2.0]]))
     assert "All labels of the test records are predicted correctly." in errors_section(
-        Answers(target, "dna"), target, one
+        OutputLabels(target, "dna"), target, one
     )
 
 
@@ -204,7 +204,7 @@ def test_wrong_labels_name_record_and_label() -> None:
     target = MultiLabel(["a", "b"], [5, 5], 10)
     outputs = np.array([[5.0, -1.0], [-3.0, -2.0]])
     rows = Predictions(["r1", "r2"], np.array([7, 8]), np.array([[1.0, 1.0], [1.0, 0.0]]), outputs)
-    shown = errors_section(Answers(target, "dna"), target, rows)
+    shown = errors_section(OutputLabels(target, "dna"), target, rows)
     assert ids(shown) == ["r2", "r1"] and "2 of 4 labels are predicted wrongly" in shown
     assert '<td class="words">a</td><td>0.047</td><td class="words">yes</td><td>8</td>' in shown
 

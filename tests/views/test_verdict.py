@@ -13,10 +13,10 @@ import pytest
 
 from chordmixer.models import ModelConfig
 from chordmixer.training import Experiment, evaluation
-from chordmixer.training.answers import Answers
 from chordmixer.training.evaluation import Predictions, save_evaluation, summarise
 from chordmixer.training.intervals import Difference
-from chordmixer.training.outcome import write_baselines
+from chordmixer.training.labels import OutputLabels
+from chordmixer.training.results import write_baselines
 from chordmixer.views import verdict
 from chordmixer.views.runs import Run
 
@@ -55,7 +55,7 @@ def test_paired_records_settle_what_overlapping_intervals_do_not(
     """The model is right where the baseline is, and on some records more: both intervals overlap."""
     run = make_run("two", records=400, skill=0.7)
     monkeypatch.setattr(evaluation, "RESAMPLES", 200)
-    target, model = Answers.load(run).target, Predictions.read(run / "predictions.parquet")
+    target, model = OutputLabels.load(run).target, Predictions.read(run / "predictions.parquet")
     hurt = model.outputs + np.random.default_rng(0).normal(0, 0.6, model.outputs.shape).astype(np.float32)
     write_baselines(run, EXPERIMENT, target, [("4-mers", "", replace(model, outputs=hurt))])
     loaded = Run.load(run)
@@ -68,7 +68,7 @@ def test_paired_records_settle_what_overlapping_intervals_do_not(
 
 def test_one_positive_record_makes_no_winner(make_run: Make) -> None:
     run = make_run("two", records=40)
-    target, model = Answers.load(run).target, Predictions.read(run / "predictions.parquet")
+    target, model = OutputLabels.load(run).target, Predictions.read(run / "predictions.parquet")
     one = replace(model, targets=np.array([0] * 39 + [1]))
     scored = summarise(one, target, EXPERIMENT, "test")
     save_evaluation(run, scored, one)

@@ -26,7 +26,7 @@ def say(line: str) -> None:
 
 def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Path) -> None:
     """The scores of a model by length beside the best baseline's, the headline score of each, and the verdict."""
-    from chordmixer.training.ladder import NETWORKS
+    from chordmixer.training.results import NETWORKS
     from chordmixer.views import metrics, verdict
     from chordmixer.views.runs import Run
 

@@ -64,7 +64,7 @@ def embed(
 
     chordmixer embed RUN genes.fa.gz -o embeddings.parquet
     """
-    from chordmixer.training.embedding import embed as write
+    from chordmixer.training.prediction import embed as write
 
     how = {"reading": files.reading(), "resume": resume, **vars(use)}
     account = write(run, inputs, out, per_token=per_token, **how)

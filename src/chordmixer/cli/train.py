@@ -311,7 +311,7 @@ def _introduce(experiment: Experiment) -> None:
 
 def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, cache: str | None) -> None:
     """The scores beside those of the Markov chains, and the next commands."""
-    from chordmixer.training.outcome import compare
+    from chordmixer.training.results import compare
     from chordmixer.views.runs import Run
     from chordmixer.views.verdict import baseline_sentence
 

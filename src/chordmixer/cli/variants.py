@@ -132,7 +132,7 @@ def _experiment(data: dict[str, Any], columns: Any, given: VariantOptions, unver
 
 def _conclude(evaluation: Evaluation, out: Path, baselines: bool, experiment: Experiment) -> None:
     """The scores beside those of the baselines, and the next command."""
-    from chordmixer.training.baselines.variant_baselines import compare
+    from chordmixer.training.results import compare
     from chordmixer.views.report import write_report
 
     show_comparison(evaluation, compare(out) if baselines else [], out)

@@ -16,21 +16,20 @@ from chordmixer.data.loading import MadeRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.terminal import tell
-from chordmixer.training import outcome
-from chordmixer.training.baselines import variant_baselines
+from chordmixer.training import results
 from chordmixer.training.baselines.candidates import SINGLE
-from chordmixer.training.baselines.counting import Grams, gram_counts
+from chordmixer.training.baselines.features import Grams, gram_counts
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines, linear
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.outcome import LONG
+from chordmixer.training.results import LONG
 
 KINDS = {"fragments": "dna", "listops": "operations", "retrieval": "text", "text": "text"}
 """What the tokens of a task are; of any other, which has real numbers, lengths and answers alone are looked at."""
 OWN: dict[str, Callable[[Path, Callable[[str], None], Path | str | None], list[Evaluation]]] = {
-    "files": outcome.compare,
-    "masking": outcome.compare,
-    "variants": variant_baselines.compare,
+    "files": results.compare,
+    "masking": results.compare,
+    "variants": results.compare,
 }
 """Tasks that know their own."""
 TOKENS = 120_000_000
@@ -61,7 +60,7 @@ def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | st
     answered = (
         (own.name, own.sentence, Predictions(names, test.lengths, test.targets, own.outputs)) for own in stated
     )
-    return outcome.write_baselines(folder, experiment, target, answered)
+    return results.write_baselines(folder, experiment, target, answered)
 
 
 def sample(lengths: Sequence[int], tokens: int) -> ndarray:

@@ -1,4 +1,4 @@
-"""How good a model is: overall and by length, each number with its interval, beside guessing."""
+"""Scores of a model, overall and by length, each with its 95 % interval, beside a constant prediction."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
 from chordmixer.tasks import Task
 from chordmixer.tasks.targets import Classification, MultiLabel, Target, target_outputs
-from chordmixer.training import delivery, ensemble
+from chordmixer.training import ensemble
+from chordmixer.training.combination import load_combination
 from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.inference import choose_device
 from chordmixer.training.intervals import Sample, Score
+from chordmixer.training.labels import OutputLabels, RecordTarget
 from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.training.speed import choose_inference_threads
 from chordmixer.training.strands import averaged
@@ -32,10 +35,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
-"""Of length: each bin holds what is longer than the one before and not longer than its own (the paper's figures)."""
+"""Of length, the upper ends of bins (the paper's figures)."""
 RESAMPLES = 1000
 TEMPERATURES = tuple(2.0 ** (k / 4) for k in range(-8, 17))
-"""That outputs are divided by to judge weights; 1 is one of them."""
+"""Divisors of outputs for `calibrated_loss`; 1 is one of them."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,13 @@ class Evaluation:
     loss: float
     scores: dict[str, Score]
     guessing: dict[str, float]
-    """The same metrics of the best constant answer, chosen on this split itself."""
+    """The same metrics of the best constant prediction, chosen on this split itself."""
     by_length: list[LengthBin]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """A row a record, in the records' order."""
+    """One row per record, in the records' order."""
 
     names: list[str]
     lengths: ndarray
@@ -75,7 +78,7 @@ class Predictions:
     targets: ndarray
     outputs: ndarray
     groups: ndarray | None = None
-    """The number of each record's group; None: each record is on its own."""
+    """The number of each record's group; None: no groups."""
 
     def of_task(self, task: Task, split: str) -> Predictions:
         """With the groups of its records, where the task knows any."""
@@ -83,7 +86,7 @@ class Predictions:
         return self if groups is None else replace(self, groups=groups)
 
     def same_records(self, other: Predictions) -> bool:
-        """Whether both answer the same records, in the same order."""
+        """Whether both are of the same records, in the same order."""
         return self.names == other.names and np.array_equal(self.targets, other.targets)
 
     def sample(self, target: Target, inside: ndarray | slice = slice(None)) -> Sample:
@@ -95,9 +98,9 @@ class Predictions:
         return float(target.losses(torch.from_numpy(self.outputs), torch.from_numpy(self.targets)).mean())
 
     def calibrated_loss(self, target: Target) -> float:
-        """The loss at the temperature that suits these records best, as answers are given; of numbers the plain loss.
+        """The loss at the temperature that suits these records best; of numbers the loss itself.
 
-        A network that overfits is too sure of itself long before it is wrong more often: judged by its plain loss,
+        A network that overfits becomes overconfident long before it is wrong more often: by the uncalibrated loss,
         weights of a better accuracy are thrown away (2 to 5 points on the Arena's Image and Text).
         """
         if not isinstance(target, Classification | MultiLabel):
@@ -109,12 +112,11 @@ class Predictions:
         return [self.names[i] for i in np.flatnonzero(~np.isfinite(self.outputs).all(axis=1))]
 
     def constant(self, target: Target) -> Predictions:
-        """The best constant answer to the same records."""
-        answer = target.constant(self.targets)
-        return replace(self, outputs=np.tile(answer, (len(self.names), 1)))
+        """The best constant prediction for the same records."""
+        return replace(self, outputs=np.tile(target.constant(self.targets), (len(self.names), 1)))
 
     def columns(self) -> dict[str, Any]:
-        """Of a table with a row a record."""
+        """The columns of a table with one row per record."""
         targets = self.targets if self.targets.ndim == 1 else self.targets.tolist()  # of one type, wherever from
         columns = {"id": self.names, "length": self.lengths, "target": targets}
         columns |= {} if self.groups is None else {"group": self.groups}
@@ -154,7 +156,7 @@ def parquet_bytes(columns: dict[str, Any]) -> bytes:
 
 
 def read_table(path: Path, build: Callable[[pa.Table], T]) -> T:
-    """What `build` makes of a Parquet file, or one line that says what is wrong with it."""
+    """Apply `build` to a Parquet file; a file that cannot be read is an error of one line."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -170,39 +172,58 @@ def evaluate(
 ) -> Evaluation:
     """Score a trained run on a split of its own task; writes the scores and predictions into the run folder.
 
-    Of a run on files the answers are scored that it delivers (`delivery`, `ensemble`), of others the network's.
+    Runs on files are scored by what they deliver (`combination`, `ensemble`), others by their network.
     """
     folder = Path(run)
     experiment = Experiment.load(folder, cache=cache, unverified=unverified)
     task: Any = experiment.build_task()
     if ensemble.read(folder) is None:
-        predictions, title = answer(folder, experiment, task, split)
+        predictions, title = _run_predictions(folder, experiment, task, split)
     else:
-        from chordmixer.training.ensemble_inference import answer_together  # which asks each member by `answer`
-
-        predictions, title = answer_together(folder, task, split, unverified)
+        predictions, title = _ensemble_predictions(folder, task, split, unverified)
     evaluation = replace(summarise(predictions, task.target, experiment, split), encoder=title)
     with RunLock(folder, WAIT):
         save_evaluation(folder, evaluation, predictions)
     return evaluation
 
 
-def answer(
-    folder: Path, experiment: Experiment, task: Any, split: str, target: Target | None = None
+def _run_predictions(
+    folder: Path, experiment: Experiment, task: Any, split: str, target: RecordTarget | None = None
 ) -> tuple[Predictions, str]:
-    """What a run delivers for a part of the data, and what gave it; `target` is its own where not the task's."""
+    """What a run delivers for a split, and the name of what predicts; `target` is its own where not the task's."""
     from chordmixer.tasks.files import Files
 
     model = Model.from_pretrained(str(folder))
-    device = torch.device("cuda" if torch.cuda.is_available() and experiment.training.device != "cpu" else "cpu")
-    answering = averaged(model.to(device), task.complement, device)
+    device = choose_device("cpu" if experiment.training.device == "cpu" else None)
+    network = averaged(model.to(device), task.complement, device)
     choose_inference_threads(model)
-    network = predict_records(answering, task.records(split), experiment.training, device, task.target)
-    network, own = network.of_task(task, split), target or task.target
-    known = delivery.load(folder, own, task.complement) if isinstance(task, Files) else None  # type: ignore[arg-type]
-    if known is None:
-        return network, experiment.model.encoder
-    return replace(network, outputs=known.outputs(network.outputs, task.tokens(split))), known.title
+    predictions = predict_records(network, task.records(split), experiment.training, device, task.target)
+    predictions = predictions.of_task(task, split)
+    combined = None
+    if isinstance(task, Files):
+        combined = load_combination(folder, target or task.target, task.complement)
+    if combined is None:
+        return predictions, experiment.model.encoder
+    return replace(predictions, outputs=combined.outputs(predictions.outputs, task.tokens(split))), combined.title
+
+
+def _ensemble_predictions(run: Path, task: Any, split: str, unverified: bool) -> tuple[Predictions, str]:
+    """The mean over the members of an ensemble."""
+    known = ensemble.finished(run)
+    assert known is not None, "it is an ensemble"
+    if known.kind == "folds" and split != "test":
+        raise ValueError(
+            f"members of {run} trained on its {split} records: only the test part is apart from all folds; the "
+            f"cross-validated scores stand in evaluation-{ensemble.CROSSED}.json"
+        )
+    rows = []
+    for number in range(known.size):
+        folder = ensemble.folder_of(run, number)
+        target = OutputLabels.load(folder).target
+        experiment = Experiment.load(folder, unverified=unverified)
+        predictions, _ = _run_predictions(folder, experiment, task, split, target)
+        rows.append((target, predictions.outputs))
+    return replace(predictions, outputs=ensemble.mean(task.target, rows)), known.title
 
 
 def predict_records(
@@ -227,11 +248,8 @@ def predict_records(
     half = config.precision == "bf16"
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
-            asked = (
-                model(batch.inputs) if target is None else target_outputs(target, model, batch.inputs, batch.targets)
-            )
-            outputs = asked.float().cpu().numpy()
-            rows += list(zip(batch.indices, batch.targets.cpu().numpy(), outputs, strict=True))
+            found = target_outputs(target, model, batch.inputs, batch.targets) if target else model(batch.inputs)
+            rows += list(zip(batch.indices, batch.targets.cpu().numpy(), found.float().cpu().numpy(), strict=True))
     rows = sorted(gather_object(rows) if ranks > 1 else rows, key=lambda row: row[0])
     indices, targets, outputs = zip(*rows, strict=True)
     return Predictions(
@@ -243,7 +261,7 @@ def predict_records(
 
 
 class _Share(TokenSampler):
-    """Every `ranks`-th record from `rank` on, in order: together all records, each once."""
+    """Every `ranks`-th record from `rank` on, in order: all ranks together have each record once."""
 
     def __init__(self, lengths: Sequence[int], tokens: int, sequences: int, rank: int, ranks: int) -> None:
         self.records = range(rank, len(lengths), ranks)
@@ -290,7 +308,7 @@ def predictions_file(split: str) -> str:
 
 
 def _length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
-    """Of each length percentile, the records above the one before; of several at the same length the last."""
+    """The records of each length percentile, without those of the one before; of equal percentiles the last."""
     edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
     last = dict(zip(edges, PERCENTILES, strict=True))
     return [

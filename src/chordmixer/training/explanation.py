@@ -1,52 +1,61 @@
-"""Where in each record a run's answer came from: how far it falls when a part of the record is hidden."""
+"""Explain predictions: by how much the prediction falls when a part of the record is hidden.
+
+Occlusion needs a prediction for each of a bounded number of blocks, whatever predicts. Gradients need one forward and
+one backward pass, and a network; they estimate the same number.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from numpy import ndarray
-from torch import Tensor
+from torch import Tensor, nn
 
+from chordmixer.data.alphabets import Kmers
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.tokenizers import Tokenizer
+from chordmixer.data.tokenizers import Bytes, Characters, Numbers, Tokenizer
+from chordmixer.models.words import Words, hashed
 from chordmixer.packed import Packed
 from chordmixer.tasks.scores import log_odds
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.answers import Answers
-from chordmixer.training.attribution import covered, edges, gradients, hidden, neutral, to_letters
-from chordmixer.training.ensemble_inference import TrainedEnsemble
-from chordmixer.training.inference import Item, OnBad, OverLength, Trained, check_choice
+from chordmixer.training.inference import Engine, Item, OnBad, OverLength, batched, check_choice
+from chordmixer.training.labels import OutputLabels
 from chordmixer.training.progress import Pace
-from chordmixer.training.strands import averaged
+from chordmixer.training.strands import BothStrands, averaged, other_strand
 
 Method = Literal["occlusion", "gradients"]
+ScoreFunction = Callable[[Float[Tensor, "B outputs"]], Float[Tensor, "B"]]
+"""The number to explain, from a network's outputs."""
 BLOCKS = 128
-"""Most that are hidden, one after the other."""
+"""Most blocks that are hidden, one after the other."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What each token of a record does for one answer: a class, a label or a number."""
+    """What each token of a record contributes to one prediction: a class, a label or a number."""
 
     entry: Entry
     tokenizer: Tokenizer
     values: ndarray
-    """(N,), float32: how far the answer falls when the token is hidden. Above zero the token speaks for the answer,
-    below zero against it. All tokens of a block have the block's number."""
+    """(N,), float32: by how much the score falls when the token is hidden. Tokens above zero support the prediction,
+    tokens below zero oppose it. All tokens of a block have the block's number."""
     answer: str | float
-    """What the run answers: the class, the most probable label, or the number."""
+    """The prediction: the class, the most probable label, or the number."""
     explained: str | None
-    """The class or label that the values are of; None: the number."""
+    """The class or label that is explained; None: the number."""
     probability: float | None
     """Of the class or label explained, as `predict` gives it."""
     score: float
-    """What falls: the log-odds of that probability, or the number."""
+    """The log-odds of that probability, or the number."""
 
     @cached_property
     def sequence(self) -> bytes | str | ndarray:
@@ -67,7 +76,7 @@ class Explanation:
 
 
 def explain(
-    engine: Trained,
+    engine: Engine,
     entries: Iterable[Entry],
     *,
     method: Method = "occlusion",
@@ -78,17 +87,17 @@ def explain(
     account: Account | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Explanation]:
-    """Explain the answer for each record, in their order; records may be in memory or come from `data.reading.read`.
+    """Explain the prediction for each record, in their order; records are in memory or come from `data.reading.read`.
 
-    `occlusion` hides one of at most `blocks` blocks of tokens after the other and asks for the delivered answer each
-    time, be it of a network, a baseline, both, or several members. `gradients` takes the network alone, in one pass,
-    and is an estimate. `target` is the class or label to explain; else it is the predicted one.
+    `occlusion` hides one of at most `blocks` blocks of tokens after the other and predicts again each time, by a
+    network, a baseline, both, or several members. `gradients` uses the network alone, in one pass, and is an
+    estimate. `target` is the class or label to explain; by default the predicted one.
     """
     check_choice("method", method, get_args(Method))
     if blocks < 1:
         raise ValueError(f"--blocks {blocks} is too small: something must be hidden; give 1 or more")
-    answers = engine.answers  # a run without any says so before a record is read
-    output = None if target is None else _output(answers, target)
+    labels = engine.labels  # a run without labels is refused before a record is read
+    output = None if target is None else _output(labels, target)
     networks = _networks(engine, over_length) if method == "gradients" else []
     account = Account() if account is None else account
     windows = engine.windows(entries, account, on_bad, say, over_length)
@@ -96,78 +105,84 @@ def explain(
 
 
 def _explained(
-    engine: Trained,
+    engine: Engine,
     windows: Iterable[list[Item]],
-    networks: Sequence[Trained],
+    networks: Sequence[Engine],
     output: int | None,
     blocks: int,
     over_length: OverLength,
     pace: Pace,
 ) -> Iterator[Explanation]:
-    answers = engine.answers
+    labels = engine.labels
     for window in windows:
         for entry, tokens in window:
             if not len(tokens):
                 raise ValueError(f"{entry.place} ({entry.id}) has no token: there is nothing to hide; leave it out")
         outputs = engine.outputs(window, engine.pieces(window, over_length))
-        chosen = _decided(answers, outputs) if output is None else np.full(len(window), output)
-        before = _scores(answers, outputs, chosen)
+        predicted = np.asarray(labels.unweighted(outputs).argmax(axis=1))
+        chosen = predicted if output is None else np.full(len(window), output)
+        scores = _scores(labels, outputs, chosen)
         if networks:
             falls = _by_gradients(networks, window, chosen, pace)
         else:
-            falls = _by_occlusion(engine, window, chosen, before, blocks, over_length, pace)
+            falls = _by_occlusion(engine, window, chosen, scores, blocks, over_length, pace)
         for row, values in enumerate(falls):
             pace.done(1, 0)
+            entry, score, k = window[row].entry, float(scores[row]), int(chosen[row])
             if not np.isfinite(values).all():
-                entry = window[row].entry
                 raise ValueError(f"{entry.place} ({entry.id}): an answer is NaN or infinite: train again")
-            yield _explanation(engine, window[row].entry, values, outputs[row : row + 1], int(chosen[row]))
+            values = values.astype(np.float32)
+            if isinstance(labels.target, Regression):
+                yield Explanation(entry, engine.tokenizer, values, score, None, None, score)
+                continue
+            names, share = labels.target.labels, float(labels.probabilities(outputs[row : row + 1])[0, k])
+            yield Explanation(entry, engine.tokenizer, values, names[predicted[row]], names[k], share, score)
 
 
-def _explanation(engine: Trained, entry: Entry, values: ndarray, outputs: ndarray, chosen: int) -> Explanation:
-    answers, target = engine.answers, engine.answers.target
-    score = float(_scores(answers, outputs, np.array([chosen]))[0])
-    values = values.astype(np.float32)
-    if isinstance(target, Regression):
-        return Explanation(entry, engine.tokenizer, values, score, None, None, score)
-    share = float(answers.probabilities(outputs)[0, chosen])
-    best = target.labels[int(_decided(answers, outputs)[0])]
-    return Explanation(entry, engine.tokenizer, values, best, target.labels[chosen], share, score)
+# --- The number that is explained ---
 
 
-# --- What is explained ----------------------------------------------------------------------------------
-
-
-def _output(answers: Answers, target: str) -> int:
-    if isinstance(answers.target, Regression):
+def _output(labels: OutputLabels, target: str) -> int:
+    if isinstance(labels.target, Regression):
         raise ValueError(f"--class {target} is for classes and labels: this run predicts a number; leave it out")
-    labels = answers.target.labels
-    if target not in labels:
-        some = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
+    names = labels.target.labels
+    if target not in names:
+        some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
         raise ValueError(f"--class {target} is not an answer of this run: give one of {some}")
-    return labels.index(target)
+    return names.index(target)
 
 
-def _decided(answers: Answers, outputs: ndarray) -> ndarray:
-    """The predicted class, or the most probable label, of each record."""
-    return np.asarray(answers.unweighted(outputs).argmax(axis=1))
-
-
-def _scores(answers: Answers, outputs: ndarray, chosen: ndarray) -> ndarray:
-    """The log-odds of the chosen class or label, as probabilities have them, or the number; one a row."""
-    target = answers.target
+def _scores(labels: OutputLabels, outputs: ndarray, chosen: ndarray) -> ndarray:
+    """The calibrated log-odds of the chosen class or label, or the number; one per row."""
+    target = labels.target
     if isinstance(target, Regression):
         return target.values(outputs).astype(np.float64)
-    rows = answers.unweighted(outputs.astype(np.float64)) / (answers.temperature or 1.0)
+    rows = labels.unweighted(outputs.astype(np.float64)) / (labels.temperature or 1.0)
     odds = rows if isinstance(target, MultiLabel) else log_odds(rows)
     return np.asarray(odds[np.arange(len(odds)), chosen])
 
 
-# --- By hiding ------------------------------------------------------------------------------------------
+def _differentiable_score(labels: OutputLabels, output: int) -> ScoreFunction:
+    """The same score from the network's own outputs, without the temperature."""
+    target = labels.target
+    if isinstance(target, Regression):
+        return lambda outputs: outputs[:, 0].float() * target.scale
+    if isinstance(target, MultiLabel):
+        return lambda outputs: outputs[:, output].float()
+    return lambda outputs: _log_odds(outputs, target, output)
+
+
+def _log_odds(outputs: Tensor, target: Classification, output: int) -> Tensor:
+    rows = outputs.float() - target.weights.log().to(outputs.device)
+    others = [k for k in range(rows.shape[1]) if k != output]
+    return rows[:, output] - rows[:, others].logsumexp(dim=1)
+
+
+# --- Occlusion ---
 
 
 def _by_occlusion(
-    engine: Trained,
+    engine: Engine,
     window: Sequence[Item],
     chosen: ndarray,
     before: ndarray,
@@ -175,94 +190,241 @@ def _by_occlusion(
     over_length: OverLength,
     pace: Pace,
 ) -> Iterator[ndarray]:
-    """Of each record the fall at every token, once all of its blocks were hidden."""
+    """The fall of the score at every token, of each record once all of its blocks were hidden."""
     cuts = [edges(len(tokens), blocks) for _, tokens in window]
     by = [neutral(tokens, engine.tokenizer) for _, tokens in window]
-    left: list[list[float]] = [[] for _ in window]
+    jobs = ((row, cut) for row in range(len(window)) for cut in pairwise(cuts[row].tolist()))
+    scores: list[list[float]] = [[] for _ in window]
     whole = 0
-    for jobs in _batched(window, cuts, engine.batch_tokens):
-        items = [Item(window[row].entry, hidden(window[row].tokens, by[row], *cut)) for row, cut in jobs]
-        rows = [row for row, _ in jobs]
+    for batch in batched(jobs, lambda job: len(window[job[0]].tokens), engine.batch_tokens):
+        items = [Item(window[row].entry, hidden(window[row].tokens, by[row], *cut)) for row, cut in batch]
+        rows = [row for row, _ in batch]
         outputs = engine.outputs(items, engine.pieces(items, over_length))
-        for row, score in zip(rows, _scores(engine.answers, outputs, chosen[rows]).tolist(), strict=True):
-            left[row].append(score)
+        for row, score in zip(rows, _scores(engine.labels, outputs, chosen[rows]).tolist(), strict=True):
+            scores[row].append(score)
         pace.done(0, sum(len(item.tokens) for item in items))
-        while whole < len(window) and len(left[whole]) == len(cuts[whole]) - 1:
-            yield np.repeat(before[whole] - np.array(left[whole]), np.diff(cuts[whole]))
+        while whole < len(window) and len(scores[whole]) == len(cuts[whole]) - 1:
+            yield np.repeat(before[whole] - np.array(scores[whole]), np.diff(cuts[whole]))
             whole += 1
 
 
-def _batched(
-    window: Sequence[Item], cuts: Sequence[ndarray], tokens: int
-) -> Iterator[list[tuple[int, tuple[int, int]]]]:
-    """Records and the blocks to hide in them, so many that the copies have at most so many tokens; at least one."""
-    batch: list[tuple[int, tuple[int, int]]] = []
-    total = 0
-    for row, item in enumerate(window):
-        for cut in pairwise(cuts[row].tolist()):
-            if batch and total + len(item.tokens) > tokens:
-                yield batch
-                batch, total = [], 0
-            batch.append((row, cut))
-            total += len(item.tokens)
-    if batch:
-        yield batch
+def neutral(tokens: ndarray, tokenizer: Tokenizer) -> ndarray:
+    """What replaces each token while it is hidden.
+
+    Zero for real numbers, which tokenizers centre; a blank in a text with blanks; else another token of the same
+    record, drawn at random by a fixed seed: a network has seen these, but hardly ever the one for unknown, which is
+    used only where the record has no other.
+
+    >>> from chordmixer.data.alphabets import Dna
+    >>> Dna().decode(neutral(Dna().encode(b"AAAA"), Dna())), Bytes().decode(neutral(Bytes().encode("a bc"), Bytes()))
+    ('NNNN', '    ')
+    """
+    if tokens.dtype.kind == "f":
+        return np.zeros_like(tokens)
+    if isinstance(tokenizer, Bytes | Characters) and (blank := tokenizer.encode(" ")[0]) in tokens:
+        return np.full_like(tokens, blank)
+    kinds = np.unique(tokens[tokens < tokenizer.certain])
+    if len(kinds) < 2:
+        return np.full_like(tokens, min(tokenizer.certain, tokenizer.size - 1))
+    further = np.random.default_rng(0).integers(1, len(kinds), len(tokens))
+    return np.asarray(kinds[(np.searchsorted(kinds, tokens) + further) % len(kinds)])
 
 
-# --- By gradients ---------------------------------------------------------------------------------------
+def edges(tokens: int, blocks: int) -> ndarray:
+    """The limits of blocks of about the same size.
+
+    >>> edges(10, 3).tolist(), edges(2, 3).tolist()
+    ([0, 3, 6, 10], [0, 1, 2])
+    """
+    count = min(blocks, tokens)
+    return np.arange(count + 1) * tokens // count
 
 
-def _networks(engine: Trained, over_length: OverLength) -> list[Trained]:
-    """Those of the run, or of its members, that have a part in its answers."""
+def hidden(tokens: ndarray, by: ndarray, start: int, stop: int) -> ndarray:
+    """A copy with one block replaced."""
+    copy = tokens.copy()
+    copy[start:stop] = by[start:stop]
+    return copy
+
+
+# --- Gradients ---
+
+
+def _networks(engine: Engine, over_length: OverLength) -> list[Engine]:
+    """Those of the run, or of its members, whose network is used."""
     if over_length == "windows":
         raise ValueError("--over-length windows is for --method occlusion: leave out one of them")
-    own = [each for each in members_of(engine) if each.network]
-    if not own:
+    used = [member for member in engine.members if member.network]
+    if not used:
         raise ValueError(
             f"{engine.folder} answers by its baseline alone, and gradients need a network: leave out --method, or "
             "add --using network"
         )
-    return own
-
-
-def members_of(engine: Trained) -> Sequence[Trained]:
-    """The members of an ensemble, or the run itself."""
-    return engine.members if isinstance(engine, TrainedEnsemble) else [engine]
+    return used
 
 
 def _by_gradients(
-    networks: Sequence[Trained], window: Sequence[Item], chosen: ndarray, pace: Pace
+    networks: Sequence[Engine], window: Sequence[Item], chosen: ndarray, pace: Pace
 ) -> Iterator[ndarray]:
     """The mean over networks."""
     for (entry, tokens), output in zip(window, chosen.tolist(), strict=True):
-        values = tokens if tokens.dtype.kind == "f" else tokens.astype(np.int32)
-        x = Packed.from_list([torch.from_numpy(np.array(values))])
-        felt = []
+        found = []
         for own in networks:
-            complement = own.tokenizer.complement if own.both_strands else None
-            network = averaged(own.model, complement, own.device)
+            network = averaged(own.model, own.complement, own.device)
             try:
-                felt.append(gradients(network, x.to(own.device), _differentiable(own.answers, output)))
+                found.append(gradients(network, own.packed([tokens]), _differentiable_score(own.labels, output)))
             except torch.OutOfMemoryError:
                 raise ValueError(
                     f"{entry.place} ({entry.id}): gradients of {len(tokens):,} tokens do not fit into the memory of "
                     f"{own.device}: use --method occlusion, or a device with more"
                 ) from None
         pace.done(0, len(tokens))
-        yield np.mean(felt, axis=0)
+        yield np.mean(found, axis=0)
 
 
-def _differentiable(answers: Answers, output: int) -> Callable[[Tensor], Tensor]:
-    """The same score as of occlusion, of the network's own outputs and without the temperature."""
-    target = answers.target
-    if isinstance(target, Regression):
-        return lambda outputs: outputs[:, 0].float() * target.scale
-    if isinstance(target, MultiLabel):
-        return lambda outputs: outputs[:, output].float()
-    return lambda outputs: _odds(outputs, target, output)
+def gradients(model: nn.Module, x: Packed, score: ScoreFunction) -> ndarray:
+    """The gradient of a network's score for one sequence, times what hiding would remove at each token, (N,).
+
+    That is the number itself where inputs are real, and of ids the difference of the token's vector from the mean
+    over the sequence. A word's part is shared among its tokens. Where the network is linear this is what each token
+    adds to the score. With both strands it is the mean of the two.
+    """
+    if len(x) != 1:
+        raise ValueError(f"{len(x)} sequences at once have no one answer: give them one by one")
+    if not isinstance(model, BothStrands):
+        return _strand_gradients(model, x, score)
+    reverse = _strand_gradients(model.model, other_strand(x, model.complement), score)
+    return np.asarray((_strand_gradients(model.model, x, score) + reverse[::-1]) / 2)
 
 
-def _odds(outputs: Tensor, target: Classification, output: int) -> Tensor:
-    rows = outputs.float() - target.weights.log().to(outputs.device)
-    others = [k for k in range(rows.shape[1]) if k != output]
-    return rows[:, output] - rows[:, others].logsumexp(dim=1)
+def _strand_gradients(model: Any, x: Packed, score: ScoreFunction) -> ndarray:
+    """The gradient starts at real inputs, or at the vectors of ids and words."""
+    real = x.values.is_floating_point()
+    leaves = [x.values.detach().clone().requires_grad_()] if real else []
+
+    def cut(module: nn.Module, inputs: Any, embedded: Packed) -> Packed:
+        leaves.append(embedded.values.detach().requires_grad_())
+        return embedded.with_values(leaves[-1])
+
+    def cut_words(module: Words, inputs: Any, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        leaves.append(found[0].detach().requires_grad_())
+        return leaves[-1], module.linear(leaves[-1])
+
+    words = getattr(model, "words", None)
+    hooks = [] if real else [model.embedding.register_forward_hook(cut)]
+    hooks += [words.register_forward_hook(cut_words)] if words is not None else []
+    try:
+        with _frozen(model), torch.enable_grad():
+            outputs = model(x.with_values(leaves[0]) if real else x)
+            if isinstance(outputs, Packed):
+                raise ValueError(
+                    "this model answers for every token: one answer a sequence is needed; use a model with "
+                    "head=average"
+                )
+            found = torch.autograd.grad(score(outputs)[0], leaves)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    vectors = leaves[0].detach()
+    values = (found[0] * (vectors if real else vectors - vectors.mean(0))).sum(1)
+    if words is not None:
+        values = values + _word_gradients(words, x, found[1])
+    return np.asarray(values.float().cpu().numpy())
+
+
+@torch.no_grad()
+def _word_gradients(words: Words, x: Packed, gradient: Float[Tensor, "T W"]) -> Float[Tensor, "T"]:
+    """Each word's part, shared among the tokens that it is made of."""
+    lengths = words.config.lengths
+    rows, there = hashed(x, lengths, words.config.bits)
+    total = torch.zeros(x.tokens + max(lengths), device=x.device)
+    for place, k in enumerate(lengths):
+        own = F.embedding(rows[:, place], words.table) * there[:, place, None]
+        part = ((own - own.mean(0)) * gradient).sum(1) * there[:, place] / k
+        for step in range(k):
+            total[step : step + x.tokens] += part
+    return total[: x.tokens]
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """In evaluation, and with no gradient for the weights, which would take memory."""
+    training, learning = model.training, [p for p in model.parameters() if p.requires_grad]
+    model.eval().requires_grad_(False)
+    try:
+        yield
+    finally:
+        model.train(training)
+        for parameter in learning:
+            parameter.requires_grad_()
+
+
+# --- From tokens to letters ---
+
+
+def covered(sequence: bytes | str | ndarray, tokenizer: Tokenizer, tokens: int) -> bytes | str | ndarray:
+    """The part of a sequence that its first tokens stand for: all of it, unless the record was cut.
+
+    >>> covered(b"ACGTA", Kmers(k=3), 2), covered("aüb", Bytes(), 2)
+    (b'ACGT', 'a')
+    """
+    if isinstance(tokenizer, Kmers):
+        return sequence[: tokens * tokenizer.stride + tokenizer.k - tokenizer.stride]
+    if isinstance(tokenizer, Bytes) and isinstance(sequence, str):
+        return sequence.encode()[:tokens].decode(errors="ignore")
+    return sequence[:tokens]
+
+
+def to_letters(values: ndarray, tokenizer: Tokenizer, sequence: bytes | str | ndarray) -> ndarray:
+    """A number per letter: of k-mers the mean of those that hold it, of a character's bytes the strongest.
+
+    >>> to_letters(np.array([3.0, 1.0]), Kmers(k=2), b"ACG").tolist()
+    [3.0, 2.0, 1.0]
+    >>> to_letters(np.array([1.0, 2.0, -3.0, 1.0]), Bytes(), "aüb").tolist()
+    [1.0, -3.0, 1.0]
+    """
+    tokens, letters = len(values), len(sequence)
+    if isinstance(tokenizer, Kmers):
+        at = np.arange(letters)
+        last = np.minimum(at // tokenizer.stride, tokens - 1)
+        first = np.minimum(np.maximum(-((tokenizer.k - 1 - at) // tokenizer.stride), 0), last)
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        return np.asarray((sums[last + 1] - sums[first]) / (last + 1 - first))
+    if isinstance(tokenizer, Bytes) and isinstance(sequence, str):
+        starts = np.cumsum([0, *(len(letter.encode()) for letter in sequence)])
+        known = values[: starts[-1]]  # a character that was cut in the middle is left out
+        high, low = (own.reduceat(known, starts[:-1]) for own in (np.maximum, np.minimum))
+        return np.where(high >= -low, high, low)
+    if tokens != letters:
+        raise ValueError(f"{tokens:,} numbers do not fit {letters:,} letters: give those of this sequence")
+    return values
+
+
+def from_tokens(tokens: ndarray, tokenizer: Tokenizer) -> bytes | str | ndarray:
+    """A sequence that has these tokens.
+
+    >>> from_tokens(Kmers(k=2).encode(b"ACGN"), Kmers(k=2))
+    'ACGN'
+    """
+    if isinstance(tokenizer, Numbers):
+        return np.asarray(tokens * np.array(tokenizer.scale or 1.0) + np.array(tokenizer.mean or 0.0))
+    if isinstance(tokenizer, Bytes):
+        data = tokens.astype(np.uint8).tobytes()
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data
+    text = tokenizer.decode(tokens)
+    if not isinstance(tokenizer, Kmers):
+        return text
+    first, *others = text.split(" ")
+    return first + "".join(word[-tokenizer.stride :] for word in others)
+
+
+def runs(values: ndarray) -> ndarray:
+    """The limits of stretches of equal numbers.
+
+    >>> runs(np.array([5, 5, 1, 1, 1])).tolist()
+    [0, 2, 5]
+    """
+    return np.concatenate([[0], np.flatnonzero(np.diff(values)) + 1, [len(values)]])

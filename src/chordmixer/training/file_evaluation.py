@@ -1,4 +1,4 @@
-"""The scores of a trained run on files with labels, and apart from them those of records that it never saw."""
+"""Score a trained run on files with labels, overall and on the records that it was not trained on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from chordmixer.data.columns import no_number, real_number
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading, read
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training import formats
-from chordmixer.training.answers import Answers
-from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.evaluation import Evaluation, Predictions, summarise
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.inference import OnBad, OverLength, Trained, check_choice
-from chordmixer.training.prediction import columns_of, schema_of
-from chordmixer.training.rows import RECORD, to_stderr
+from chordmixer.training.inference import Engine, OnBad, OverLength, check_choice, open_run
+from chordmixer.training.labels import OutputLabels, RecordTarget, label_names
+from chordmixer.training.output_files import Tsv, batch_of
+from chordmixer.training.prediction import RECORD, prediction_columns, prediction_schema, record_columns, to_stderr
 
 SCORES, ROWS, PLOT = "evaluation.json", "predictions.tsv", "lengths.png"
 """What a folder of scores holds."""
@@ -41,10 +39,10 @@ class FilesEvaluation:
     overall: Evaluation
     """Of all records."""
     unseen: Evaluation | None
-    """Of those that the run was not trained on; None: there are none, or the run does not say which they are."""
+    """Of those that the run was not trained on; None: there are none, or the run has no record of it."""
     seen: dict[str, int] | None
     """How many records are copies of training and of validation records; None: the run does not say."""
-    answers: Answers
+    labels: OutputLabels
     rows: Rows
 
 
@@ -91,16 +89,16 @@ def evaluate_files(
     """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
-    trained, reading = open_run(run, device, batch_tokens, unverified=unverified), reading or Reading()
+    engine, reading = open_run(run, device, batch_tokens, unverified=unverified), reading or Reading()
     account = Account() if account is None else account
     answered = with_targets(
-        read(paths, reading, account), trained.answers.target, reading.on_unmatched == "reject", account
+        read(paths, reading, account), engine.labels.target, reading.on_unmatched == "reject", account
     )
-    return score_entries(trained, answered, account, over_length, on_bad, say)
+    return score_entries(engine, answered, account, over_length, on_bad, say)
 
 
 def score_entries(
-    trained: Trained,
+    engine: Engine,
     entries: Iterable[Entry],
     account: Account,
     over_length: OverLength = "error",
@@ -108,27 +106,28 @@ def score_entries(
     say: Callable[[str], None] = to_stderr,
 ) -> FilesEvaluation:
     """The same for records that all have a target."""
-    target, separator, rows = trained.answers.target, trained.separator, Rows()
-    known = leakage.load_seen(trained.folder)
-    for window in trained.windows(entries, account, on_bad, say, over_length):
-        pieces = trained.pieces(window, over_length)
+    target, separator, rows = engine.labels.target, engine.separator, Rows()
+    known = leakage.load_seen(engine.folder)
+    for window in engine.windows(entries, account, on_bad, say, over_length):
+        pieces = engine.pieces(window, over_length)
         rows.truth += [_target(entry, target, separator) for entry, _ in window]
-        rows.outputs.append(trained.outputs(window, pieces))
-        rows.names += [entry.id for entry, _ in window]
-        rows.lengths += [len(tokens) for _, tokens in window]
-        rows.windows += np.bincount([piece.record for piece in pieces], minlength=len(window)).tolist()
-        rows.hashes.append(leakage.seen_hashes((tokens for _, tokens in window), trained.tokenizer))
+        rows.outputs.append(engine.outputs(window, pieces))
+        names, lengths, windows = record_columns(window, pieces)
+        rows.names.extend(names)
+        rows.lengths.extend(lengths)
+        rows.windows.extend(windows)
+        rows.hashes.append(leakage.seen_hashes((tokens for _, tokens in window), engine.tokenizer))
     if not rows.names:
         raise ValueError(f"no record is left of {account.read:,} read: there is nothing to score; see why above")
     rows.seen = (
         [UNKNOWN] * len(rows.names) if known is None else leakage.find_seen(np.concatenate(rows.hashes), known)
     )
-    return _scored(rows, trained, known is not None)
+    return _scored(rows, engine, known is not None)
 
 
-def _scored(rows: Rows, trained: Trained, known: bool) -> FilesEvaluation:
+def _scored(rows: Rows, engine: Engine, known: bool) -> FilesEvaluation:
     """All records, and the unseen ones of them."""
-    target, experiment = trained.answers.target, Experiment("files", None, trained.model_config)
+    target, experiment = engine.labels.target, Experiment("files", None, engine.model_config)
     new = np.array([part == leakage.UNSEEN for part in rows.seen])
 
     def score(inside: ndarray, split: str) -> Evaluation:
@@ -138,7 +137,7 @@ def _scored(rows: Rows, trained: Trained, known: bool) -> FilesEvaluation:
     unseen = overall if new.all() else score(new, "unseen") if new.any() else None
     counts = Counter(rows.seen)
     return FilesEvaluation(
-        overall, unseen, {part: counts[part] for part in leakage.SEEN_PARTS} if known else None, trained.answers, rows
+        overall, unseen, {part: counts[part] for part in leakage.SEEN_PARTS} if known else None, engine.labels, rows
     )
 
 
@@ -169,31 +168,29 @@ def save(folder: Path, found: FilesEvaluation, run: Path | str, paths: Sequence[
             "unseen": None if found.unseen is None else asdict(found.unseen),
         },
     )
-    rows, target = found.rows, found.answers.target
+    rows, target = found.rows, found.labels.target
     truth = pa.float64() if isinstance(target, Regression) else pa.list_(pa.string())
     truth = pa.string() if isinstance(target, Classification) else truth
-    schema = schema_of(found.answers, {**RECORD, "truth": truth, "seen": pa.string()})
+    schema = prediction_schema(found.labels, {**RECORD, "truth": truth, "seen": pa.string()})
     known = [rows.names, rows.lengths, rows.windows, _named(rows.truth, target), rows.seen]
-    batch = formats.batch_of(schema, [*known, *columns_of(found.answers, np.concatenate(rows.outputs), None)])
-    form = formats.Tsv()
+    batch = batch_of(schema, [*known, *prediction_columns(found.labels, np.concatenate(rows.outputs))])
+    form = Tsv()
     files.write_bytes(folder / ROWS, form.head(schema) + form.rows(batch))
 
 
-def _named(truth: Sequence[Any], target: Regression | Classification | MultiLabel) -> list[Any]:
+def _named(truth: Sequence[Any], target: RecordTarget) -> list[Any]:
     """As the files have it."""
     if isinstance(target, Regression):
         return list(truth)
     if isinstance(target, Classification):
         return [target.labels[k] for k in truth]
-    return [[target.labels[k] for k in np.flatnonzero(row)] for row in truth]
+    return label_names(target, np.array(truth))
 
 
 # --- What the files say ---
 
 
-def with_targets(
-    entries: Iterable[Entry], target: Regression | Classification | MultiLabel, reject: bool, account: Account
-) -> Iterator[Entry]:
+def with_targets(entries: Iterable[Entry], target: RecordTarget, reject: bool, account: Account) -> Iterator[Entry]:
     """The records that have a target; those without are an error, or with `reject` counted in the account."""
     noun, where = "target", ""
     if not isinstance(target, Regression):
@@ -214,7 +211,7 @@ def with_targets(
             )
 
 
-def _target(entry: Entry, target: Regression | Classification | MultiLabel, separator: str) -> Any:
+def _target(entry: Entry, target: RecordTarget, separator: str) -> Any:
     """What the file says of a record, as the target counts it."""
     if isinstance(target, Regression):
         return entry.target if entry.target is not None else _number(entry)

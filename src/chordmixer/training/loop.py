@@ -18,7 +18,7 @@ from chordmixer import terminal
 from chordmixer.data import Batch, Loader, Records, draws
 from chordmixer.models import Model
 from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
-from chordmixer.training import checkpoints, ensemble, fine_tuning, outcome, speed
+from chordmixer.training import checkpoints, ensemble, fine_tuning, results, speed
 from chordmixer.training.checkpoints import State
 from chordmixer.training.devices import maximum_over_ranks, start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
@@ -343,9 +343,9 @@ class TrainingRun:
         self.model.load_state_dict(self.state.best_weights)
         kept = {"validation": self.validation} if self.task.keeps_validation else {}
         predictions = {part: self._predict(records) for part, records in {**kept, "test": self.test}.items()}
-        evaluation = outcome.evaluate(self.experiment, self.task, predictions)
+        evaluation = results.evaluate_parts(self.experiment, self.task, predictions)
         self.folder.check()
         if self.main:
-            outcome.write(self.out, self.task, self.state.best_weights, evaluation, predictions)
+            results.write_results(self.out, self.task, self.state.best_weights, evaluation, predictions)
         self.accelerator.wait_for_everyone()
         return evaluation["test"]

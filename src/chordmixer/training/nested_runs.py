@@ -19,9 +19,7 @@ from chordmixer import files, terminal
 from chordmixer.config import from_dict, to_dict
 from chordmixer.models.words import WordsConfig
 from chordmixer.terminal import tell
-from chordmixer.training import ensemble, ladder, outcome, paired
-from chordmixer.training.answers import FILE as LABELS
-from chordmixer.training.answers import Answers
+from chordmixer.training import ensemble, results
 from chordmixer.training.devices import choose_device
 from chordmixer.training.ensemble import Answered, Ensemble, EnsembleMember
 from chordmixer.training.evaluation import (
@@ -33,6 +31,8 @@ from chordmixer.training.evaluation import (
 )
 from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_memory
+from chordmixer.training.labels import FILE as LABELS
+from chordmixer.training.labels import OutputLabels
 from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.run_folder import CONFIG, PROVENANCE, open_folder, recording_provenance
 
@@ -171,7 +171,7 @@ def train_local(run: Path, console: Console, cache: Path | str | None = None) ->
     is long-range structure.
     """
     experiment = local_experiment(Experiment.load(run, cache=cache))
-    _nested(experiment, run / ladder.FOLDER, run, console, TrainingRun.train)
+    _nested(experiment, run / results.LOCAL_FOLDER, run, console, TrainingRun.train)
 
 
 def local_experiment(experiment: Experiment) -> Experiment:
@@ -255,7 +255,7 @@ def _train_member(
     own, folder = ensemble.member(experiment, number), ensemble.folder_of(out, number)
     train(own, folder, resume=(folder / CONFIG).exists(), console=console, resumed_as=out)
     if known.baselines:
-        outcome.compare(folder, say, own.data.cache, deliver=True)
+        results.compare(folder, say, own.data.cache, deliver=True)
     scored = {part: _evaluation(folder, part) for part in ("validation", "test")}
     scores = {part: evaluation.scores[known.metric] for part, evaluation in scored.items()}
     known = replace(known, members=(*known.members, EnsembleMember(number, scored["test"].encoder, **scores)))
@@ -273,7 +273,7 @@ def _finish_ensemble(experiment: Experiment, task: Any, out: Path, known: Ensemb
     folders = [ensemble.folder_of(out, number) for number in range(known.size)]
     for folder in folders:
         files.verify(folder, MEMBER_FILES)
-    targets = [Answers.load(folder).target for folder in folders]
+    targets = [OutputLabels.load(folder).target for folder in folders]
     answered = {
         part: [Predictions.read(folder / predictions_file(part)) for folder in folders]
         for part in ("validation", "test")
@@ -283,7 +283,7 @@ def _finish_ensemble(experiment: Experiment, task: Any, out: Path, known: Ensemb
     mean[held] = (_cross_validated if known.kind == "folds" else _mean_predictions)(
         task, targets, answered["validation"]
     )
-    contents = outcome.documents(task, {"validation": mean[held]})
+    contents = results.task_documents(task, {"validation": mean[held]})
     scored = {}
     for part, predictions in mean.items():
         title = f"{known.size} folds" if part == ensemble.CROSSED else known.title
@@ -322,12 +322,12 @@ def _cross_validated(task: Any, targets: Sequence[Answered], answered: Sequence[
 def _copy_baselines(experiment: Experiment, task: Any, out: Path) -> None:
     """Compare the mean with the baselines of the first member."""
     first = ensemble.folder_of(out, 0)
-    files.verify(first, [outcome.BASELINES, paired.ROWS])
-    target = Answers.load(first).target
-    sentences = {row["name"]: row["sentence"] for row in files.read_json(first / outcome.BASELINES)["baselines"]}
+    files.verify(first, [results.BASELINES, results.BASELINE_ROWS])
+    target = OutputLabels.load(first).target
+    sentences = {row["name"]: row["sentence"] for row in files.read_json(first / results.BASELINES)["baselines"]}
     rows = [
         (name, sentences[name], replace(own, outputs=ensemble.mean(task.target, [(target, own.outputs)])))
-        for name, own in paired.read(first).items()
-        if name not in ladder.NETWORKS
+        for name, own in results.read_baseline_rows(first).items()
+        if name not in results.NETWORKS
     ]
-    outcome.write_baselines(out, experiment, task.target, rows)
+    results.write_baselines(out, experiment, task.target, rows)

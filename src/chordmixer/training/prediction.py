@@ -1,27 +1,46 @@
-"""A trained run on files: a row a record."""
+"""Predict or embed every record of files: one row per record, in the order of the input."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float
 from numpy import ndarray
+from torch import Tensor
 
+from chordmixer import ops
+from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account
-from chordmixer.data.reading import Reading
+from chordmixer.data.reading import Reading, read
+from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training import outputs
-from chordmixer.training.answers import Answers
+from chordmixer.terminal import tell
+from chordmixer.training import speed
 from chordmixer.training.combination import Using
-from chordmixer.training.ensemble_inference import open_run
-from chordmixer.training.inference import Item, OnBad, OverLength, Piece
-from chordmixer.training.rows import RECORD, Work, to_stderr, unlabelled
+from chordmixer.training.inference import Engine, Item, OnBad, OverLength, Piece, check_choice, open_run
+from chordmixer.training.labels import OutputLabels, label_names
+from chordmixer.training.output_files import batch_of, check_output, open_output
+from chordmixer.training.progress import Pace
+from chordmixer.version import __version__
 
+ENDINGS = ("-", ".tsv", ".csv", ".jsonl", ".parquet")
+"""Of predictions; `-` is standard output."""
+VECTOR_ENDINGS = (".parquet", ".npy", ".tsv", ".csv")
+"""Of embeddings of records; those of tokens are written as .parquet."""
+RECORD = {"id": pa.string(), "length": pa.int64(), "windows": pa.int32()}
+"""The first columns of every output: length in tokens, and the windows that the record was cut into, 1 for whole."""
 UNCLASSIFIED = "unclassified"
-KINDS = ("-", ".tsv", ".csv", ".jsonl", ".parquet")
+MOST_BYTES = 2**31 - 1
+"""Of one row: what readers of Parquet can be trusted with."""
+
+
+def to_stderr(line: str) -> None:
+    tell(line, stderr=True)
 
 
 def predict(
@@ -42,40 +61,162 @@ def predict(
     unverified: bool = False,
     say: Callable[[str], None] = to_stderr,
 ) -> Account:
-    """Write a row a record, in the order of the input, to a .tsv, .csv, .jsonl or .parquet file, or as TSV for `-`.
+    """Predict a class, labels or a number for every record; `out` is .tsv, .csv, .jsonl, .parquet, or `-` for TSV.
 
     Columns: id, length, windows; then for classes the most probable one with its calibrated probability, and that of
     each class under its name; for several labels those above 0.5, and the probability of each; or the value. A class
-    that is called as another column is has the column p(NAME). Ids and classes stay as they are, unless `safe_cells`
-    puts an apostrophe before those that a spreadsheet would run as formulas (TSV and CSV).
+    whose name is that of another column has the column p(NAME). `safe_cells` puts an apostrophe before ids and
+    classes that a spreadsheet would run as formulas (TSV and CSV).
     A record above the model's max_length is an error, or with `over_length="windows"` cut into windows of max_length
-    that overlap by half: its outputs are the mean of the windows', each weighted by its length. With
-    `over_length="reject"` it has no row and stands in the account.
-    Answers are those that the run delivers, by its network, its baseline or both; `using` asks for one of these.
-    Labels that stand in the files are not looked at. Records read = rows + those that the account has as rejected.
+    that overlap by half: its outputs are the mean of the windows', weighted by length. With `over_length="reject"` it
+    has no row and is counted in the account.
+    `using` selects the network, the baseline or both in place of the run's own choice. Labels in the files are not
+    read. Records read = rows + rejected ones in the account.
     """
-    outputs.check_cells(out, safe_cells)
-    if not outputs.check(out, paths, KINDS, resume, force):
+    if not check_output(out, paths, ENDINGS, resume=resume, force=force, safe_cells=safe_cells):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
-    trained = open_run(run, device, batch_tokens, using=using, unverified=unverified)
-    _check_confidence(min_confidence, trained.answers)
-    schema = schema_of(trained.answers)
+    engine = open_run(run, device, batch_tokens, using=using, unverified=unverified)
+    _check_confidence(min_confidence, engine.labels)
 
-    def rows(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
-        return columns_of(trained.answers, trained.outputs(window, pieces), min_confidence)
+    def columns(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
+        return prediction_columns(engine.labels, engine.outputs(window, pieces), min_confidence)
 
-    work = Work(trained, paths, unlabelled(reading or Reading()), over_length, on_bad, say)
-    settings = {"min_confidence": min_confidence, "safe_cells": safe_cells}
-    return work.write(out, schema, rows, settings, resume=resume, force=force)
+    return _write_rows(
+        engine,
+        paths,
+        out,
+        prediction_schema(engine.labels),
+        columns,
+        {"min_confidence": min_confidence, "safe_cells": safe_cells},
+        reading=reading,
+        over_length=over_length,
+        on_bad=on_bad,
+        resume=resume,
+        force=force,
+        say=say,
+    )
+
+
+def embed(
+    run: Path | str,
+    paths: Sequence[Path | str],
+    out: Path | str,
+    *,
+    per_token: bool = False,
+    over_length: OverLength = "error",
+    on_bad: OnBad | None = None,
+    reading: Reading | None = None,
+    batch_tokens: int | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    force: bool = False,
+    unverified: bool = False,
+    say: Callable[[str], None] = to_stderr,
+) -> Account:
+    """Write id, length, windows and embedding of every record to a .parquet file.
+
+    A .tsv or .csv file has a column for each number of the embedding, and a .npy file the embeddings alone, of shape
+    (records, C), with the ids of its rows in the file NAME.ids.txt beside it.
+    An embedding is the mean of the encoder's tokens, as the average head takes it: a list of C float32; over both
+    strands and over windows it is the mean of theirs, as of outputs in `predict`. With `per_token` it is a list of N
+    such lists, of the strand that the file has.
+    """
+    if not check_output(out, paths, (".parquet",) if per_token else VECTOR_ENDINGS, resume=resume, force=force):
+        say(f"{out} is whole already: nothing is left to do")
+        return Account()
+    if per_token and over_length == "windows":
+        raise ValueError("--over-length windows gives a token several embeddings: leave it out, or --per-token")
+    engine = Engine(run, device, batch_tokens, using="network", unverified=unverified)
+    width = engine.width
+    vector = pa.list_(pa.float32(), width)
+
+    def columns(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
+        if not per_token:
+            return [_vectors(record_vectors(engine, window, pieces), width)]
+        rows = token_vectors(engine, window, pieces)
+        ends = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+        return [pa.ListArray.from_arrays(ends, _vectors(np.concatenate(rows), width))]
+
+    return _write_rows(
+        engine,
+        paths,
+        out,
+        pa.schema({**RECORD, "embedding": pa.list_(vector) if per_token else vector}),
+        columns,
+        {"per_token": per_token},
+        reading=reading,
+        over_length=over_length,
+        on_bad=on_bad,
+        resume=resume,
+        force=force,
+        say=say,
+    )
+
+
+def _write_rows(
+    engine: Engine,
+    paths: Sequence[Path | str],
+    out: Path | str,
+    schema: pa.Schema,
+    columns: Callable[[Sequence[Item], Sequence[Piece]], list[Any]],
+    settings: dict[str, Any],
+    *,
+    reading: Reading | None,
+    over_length: OverLength,
+    on_bad: OnBad | None,
+    resume: bool,
+    force: bool,
+    say: Callable[[str], None],
+) -> Account:
+    """Write the records of files; `columns` gives those behind the first three."""
+    check_choice("over_length", over_length, get_args(OverLength))
+    check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
+    reading = unlabelled(reading or Reading())
+    how = asdict(reading)
+    del how["names"]  # of classes, which rows do not depend on
+    settings = {
+        "version": __version__,
+        "run": engine.digest,
+        "device": engine.device.type,
+        "batch_tokens": engine.batch_tokens,
+        "over_length": over_length,
+        "on_bad": on_bad,
+        "reading": how,
+        **settings,
+    }
+    account, pace = Account(), Pace(say)
+    with open_output(out, schema, settings, resume=resume, force=force) as sink:
+        if chosen := speed.threads_line():
+            say(chosen)
+        for window in engine.windows(read(paths, reading, account), account, on_bad, say, over_length):
+            pieces = engine.pieces(window, over_length)
+            if not sink.has(window):
+                first = record_columns(window, pieces)
+                sink.write(batch_of(schema, [*first, *columns(window, pieces)]))
+                pace.done(len(window), sum(first[1]))
+    return account
+
+
+def unlabelled(reading: Reading) -> Reading:
+    """Only ids and sequences: errors in the labels of a file must not stop a prediction."""
+    absent = dict.fromkeys(("label", "target", "split", "group", "weight"), ABSENT)
+    columns = Columns(id=reading.columns.id, sequence=reading.columns.sequence, **absent)
+    return replace(reading, columns=columns, labels=None, names=(), group=None, rank=None)
 
 
 # --- Columns ---
 
 
-def schema_of(answers: Answers, first: Mapping[str, pa.DataType] = RECORD) -> pa.Schema:
-    """The columns of an answer behind those of a record, or others that come `first`."""
-    target = answers.target
+def record_columns(window: Sequence[Item], pieces: Sequence[Piece]) -> list[list[Any]]:
+    """The columns of `RECORD`."""
+    cuts = np.bincount([piece.record for piece in pieces], minlength=len(window))
+    return [[entry.id for entry, _ in window], [len(tokens) for _, tokens in window], cuts.tolist()]
+
+
+def prediction_schema(labels: OutputLabels, first: Mapping[str, pa.DataType] = RECORD) -> pa.Schema:
+    """The columns of a prediction behind those of a record, or others that come `first`."""
+    target = labels.target
     if isinstance(target, Regression):
         return pa.schema({**first, "value": pa.float64()})
     own = {"class": pa.string(), "probability": pa.float64()}
@@ -102,25 +243,60 @@ def column_names(labels: Sequence[str], taken: Collection[str]) -> list[str]:
     return found
 
 
-def columns_of(answers: Answers, given: ndarray, min_confidence: float | None) -> list[Any]:
-    """The answers' columns; numbers are rounded here, so that all formats hold the same."""
-    target = answers.target
+def prediction_columns(labels: OutputLabels, outputs: ndarray, min_confidence: float | None = None) -> list[Any]:
+    """The columns of predictions; numbers are rounded here, so that all formats hold the same."""
+    target = labels.target
     if isinstance(target, Regression):
-        return [[target.rounded(value) for value in target.values(given).tolist()]]
-    shares = answers.probabilities(given)
+        return [[target.rounded(value) for value in target.values(outputs).tolist()]]
+    shares = labels.probabilities(outputs)
     shown = [[round(share, 6) for share in column] for column in shares.T.tolist()]
     if isinstance(target, MultiLabel):
-        return [[[target.labels[k] for k in np.flatnonzero(row > 0.5)] for row in shares], *shown]
+        return [label_names(target, shares > 0.5), *shown]
     best = shares.argmax(axis=1).tolist()
     sure = shares.max(axis=1) >= (min_confidence or 0)
     classes = [target.labels[k] if known else UNCLASSIFIED for k, known in zip(best, sure, strict=True)]
     return [classes, [shown[k][row] for row, k in enumerate(best)], *shown]
 
 
-def _check_confidence(least: float | None, answers: Answers) -> None:
+def _check_confidence(least: float | None, labels: OutputLabels) -> None:
     if least is None:
         return
-    if not isinstance(answers.target, Classification):
+    if not isinstance(labels.target, Classification):
         raise ValueError("--min-confidence is for a choice between classes: this run gives none; leave it out")
     if not 0 <= least <= 1:
         raise ValueError(f"--min-confidence {least:g} is not a probability: give one from 0 to 1")
+
+
+# --- Embeddings ---
+
+
+def record_vectors(engine: Engine, window: Sequence[Item], pieces: Sequence[Piece]) -> Float[ndarray, "B C"]:
+    """The embedding of each record of a window."""
+
+    def pooled(packed: Packed) -> Float[Tensor, "B C"]:
+        y = engine.model.encode(packed)
+        return ops.segment_mean(y.values, y.offsets)
+
+    return engine.averages(window, pieces, pooled, engine.width).astype(np.float32)
+
+
+def token_vectors(engine: Engine, window: Sequence[Item], pieces: Sequence[Piece]) -> list[Float[ndarray, "N C"]]:
+    """The embeddings of each record's tokens."""
+    width = engine.width
+    for entry, tokens in window:
+        if (size := 4 * len(tokens) * width) > MOST_BYTES:
+            raise ValueError(
+                f"{entry.place} ({entry.id}) would be a row of {size:,} bytes, {len(tokens):,} tokens of {width} "
+                f"numbers: a row has up to {MOST_BYTES:,}; leave out --per-token, or cut the record"
+            )
+    found: list[ndarray] = [np.empty(0)] * len(window)
+    for batch, packed in engine.batches(window, pieces):
+        with engine.computing(packed, window[batch[0].record].entry):
+            vectors = [y.float().cpu().numpy() for y in engine.model.encode(packed).to_list()]
+        for piece, own in zip(batch, vectors, strict=True):
+            found[piece.record] = own[: piece.stop]  # without tokens that a head adds behind the record
+    return found
+
+
+def _vectors(rows: Float[ndarray, "B C"], width: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.astype(np.float32).ravel()), width)

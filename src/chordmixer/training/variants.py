@@ -1,16 +1,15 @@
-"""A trained run on variants: scores written back into a VCF file or as a table, and baselines beside it."""
+"""Score variants by a trained run: into the INFO of a VCF file, or as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy import ndarray
 
 from chordmixer import files
@@ -25,27 +24,43 @@ from chordmixer.data.variants import (
     VariantColumns,
     header_line,
     is_vcf,
+    of_line,
     open_vcf,
     read_variants,
-    variants_of_line,
     with_scores,
     writing,
 )
-from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 from chordmixer.tasks.variants import CONTEXTS, VariantsConfig, context_number
-from chordmixer.training import formats, outputs
-from chordmixer.training.inference import BATCHES, Item, Trained
-from chordmixer.training.prediction import KINDS, columns_of, schema_of
+from chordmixer.training.inference import BATCHES, Engine, Item, batched, finite
+from chordmixer.training.output_files import batch_of, check_output, open_output
+from chordmixer.training.prediction import ENDINGS, prediction_columns, prediction_schema, to_stderr
 from chordmixer.training.progress import Pace
-from chordmixer.training.rows import to_stderr
 from chordmixer.version import __version__
 
 T = TypeVar("T")
 
-OPTIONAL = ("context",)
-"""What is read of variants that are to be scored: labels are not looked at."""
-OWN = {"contig": pa.string(), "position": pa.int64(), "ref": pa.string(), "alt": pa.string(), "context": pa.string()}
+TOLD = ("context",)
+"""What is read beside the variants: no labels."""
+VARIANT = {
+    "contig": pa.string(),
+    "position": pa.int64(),
+    "ref": pa.string(),
+    "alt": pa.string(),
+    "context": pa.string(),
+}
+
+
+class PlacedVariant(NamedTuple):
+    """A variant, and its window of the reference."""
+
+    variant: Variant
+    window: Window
+
+    @property
+    def entry(self) -> Entry:
+        """Its name and place, for messages."""
+        return Entry(self.variant.id, b"", self.variant.place)
 
 
 @dataclass(frozen=True)
@@ -87,8 +102,8 @@ def score(
     """
     config = config or ScoringConfig()
     as_vcf = str(out).endswith((".vcf", ".vcf.gz"))
-    outputs.check_cells(out, config.safe_cells)
-    if not outputs.check(out, [path, reference], (".vcf", ".gz") if as_vcf else KINDS, resume, force):
+    endings = (".vcf", ".gz") if as_vcf else ENDINGS
+    if not check_output(out, [path, reference], endings, resume=resume, force=force, safe_cells=config.safe_cells):
         say(f"{out} is whole already: nothing is left to do")
         return Account()
     if as_vcf and (resume or not is_vcf(path)):
@@ -113,19 +128,20 @@ class _Scorer:
         unverified: bool = False,
     ) -> None:
         self.config, self.account, self.pace = config, Account(), Pace(say)
-        self.trained = Trained(run, config.device, config.batch_tokens, using="network", unverified=unverified)
-        if self.trained.config.get("task") != "variants":
-            raise ValueError(f"{run} is a run of {self.trained.config.get('task')}: give one of chordmixer variants")
-        about = files.read_json(self.trained.folder / "data.json")
-        self.contexts = _contexts(about.get("contexts"), f"{self.trained.folder / 'data.json'}: contexts")
-        path = self.trained.folder / "config.json"
-        data = from_dict(VariantsConfig, self.trained.config.get("data"), f"{path}: data")  # type: ignore[arg-type]
+        self.engine = Engine(run, config.device, config.batch_tokens, using="network", unverified=unverified)
+        folder, trained = self.engine.folder, self.engine.config
+        if trained.get("task") != "variants":
+            raise ValueError(f"{run} is a run of {trained.get('task')}: give one of chordmixer variants")
+        about = files.read_json(folder / "data.json")
+        self.contexts = _contexts(about.get("contexts"), f"{folder / 'data.json'}: contexts")
+        data = from_dict(VariantsConfig, trained.get("data"), f"{folder / 'config.json'}: data")  # type: ignore[arg-type]
         self.alleles = Alleles(Reference(reference), data.window, data.longest, config.on_mismatch)
-        self.said = {} if config.context is None else {"context": config.context}
-        self.chunk = max(1, min(4096, BATCHES * self.trained.batch_tokens // (2 * data.window)))
-        """Variants at a time: the same whenever an output is gone on with."""
+        self.given = {} if config.context is None else {"context": config.context}
+        self.chunk = max(1, min(4096, BATCHES * self.engine.batch_tokens // (2 * data.window)))
+        """Variants at a time: the same whenever an output is resumed."""
 
     def write_vcf(self, path: Path, out: Path) -> None:
+        """All lines as they were, with scores in INFO."""
         description = self._description()
         with open_vcf(path) as lines, writing(out) as file:
             for group in _groups(lines, self.chunk):
@@ -135,7 +151,7 @@ class _Scorer:
                     file.write(with_scores(line, scores))
 
     def _description(self) -> str:
-        target = self.trained.answers.target
+        target = self.engine.labels.target
         if isinstance(target, Regression):
             return "number predicted by chordmixer"
         if target.outputs != 2:
@@ -147,77 +163,57 @@ class _Scorer:
 
     def _scored(self, lines: Sequence[Line]) -> Iterator[tuple[Line, dict[int, float]]]:
         """Each line with the scores of its alternatives."""
-        own = [
-            variants_of_line(line, self.config.columns, self.said, OPTIONAL) if line.fields else [] for line in lines
-        ]
-        flat = [variant for variants in own for variant in variants]
+        by_line = [of_line(line, self.config.columns, self.given, TOLD) if line.fields else [] for line in lines]
+        flat = [variant for variants in by_line for variant in variants]
         windows = list(self.alleles.windows(flat, self.account))
-        values = self._values([(v, w) for v, w in zip(flat, windows, strict=True) if w is not None])
+        values = self._values([PlacedVariant(v, w) for v, w in zip(flat, windows, strict=True) if w is not None])
         placed = iter(windows)
-        for line, variants in zip(lines, own, strict=True):
+        for line, variants in zip(lines, by_line, strict=True):
             yield line, {k: next(values) for k in range(len(variants)) if next(placed) is not None}
 
-    def _values(self, kept: Sequence[tuple[Variant, Window]]) -> Iterator[float]:
-        """A number each: the target's own, or the probability of the second class."""
+    def _values(self, kept: Sequence[PlacedVariant]) -> Iterator[float]:
+        """The number predicted for each, or the probability of the second class."""
         if not kept:
             return iter(())
-        rows, answers = np.concatenate(self._outputs(kept)), self.trained.answers
-        if isinstance(answers.target, Regression):
-            return iter([answers.target.rounded(value) for value in answers.target.values(rows).tolist()])
-        return iter([float(f"{share:.6g}") for share in answers.probabilities(rows)[:, 1].tolist()])
+        rows, labels = self._outputs(kept), self.engine.labels
+        if isinstance(labels.target, Regression):
+            return iter([labels.target.rounded(value) for value in labels.target.values(rows).tolist()])
+        return iter([float(f"{share:.6g}") for share in labels.probabilities(rows)[:, 1].tolist()])
 
     def write_table(self, path: Path | str, out: Path | str, resume: bool, force: bool) -> None:
-        answers = self.trained.answers
-        schema, settings = schema_of(answers, OWN), self._settings()
-        variants = read_variants(path, self.config.columns, roles=OPTIONAL)
-        with outputs.opened(out, schema, settings, resume=resume, force=force) as sink:
+        """One row per variant with a score."""
+        engine = self.engine
+        schema = prediction_schema(engine.labels, VARIANT)
+        used = {"version": __version__, "run": engine.digest, "device": engine.device.type}
+        settings = asdict(self.config) | used | {"batch_tokens": engine.batch_tokens}
+        variants = read_variants(path, self.config.columns, told=TOLD)
+        with open_output(out, schema, settings, resume=resume, force=force) as sink:
             for group in _groups(variants, self.chunk):
-                told = [replace(v, **self.said) for v in group]  # type: ignore[arg-type]
-                windows = self.alleles.windows(told, self.account)
-                kept = [(v, w) for v, w in zip(told, windows, strict=True) if w is not None]
-                pairs = [(variant, self._tokens(variant, window)) for variant, window in kept]
-                items = [Item(Entry(v.id, b"", v.place), np.concatenate(tokens)) for v, tokens in pairs]
+                known = [replace(v, **self.given) for v in group]  # type: ignore[arg-type]
+                windows = self.alleles.windows(known, self.account)
+                kept = [PlacedVariant(v, w) for v, w in zip(known, windows, strict=True) if w is not None]
+                items = [Item(own.entry, np.concatenate(self._tokens(own))) for own in kept]
                 if sink.has(items) or not kept:
                     continue
-                rows = columns_of(answers, np.concatenate(self._outputs(kept)), None)
+                rows = prediction_columns(engine.labels, self._outputs(kept))
                 first = [[getattr(v, name) for v, _ in kept] for name in ("contig", "position", "ref", "alt")]
                 contexts = [variant.context or "" for variant, _ in kept]
-                sink.write(formats.batch_of(schema, [*first, contexts, *rows]))
+                sink.write(batch_of(schema, [*first, contexts, *rows]))
 
-    def _settings(self) -> dict[str, Any]:
-        """All but the variants that rows depend on."""
-        trained, config = self.trained, asdict(self.config)
-        used = {"version": __version__, "run": trained.digest, "device": trained.device.type}
-        return config | used | {"batch_tokens": trained.batch_tokens}
+    def _tokens(self, pair: PlacedVariant) -> tuple[ndarray, ndarray]:
+        """Of the reference and of the alternative."""
+        return self.alleles.tokens(pair.window, context_number(pair.variant, self.contexts))
 
-    def _tokens(self, variant: Variant, window: Window) -> tuple[ndarray, ndarray]:
-        return self.alleles.tokens(window, context_number(variant, self.contexts))
-
-    def _outputs(self, kept: Iterable[tuple[Variant, Window]]) -> list[ndarray]:
-        """What the head gives, some variants at a time, under the token budget."""
-        found: list[ndarray] = []
-        batch: list[tuple[Variant, Window]] = []
-        total = 0
-        for variant, window in kept:
-            size = sum(window.lengths)
-            if batch and total + size > self.trained.batch_tokens:
-                found.append(self._answer(batch))
-                batch, total = [], 0
-            batch.append((variant, window))
-            total += size
-        return [*found, self._answer(batch)] if batch else found
-
-    def _answer(self, batch: Sequence[tuple[Variant, Window]]) -> ndarray:
-        tokens = [ids for variant, window in batch for ids in self._tokens(variant, window)]
-        packed = Packed.from_list([torch.from_numpy(ids) for ids in tokens]).to(self.trained.device)
-        first = batch[0][0]
-        with self.trained.computing(packed, Entry(first.id, b"", first.place)):
-            rows: ndarray = self.trained.model(packed).double().cpu().numpy()
-        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(bad):
-            raise ValueError(f"{batch[bad[0]][0].place}: the model's answer is NaN or infinite: train again")
-        self.pace.done(len(batch), packed.tokens)
-        return rows
+    def _outputs(self, kept: Sequence[PlacedVariant]) -> ndarray:
+        """The rows of the head, computed under the token budget."""
+        engine, found = self.engine, []
+        for batch in batched(kept, lambda own: sum(own.window.lengths), engine.batch_tokens):
+            packed = engine.packed([tokens for own in batch for tokens in self._tokens(own)])
+            with engine.computing(packed, batch[0].entry):
+                rows = engine.model(packed).double().cpu().numpy()
+            found.append(finite(rows, [own.entry for own in batch]))
+            self.pace.done(len(batch), packed.tokens)
+        return np.concatenate(found)
 
 
 def _contexts(given: Any, where: str) -> list[str]:

@@ -21,16 +21,15 @@ from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading, read
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.training import outputs, speed
-from chordmixer.training.answers import Answers
-from chordmixer.training.attribution import from_tokens, runs
+from chordmixer.training import speed
 from chordmixer.training.combination import Using
-from chordmixer.training.ensemble_inference import open_run
 from chordmixer.training.evaluation import Predictions, predictions_file
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain, members_of
-from chordmixer.training.inference import OnBad, OverLength, Trained
-from chordmixer.training.rows import to_stderr, unlabelled
+from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain, from_tokens, runs
+from chordmixer.training.inference import Engine, OnBad, OverLength, open_run
+from chordmixer.training.labels import OutputLabels
+from chordmixer.training.output_files import check_output
+from chordmixer.training.prediction import to_stderr, unlabelled
 from chordmixer.training.run_folder import EXPLANATIONS, WAIT, RunLock
 from chordmixer.views import explanations, metrics
 from chordmixer.views.explanations import Explained, Picture
@@ -79,7 +78,7 @@ def explain_files(
     `.bedgraph`: one line per stretch of equal values: the record's id, start (from 0), end and value. `.tsv`: one
     line per position (from 1), with its letter or sample. `.html`: a page on the first 20 records.
     """
-    outputs.check(out, paths, KINDS, False, force)
+    check_output(out, paths, KINDS, force=force)
     engine = open_run(run, device, batch_tokens, using=using, unverified=unverified)
     account = Account()
     entries = read(paths, unlabelled(reading or Reading()), account)
@@ -142,7 +141,7 @@ def _cell(text: str) -> str:
 
 def _write_page(
     out: Path,
-    engine: Trained,
+    engine: Engine,
     found: Iterator[Explanation],
     rest: Iterator[Entry],
     method: Method,
@@ -179,7 +178,7 @@ def explain_tests(run: Path | str, cache: Path | str | None = None) -> Explained
     predictions = Predictions.read(folder / predictions_file("test"))
     allowed = affordable(engine)
     longest = allowed // ((RIGHT + 1) * (LEAST + 1))
-    chosen = [*choose(engine.answers, predictions, predictions.lengths <= longest)]
+    chosen = [*choose(engine.labels, predictions, predictions.lengths <= longest)]
     tokens = task.tokens("test")
     total = sum(len(tokens[own.record]) for own in chosen)
     blocks = min(BLOCKS, allowed // max(total, 1) - 1)
@@ -196,17 +195,17 @@ def explain_tests(run: Path | str, cache: Path | str | None = None) -> Explained
     return made
 
 
-def affordable(engine: Trained) -> int:
+def affordable(engine: Engine) -> int:
     """The number of tokens that may be predicted."""
     cost = 0
-    for own in members_of(engine):
+    for own in engine.members:
         if own.network:
             parts: list[nn.Module | None] = [own.model.encoder, own.model.stem]
             weights = sum(p.numel() for part in parts if part is not None for p in part.parameters())
             cost += weights * (2 if own.both_strands else 1)
-        if own.delivery is not None and own.delivery.using != "network" and own.tokenizer.dtype.kind == "f":
+        if own.combined is not None and own.combined.using != "network" and own.tokenizer.dtype.kind == "f":
             cost += SERIES
-    return int(min(TOKENS / len(members_of(engine)), WORK / max(cost, 1)))
+    return int(min(TOKENS / len(engine.members), WORK / max(cost, 1)))
 
 
 def _notes(lengths: ndarray, longest: int, blocks: int, some: bool) -> Iterator[str]:
@@ -222,7 +221,7 @@ def _notes(lengths: ndarray, longest: int, blocks: int, some: bool) -> Iterator[
         )
 
 
-def choose(answers: Answers, predictions: Predictions, fits: ndarray) -> Iterator[Chosen]:
+def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[Chosen]:
     """Of records that fit: the most confident correct predictions of three classes, and the most confident error.
 
     Labels are treated like classes. Of numbers: the largest and the smallest prediction, and the largest error.

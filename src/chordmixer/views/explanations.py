@@ -13,8 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.config import check_numbers
-from chordmixer.training.attribution import runs
-from chordmixer.training.explanation import Explanation
+from chordmixer.training.explanation import Explanation, runs
 from chordmixer.views import charts, metrics, page
 from chordmixer.views.page import Html, tag
 from chordmixer.views.plots import full_colour, strongest

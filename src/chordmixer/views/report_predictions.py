@@ -10,10 +10,9 @@ from numpy import ndarray
 
 from chordmixer.tasks import scores
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.answers import Answers
-from chordmixer.training.calibration import expected_calibration_error, probabilities, reliability
 from chordmixer.training.evaluation import PERCENTILES, Predictions
 from chordmixer.training.intervals import wilson
+from chordmixer.training.labels import OutputLabels, expected_calibration_error, probabilities, reliability
 from chordmixer.views import charts, metrics
 from chordmixer.views.page import Html, figure, figures, join, section, short, tag
 from chordmixer.views.tables import UNDEFINED, ReportTable
@@ -37,7 +36,7 @@ SQUARES = 40
 # --- Confusion, and labels one by one ---
 
 
-def confusion_section(answers: Answers, predictions: Predictions) -> Html:
+def confusion_section(answers: OutputLabels, predictions: Predictions) -> Html:
     """A confusion matrix, or the most frequent confusions; then each class or label."""
     if isinstance(answers.target, MultiLabel):
         return section("classes", "Labels", *_labels(answers.target, predictions))
@@ -254,7 +253,7 @@ def _curve_figure(
 # --- Calibration ---
 
 
-def calibration_section(answers: Answers, predictions: Predictions) -> Html:
+def calibration_section(answers: OutputLabels, predictions: Predictions) -> Html:
     """Predicted probabilities against observed frequencies, before and after temperature scaling."""
     several = isinstance(answers.target, MultiLabel)
     before = probabilities(answers.unweighted(predictions.outputs), several=several)

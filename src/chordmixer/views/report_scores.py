@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.answers import Answers
 from chordmixer.training.baselines.fitting import CONSTANT as CONSTANT_BASELINE
 from chordmixer.training.ensemble import folder_of
 from chordmixer.training.evaluation import Evaluation, LengthBin, Predictions
 from chordmixer.training.intervals import Difference, Score
-from chordmixer.training.ladder import DELIVERED
+from chordmixer.training.labels import OutputLabels
+from chordmixer.training.results import DELIVERED
 from chordmixer.views import charts, metrics
 from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, tag
 from chordmixer.views.runs import Run
@@ -224,7 +224,7 @@ Errors = tuple[str, ReportTable | None]
 
 
 def errors_section(
-    answers: Answers | None, target: Regression | Classification | MultiLabel, predictions: Predictions
+    answers: OutputLabels | None, target: Regression | Classification | MultiLabel, predictions: Predictions
 ) -> Html:
     """The worst errors on test records."""
     if isinstance(target, Regression):
@@ -238,7 +238,7 @@ def errors_section(
     return section("errors", "Worst errors", tag("p", said), table.html() if table else "")
 
 
-def _wrong_classes(answers: Answers, target: Classification, predictions: Predictions) -> Errors:
+def _wrong_classes(answers: OutputLabels, target: Classification, predictions: Predictions) -> Errors:
     shares = answers.probabilities(predictions.outputs)
     given, truth = target.decided(predictions.outputs), predictions.targets
     wrong = np.flatnonzero(given != truth)
@@ -261,7 +261,7 @@ def _wrong_classes(answers: Answers, target: Classification, predictions: Predic
     return said, ReportTable(head, rows, "worst errors", words=(0, 1, 3))
 
 
-def _wrong_labels(answers: Answers, target: MultiLabel, predictions: Predictions) -> Errors:
+def _wrong_labels(answers: OutputLabels, target: MultiLabel, predictions: Predictions) -> Errors:
     shares, truth = answers.probabilities(predictions.outputs), predictions.targets > 0.5
     distance = np.where(target.decided(predictions.outputs) != truth, np.abs(shares - 0.5), -1)
     wrong = np.flatnonzero(distance.ravel() >= 0)

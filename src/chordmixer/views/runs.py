@@ -17,14 +17,14 @@ from chordmixer.data.leakage import Leak
 from chordmixer.models.model import read_config
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.targets import HUGE, Classification, MultiLabel, Regression
-from chordmixer.training import answers, delivery, ensemble, nested_runs, run_folder
-from chordmixer.training.answers import Answers
-from chordmixer.training.delivery import Described
+from chordmixer.training import combination, ensemble, labels, nested_runs, run_folder
+from chordmixer.training.combination import CombinationDocument
 from chordmixer.training.ensemble import Ensemble
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference
-from chordmixer.training.ladder import Step
+from chordmixer.training.labels import OutputLabels
 from chordmixer.training.nested_runs import Trials
+from chordmixer.training.results import LadderStep
 from chordmixer.views import metrics
 from chordmixer.views.explanations import Explained
 
@@ -79,7 +79,7 @@ class Run:
 
     folder: Path
     config: dict[str, Any]
-    answers: Answers | None
+    answers: OutputLabels | None
     target: Regression | Classification | MultiLabel | None
     """Of labels.json, or of a task that has one of its own."""
     journal: list[dict[str, Any]]
@@ -89,9 +89,9 @@ class Run:
     baselines: list[Scored]
     data: RunData | None
     provenance: Provenance | None = None
-    ladder: Sequence[Step] = ()
+    ladder: Sequence[LadderStep] = ()
     """From the baseline to the delivered prediction, each with its gain."""
-    delivered: Described | None = None
+    delivered: CombinationDocument | None = None
     """How network and baseline are combined; None: the network alone predicts."""
     trials: Trials | None = None
     ensemble: Ensemble | None = None
@@ -107,7 +107,7 @@ class Run:
         """Read every file that exists; a file that cannot be read is an error that names it."""
         run_folder.check_all(folder, unverified)
         config = read_config(folder)
-        known = Answers.load(folder) if (folder / answers.FILE).exists() else None
+        known = OutputLabels.load(folder) if (folder / labels.FILE).exists() else None
         members = _ensemble(folder)
         return Run(
             folder=folder,
@@ -121,7 +121,7 @@ class Run:
             data=_read(folder / "data.json", _data),
             provenance=_read(folder / run_folder.PROVENANCE, _provenance),
             ladder=_read(folder / "baselines.json", _ladder) or (),
-            delivered=delivery.described(folder),
+            delivered=combination.read_document(folder),
             trials=nested_runs.read_trials(folder),
             ensemble=members,
             held_out=_read(folder / f"evaluation-{members.held_out}.json", evaluation_from) if members else None,
@@ -240,8 +240,8 @@ def _baselines(given: Mapping[str, Any]) -> list[Scored]:
     return rows
 
 
-def _ladder(given: Mapping[str, Any]) -> list[Step]:
-    rows: list[Step] = typed(list[Step], given.get("ladder") or [], "ladder", undefined=True)
+def _ladder(given: Mapping[str, Any]) -> list[LadderStep]:
+    rows: list[LadderStep] = typed(list[LadderStep], given.get("ladder") or [], "ladder", undefined=True)
     return rows
 
 

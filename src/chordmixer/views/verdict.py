@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Literal
 
 from chordmixer.tasks.targets import Classification, MultiLabel
-from chordmixer.training.calibration import COLDEST, HOTTEST
-from chordmixer.training.delivery import NETWORK
+from chordmixer.training.combination import NETWORK
 from chordmixer.training.ensemble import Ensemble
 from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.intervals import Difference
-from chordmixer.training.ladder import DELIVERED, LOCAL, NETWORKS, Step
+from chordmixer.training.labels import COLDEST, HOTTEST
+from chordmixer.training.results import DELIVERED, LOCAL, NETWORKS, LadderStep
 from chordmixer.views import inspection, metrics
 from chordmixer.views.page import short
 from chordmixer.views.runs import Run, Scored
@@ -99,11 +99,12 @@ def _spread(known: Ensemble, part: Literal["validation", "test"]) -> str:
     return f"mean {metrics.number(mean)} and standard deviation {metrics.number(deviation)}"
 
 
-def ladder_sentences(ladder: Sequence[Step]) -> Iterator[str]:
+def ladder_sentences(ladder: Sequence[LadderStep]) -> Iterator[str]:
     """What the data need, from what each step adds to the one before.
 
     >>> gain = Difference("accuracy", 0.021, 0.010, 0.032, "records")
-    >>> list(ladder_sentences([Step("6-mers"), Step("local network", gain), Step("network alone", gain)]))
+    >>> steps = [LadderStep("6-mers"), LadderStep("local network", gain), LadderStep("network alone", gain)]
+    >>> list(ladder_sentences(steps))
     ['Local patterns add 0.021 (0.010 to 0.032) to 6-mers.', 'Long-range structure adds 0.021 (0.010 to 0.032).']
     """
     for before, step in pairwise(ladder):

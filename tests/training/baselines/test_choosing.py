@@ -8,7 +8,7 @@ from chordmixer.training.baselines import choosing
 from chordmixer.training.baselines.candidates import Candidate
 from chordmixer.training.baselines.choosing import Data, choose, loss_of
 from chordmixer.training.baselines.linear import Linear
-from chordmixer.training.calibration import temperature
+from chordmixer.training.labels import fit_temperature
 
 MANY = 40
 CLASSES = np.arange(400) % MANY
@@ -39,7 +39,7 @@ def test_many_classes(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (own.target.decided(choice.outputs) == own.answers["validation"]).mean() > 0.6
         assert choice.loss == loss_of(choice.outputs, own.answers["validation"], own.target)
         unweighted = own.target.unweighted(choice.outputs)
-        assert 0.9 < temperature(unweighted, own.answers["validation"]) < 1.1, "calibrated"
+        assert 0.9 < fit_temperature(unweighted, own.answers["validation"]) < 1.1, "calibrated"
 
 
 def test_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_training_parts_have_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "STORED", 1_000)
+    monkeypatch.setattr(choosing, "NEIGHBOUR_ENTRIES", 1_000)
     assert [own.near for own in choose([Candidate("protein", (3,))], data())] == [False]
 
 

@@ -1,10 +1,122 @@
+"""Features of sequences for baselines."""
+
 from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chordmixer.training.baselines.counting import Grams
-from chordmixer.training.baselines.features import LARGEST, Frequencies, SeriesRows
+from chordmixer.data.features import TextWords
+from chordmixer.training.baselines import features
+from chordmixer.training.baselines.features import (
+    LARGEST,
+    Frequencies,
+    Grams,
+    SeriesRows,
+    TfIdf,
+    gram_counts,
+    kmer_frequencies,
+)
+
+DNA = Grams(2, letters=4)
+records = st.lists(st.lists(st.integers(0, 4), max_size=12), min_size=1, max_size=6)
+
+
+def arrays(rows: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(row, dtype=np.uint8) for row in rows]
+
+
+@given(records)
+def test_frequencies_by_hand(rows: list[list[int]]) -> None:
+    found = kmer_frequencies(arrays(rows), np.arange(len(rows)), DNA)
+    for row, shares in zip(rows, found, strict=True):
+        own = Counter(4 * a + b for a, b in pairwise(row) if max(a, b) < 4)
+        assert shares == pytest.approx([own[code] / max(own.total(), 1) for code in range(16)])
+
+
+@pytest.mark.parametrize("limits", [(10, 4096), (1_000_000, 2), (1, 1)], ids=str)
+def test_chunks_do_not_matter(limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(0)
+    rows = [chance.integers(0, 4, n).astype(np.uint8) for n in (5, 0, 30, 1, 8, 12, 12)]
+    parts = {"training": np.arange(5), "test": np.array([6, 5])}
+    dense, sparse = kmer_frequencies(rows, np.arange(7), DNA), gram_counts(rows, parts, DNA)
+    monkeypatch.setattr(features, "TOKENS", limits[0])
+    monkeypatch.setattr(features, "RECORDS", limits[1])
+    assert (kmer_frequencies(rows, np.arange(7), DNA) == dense).all()
+    again = gram_counts(rows, parts, DNA)
+    assert all((again[part] != sparse[part]).nnz == 0 for part in parts)
+
+
+def test_rows_of_records_in_the_asked_order() -> None:
+    rows = arrays([[0, 0, 0], [1, 1, 1], [2, 2, 2]])
+    assert kmer_frequencies(rows, np.array([2, 0]), DNA).argmax(axis=1).tolist() == [10, 0]
+
+
+def test_weights_are_sublinear_tf_idf() -> None:
+    """Three training texts: one gram in all of them, one in two, one alone, which goes."""
+    texts = [np.frombuffer(t, np.uint8) for t in (b"aabb", b"aabb", b"aacc", b"aaaabb")]
+    found = gram_counts(texts, {"training": np.arange(3), "test": np.array([3])}, Grams(1))
+    assert found["training"].shape[1] == 2 and found["training"].dtype == np.float32
+    common, rarer = np.log(4 / 4) + 1, np.log(4 / 3) + 1
+    expected = np.array([(1 + np.log(4)) * common, (1 + np.log(2)) * rarer])
+    assert sorted(found["test"].toarray()[0]) == pytest.approx(sorted(expected / np.linalg.norm(expected)), rel=1e-5)
+    assert found["training"].toarray()[2].max() == 1
+
+
+def test_the_commonest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"acd", b"aef")]
+    parts = {"training": np.arange(4)}
+    assert gram_counts(texts, parts, Grams(1))["training"].shape[1] == 4
+    monkeypatch.setattr(features, "ENTRIES", 6)
+    kept = gram_counts(texts, parts, Grams(1))["training"]
+    assert kept.shape[1] == 3 and kept.nnz == 6
+
+
+def test_several_lengths_stand_side_by_side() -> None:
+    """Each row has length one over all of them, and a record depends on no other."""
+    chance = np.random.default_rng(0)
+    rows = [chance.integers(0, 4, n).astype(np.uint8) for n in (5, 0, 30, 1, 8, 12, 12)]
+    both = TfIdf.fit(rows, (Grams(1, 4), Grams(2, 4)))
+    alone = [TfIdf.fit(rows, (Grams(k, 4),)) for k in (1, 2)]
+    assert both.width == sum(own.width for own in alone)
+    found = both(rows).toarray()
+    assert np.linalg.norm(found, axis=1) == pytest.approx([1, 0, 1, float(found[3].any()), 1, 1, 1])
+    for row, expected in zip(rows, found, strict=True):
+        assert (both([row]).toarray()[0] == expected).all()
+
+
+def test_only_the_commonest_where_few_may_stay() -> None:
+    """Rows that were there are those that the features make."""
+    texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"accd", b"aef", b"gg")]
+    whole = TfIdf.fit(texts, (Grams(1),))
+    few, rows = whole.limited(whole(texts), 3)
+    assert whole.width == 4 and few.width == 3 and sorted(few.rarity)[0] == min(whole.rarity)
+    assert rows.dtype == np.float32 and rows.toarray() == pytest.approx(few(texts).toarray(), abs=1e-6)
+    assert rows.toarray().max(axis=1)[4] == 0
+
+
+def test_words_in_place_of_tokens() -> None:
+    """A pair of words is one feature, whatever their case; letters within words are none."""
+    texts = [np.frombuffer(t, np.uint8) for t in (b"not good", b"Not Good", b"good not", b"notgood", b"")]
+    found = TfIdf.fit(texts, (Grams(1), Grams(2)), words=TextWords())
+    rows = found(texts).toarray()
+    assert found.width == 3 and (rows[0] == rows[1]).all() and not rows[3:].any()
+    assert ((rows > 0).sum(axis=1) == [3, 3, 2, 0, 0]).all()
+
+
+def test_nothing_to_count() -> None:
+    found = gram_counts([np.array([1, 2], dtype=np.uint8)] * 3, {"training": np.arange(3)}, Grams(5))
+    assert found["training"].shape == (3, 1) and found["training"].nnz == 0
+
+
+@pytest.mark.parametrize("k", [0, 32])
+def test_runs_that_are_none(k: int) -> None:
+    with pytest.raises(ValueError, match=f"k={k} is not a k-mer's length: give 1 to 31"):
+        Grams(k)
 
 
 def test_training_rows_have_mean_zero_and_spread_one() -> None:

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tasks.variant_files import rows, write_genome, write_vcf
 
+from chordmixer import files
+from chordmixer.data.alleles import Window
 from chordmixer.data.features import TextWords
 from chordmixer.data.splits import SplitConfig, split
+from chordmixer.data.variants import VariantColumns
+from chordmixer.models import ModelConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.baselines.fitting import Baseline, fit_baselines
+from chordmixer.tasks.variants import Variants, VariantsConfig
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.baselines.fitting import Baseline, fit_baselines, variant_kind
 from chordmixer.training.evaluation import Predictions
+from chordmixer.training.results import compare
 
 INTRONS = Path(__file__).parents[4] / "shared" / "data" / "introns"
 PARTS = {"training": np.arange(200), "validation": np.arange(200, 260), "test": np.arange(260, 400)}
@@ -301,3 +309,25 @@ def test_introns_of_worm_and_fly() -> None:
     target = Classification(["worm", "fly"], targets[parts["training"]])
     *_, kmers = fit_baselines(sequences, [len(s) for s in sequences], targets, parts, target, "dna")
     assert 0.9 < target.metrics(kmers.outputs, targets[parts["test"]])["roc_auc"] < 0.985
+
+
+@pytest.mark.parametrize("columns", [VariantColumns(label="CLASS", context="T"), VariantColumns(target="BETA")])
+def test_the_kind_of_change_is_found(
+    tmp_path: Path, columns: VariantColumns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
+    data = VariantsConfig((str(write_vcf(tmp_path / "calls.vcf", rows())),), str(write_genome(tmp_path)), 64, columns)
+    task, run = Variants(data), tmp_path / "run"
+    run.mkdir()
+    Experiment("variants", task.config, ModelConfig(task.inputs, task.target.outputs, head="variant")).save(run)
+    found = {each.encoder: each.scores[each.headline].value for each in compare(run)}
+    assert list(found)[1:] == ["position alone", "kind of change", "letters around"]
+    assert found["kind of change"] > 0.95 and found["letters around"] > 0.8 and found["position alone"] < 0.7
+    assert len(files.read_json(run / "baselines.json")["baselines"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("ref", "alt", "name"), [("A", "N", "other"), ("AC", "TG", "other"), ("AC", "A", "deletion")]
+)
+def test_kinds(ref: str, alt: str, name: str) -> None:
+    assert variant_kind(Window("chr1", 0, 9, 4, ref, alt)) == name

@@ -19,10 +19,10 @@ from chordmixer.paper.baselines import compare
 from chordmixer.paper.reproduction import costs
 from chordmixer.paper.reproduction.experiments import model_of
 from chordmixer.paper.reproduction.parallel import train_parallel
-from chordmixer.training import Evaluation, Experiment, paired, train
+from chordmixer.training import Evaluation, Experiment, results, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.intervals import Difference
-from chordmixer.training.outcome import BASELINES, write_differences
+from chordmixer.training.results import BASELINES, write_differences
 from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 from chordmixer.views.verdict import best_baseline
@@ -109,7 +109,7 @@ def run_all(
 
 def scored_baselines(runs: Sequence[Path], say: Say, cache: str | None = None) -> list[Scored]:
     """The baselines of runs on the same data: found in one of their folders or scored, and put into each."""
-    needed = {BASELINES, paired.ROWS}
+    needed = {BASELINES, results.BASELINE_ROWS}
     having = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
     if not having:
         say("baselines on the same records, on the CPU")
@@ -133,7 +133,7 @@ def differences(trained: Sequence[TrainedRun], metric: str) -> dict[str, Differe
     target, runs = trained[0].experiment.build_task().target, dict[str, list[Path]]()
     for run in trained:
         runs.setdefault(run.evaluation.encoder, []).extend([run.folder] if run.folder else [])
-    found = {model: paired.differences(own, target, metric).get(best.name) for model, own in runs.items()}
+    found = {model: results.differences(own, target, metric).get(best.name) for model, own in runs.items()}
     return {model: own for model, own in found.items() if own is not None}
 
 

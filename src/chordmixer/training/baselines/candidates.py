@@ -9,9 +9,8 @@ from typing import Any
 from numpy import ndarray
 
 from chordmixer.data.features import TextWords
-from chordmixer.training.baselines import counting
-from chordmixer.training.baselines.counting import ENTRIES, Grams, TfIdf
-from chordmixer.training.baselines.features import Features, Frequencies, SeriesRows
+from chordmixer.training.baselines.features import BITS as DEFAULT_BITS
+from chordmixer.training.baselines.features import ENTRIES, Features, Frequencies, Grams, SeriesRows, TfIdf
 
 LETTERS = {"dna": 4, "operations": 15, "protein": 20}
 """Of kinds that have few: the shares of all their k-mers are features, where these are not too many."""
@@ -96,7 +95,7 @@ class Candidate:
         if self.dense:
             features = Frequencies.fit(training, grams, self.length)
         else:
-            features = TfIdf.fit(training, grams, room, self.words, BITS.get(self.kind, counting.BITS))
+            features = TfIdf.fit(training, grams, room, self.words, BITS.get(self.kind, DEFAULT_BITS))
         return features, features(training)
 
 

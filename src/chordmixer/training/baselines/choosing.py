@@ -13,15 +13,19 @@ from numpy import ndarray
 
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.candidates import Candidate
-from chordmixer.training.baselines.counting import ENTRIES, TfIdf
-from chordmixer.training.baselines.features import Features
-from chordmixer.training.baselines.kernel import RECORDS, fit_kernel
-from chordmixer.training.baselines.linear import ABSENT, AnyTarget, Linear, as_outputs, fit_linear, unweighting
-from chordmixer.training.baselines.member_document import Member
-from chordmixer.training.baselines.neighbours import ENTRIES as STORED
-from chordmixer.training.baselines.neighbours import NEAREST, Neighbours
-from chordmixer.training.baselines.trees import Trees, fit_trees
-from chordmixer.training.calibration import temperature
+from chordmixer.training.baselines.features import ENTRIES, Features, TfIdf
+from chordmixer.training.baselines.linear import ABSENT, Linear, as_outputs, fit_linear, unweighting
+from chordmixer.training.baselines.nonlinear import (
+    KERNEL_RECORDS,
+    NEAREST,
+    NEIGHBOUR_ENTRIES,
+    Neighbours,
+    Trees,
+    fit_kernel,
+    fit_trees,
+)
+from chordmixer.training.baselines.stored import Member
+from chordmixer.training.labels import RecordTarget, fit_temperature
 
 DENSE = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 SPARSE = (1.0, 10.0, 100.0, 1e3, 1e4)
@@ -44,7 +48,7 @@ class Data:
     validation: Sequence[ndarray]
     answers: dict[str, ndarray]
     """By part."""
-    target: AnyTarget
+    target: RecordTarget
 
     @property
     def room(self) -> int:
@@ -91,7 +95,7 @@ def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True)
     return [best[family] for family in sorted(best)]
 
 
-def loss_of(outputs: ndarray, answers: ndarray, target: AnyTarget) -> float:
+def loss_of(outputs: ndarray, answers: ndarray, target: RecordTarget) -> float:
     """The mean of the target's own loss."""
     return float(target.losses(torch.from_numpy(outputs), torch.from_numpy(answers)).mean())
 
@@ -101,12 +105,12 @@ def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choic
     most = WEIGHTS // data.target.outputs
     if not isinstance(features, TfIdf):
         yield from _linear(candidate, features, rows, data, DENSE)
-        if isinstance(data.target, Regression) and len(rows) <= RECORDS:
+        if isinstance(data.target, Regression) and len(rows) <= KERNEL_RECORDS:
             yield from _kernel(candidate, features, rows, data, data.target)
         if neighbours and candidate.trees and isinstance(data.target, Regression | Classification):
             yield from _trees(candidate, features, rows, data, data.target)
         return
-    if neighbours and candidate.neighbours and rows.nnz <= STORED:
+    if neighbours and candidate.neighbours and rows.nnz <= NEIGHBOUR_ENTRIES:
         yield _neighbours(candidate, features, rows, data)
     if features.width > most:
         features, rows = features.limited(rows, most)
@@ -199,7 +203,7 @@ def _calibrated(model: Any, scores: ndarray, data: Data) -> Any:
     known = np.ones(len(answers), bool)
     if isinstance(target, Classification):  # a class that training has not is no matter of temperature
         known = np.isin(answers, data.answers["training"])
-    return model.cooled(temperature(outputs[known], answers[known]), target) if known.any() else model
+    return model.cooled(fit_temperature(outputs[known], answers[known]), target) if known.any() else model
 
 
 def _centroids(rows: Any, answers: ndarray, target: Classification) -> Iterator[Linear]:
@@ -224,6 +228,6 @@ def one_thread() -> AbstractContextManager[Any]:
     return limits
 
 
-def regression(target: AnyTarget) -> str:
+def regression(target: RecordTarget) -> str:
     """What a linear model for it is called."""
     return "ridge regression" if isinstance(target, Regression) else "logistic regression"

@@ -11,8 +11,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-
-AnyTarget = Regression | Classification | MultiLabel
+from chordmixer.training.labels import RecordTarget
 
 NEVER = 1e-12
 """The probability of a class that no training record has."""
@@ -35,7 +34,7 @@ class Linear:
     offset: ndarray
     """Shape (outputs,), float32."""
 
-    def scores(self, rows: Any, target: AnyTarget) -> ndarray:
+    def scores(self, rows: Any, target: RecordTarget) -> ndarray:
         """In the model's layout, class weights included, before `as_outputs`."""
         from scipy.sparse import csr_matrix
 
@@ -47,14 +46,14 @@ class Linear:
         """Which outputs no training record leaves open."""
         return (self.weights == 0).all(axis=0) & (np.abs(self.offset) >= CERTAIN)
 
-    def cooled(self, temperature: float, target: AnyTarget) -> Linear:
+    def cooled(self, temperature: float, target: RecordTarget) -> Linear:
         """With the log-odds, class weights taken back, divided by a temperature."""
         extra = -unweighting(target)
         offset = np.where(self.certain, self.offset, (self.offset - extra) / temperature + extra)
         return Linear((self.weights / temperature).astype(np.float32), offset.astype(np.float32))
 
 
-def as_outputs(scores: ndarray, target: AnyTarget) -> ndarray:
+def as_outputs(scores: ndarray, target: RecordTarget) -> ndarray:
     """Scores as a model's outputs: log-probabilities of classes, log-odds of labels, or a number.
 
     >>> as_outputs(np.zeros((1, 2)), Classification(["a", "b"], [0, 1])).round(3).tolist()
@@ -68,7 +67,7 @@ def as_outputs(scores: ndarray, target: AnyTarget) -> ndarray:
 
 
 def fit_linear(
-    rows: Any, answers: ndarray, target: AnyTarget, strengths: Sequence[float], ratios: bool = False
+    rows: Any, answers: ndarray, target: RecordTarget, strengths: Sequence[float], ratios: bool = False
 ) -> Iterator[Linear]:
     """A model for each strength (scikit-learn's C), in their order; each starts where the last one ended.
 
@@ -231,7 +230,7 @@ def _sigmoid_loss(odds: ndarray, hits: ndarray) -> tuple[ndarray, ndarray]:
     return losses, np.exp(-np.logaddexp(0, -odds)) - hits
 
 
-def unweighting(target: AnyTarget) -> ndarray:
+def unweighting(target: RecordTarget) -> ndarray:
     """What `unweighted` adds to outputs."""
     nothing = np.zeros(target.outputs)
     return nothing if isinstance(target, Regression) else np.asarray(target.unweighted(nothing))

@@ -1,4 +1,4 @@
-"""What a run on files leaves: documents, a temperature, scores of baselines; and that it goes on exactly."""
+"""What a run on files leaves: documents, a temperature, baselines beside it; and that it resumes exactly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from rich.console import Console
 from tests.forked import Forked
 from tests.training.trained_runs import contents
 
@@ -25,11 +27,13 @@ from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.training import Experiment, evaluate, evaluation, outcome, train
-from chordmixer.training.answers import Answers
-from chordmixer.training.calibration import temperature
-from chordmixer.training.outcome import compare
+from chordmixer.tasks.targets import Classification, MultiLabel, Target
+from chordmixer.training import Experiment, evaluate, evaluation, results, train
+from chordmixer.training.evaluation import Predictions
+from chordmixer.training.labels import OutputLabels, fit_temperature
+from chordmixer.training.nested_runs import local_experiment, train_local
 from chordmixer.training.prediction import predict
+from chordmixer.training.results import compare
 from chordmixer.training.strands import averaged
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
@@ -79,9 +83,9 @@ def test_what_a_run_on_files_leaves(strands: Experiment, whole: Path) -> None:
 def test_the_temperature_is_of_the_validation_outputs(whole: Path) -> None:
     rows = pyarrow.parquet.read_table(whole / "predictions-validation.parquet")
     outputs = np.stack([rows[f"output_{k}"].to_numpy() for k in range(2)], axis=1)
-    answers = Answers.load(whole)
+    answers = OutputLabels.load(whole)
     assert (answers.tokenizer, answers.both_strands, len(rows)) == ("dna", True, 20)
-    assert answers.temperature == temperature(answers.unweighted(outputs), rows["target"].to_numpy())
+    assert answers.temperature == fit_temperature(answers.unweighted(outputs), rows["target"].to_numpy())
 
 
 @pytest.mark.parametrize("stops", [[2, 5, 9, 13, 26]], ids=["mid-epoch and epoch ends"])
@@ -189,7 +193,7 @@ def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
 def test_long_baselines_are_announced(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Experiment
 ) -> None:
-    monkeypatch.setattr(outcome, "LONG", 0)
+    monkeypatch.setattr(results, "LONG", 0)
     said: list[str] = []
     compare(shutil.copytree(whole, tmp_path / "run"), said.append)
     assert said == ["baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"]
@@ -232,7 +236,7 @@ def test_other_questions_from_end_to_end(tmp_path: Path, name: str, asked: Any, 
     assert [c for c in table.column_names if c.startswith("output_")] == [f"output_{k}" for k in range(outputs)]
     if name == "several":
         assert len(table["target"][0].as_py()) == 2
-    assert (Answers.load(tmp_path / "run").temperature is None) == (name == "numbers")
+    assert (OutputLabels.load(tmp_path / "run").temperature is None) == (name == "numbers")
     assert len(compare(tmp_path / "run", print)) >= 3
 
 
@@ -258,3 +262,85 @@ def test_evaluations_may_be_some_epochs_apart(motifs: list[str], tmp_path: Path)
     train(few, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["split"] == "validation"] == [2, 4, 5]
+
+
+pytestmark = pytest.mark.usefixtures("quick_scores")
+
+CHANCE = np.random.default_rng(0)
+
+
+def answered(targets: np.ndarray, skill: float, columns: int = 2) -> Predictions:
+    true = targets if targets.ndim == 2 else np.eye(columns)[targets]
+    outputs = skill * true + CHANCE.normal(size=true.shape)
+    names = [f"r{i}" for i in range(len(targets))]
+    return Predictions(names, np.arange(len(targets)) + 9, targets, outputs.astype(np.float32))
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["classes", "labels"])
+def test_answers_are_read_as_they_were_written(tmp_path: Path, several: bool) -> None:
+    targets = CHANCE.integers(0, 2, (40, 3)) if several else CHANCE.integers(0, 2, 40)
+    groups = np.arange(40) // 2
+    known = {name: replace(answered(targets, skill), groups=groups) for name, skill in (("a", 1), ("b", 2))}
+    files.write_bytes(tmp_path / results.BASELINE_ROWS, results.baseline_rows(known))
+    found = results.read_baseline_rows(tmp_path)
+    assert [*found] == ["a", "b"]
+    for name, own in found.items():
+        assert own.same_records(known[name]) and own.groups is not None
+        assert (own.outputs == known[name].outputs).all() and (own.groups == known[name].groups).all()
+    target: Target = MultiLabel(list("xyz"), [9, 9, 9], 40) if several else Classification(["x", "y"], targets)  # type: ignore[assignment]
+    assert results.differences([tmp_path], target, "roc_auc") == {}  # no model yet
+    files.write_bytes(tmp_path / results.MODEL_ROWS, replace(answered(targets, 9), groups=groups).parquet())
+    differences = results.differences([tmp_path], target, "roc_auc")
+    assert {own.over for own in differences.values()} == {"groups"}
+    assert differences["a"].value > differences["b"].value > 0
+
+
+def test_other_records_are_not_compared(tmp_path: Path) -> None:
+    targets = np.arange(40) % 2
+    model = answered(targets, 2)
+    files.write_bytes(tmp_path / results.MODEL_ROWS, model.parquet())
+    known = {"same": answered(targets, 1), "others": replace(model, names=model.names[::-1])}
+    files.write_bytes(tmp_path / results.BASELINE_ROWS, results.baseline_rows(known))
+    found = results.differences([tmp_path], Classification(["x", "y"], targets), "accuracy")  # type: ignore[arg-type]
+    assert [*found] == ["same"]
+
+
+pytestmark = pytest.mark.usefixtures("quick_scores")
+SMALL = {
+    "model": {"network": {"track_size": 4, "hidden": 8}, "words": {"lengths": []}, "stem": {"layers": 1}},
+    "training": {"steps": 12, "trial": 0.0, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module")
+def run(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ladder") / "run"
+    train(override(recipe(FilesConfig(tuple(motifs)), lambda line: None), SMALL), folder)
+    train_local(folder, Console(quiet=True))
+    compare(folder, lambda line: None, deliver=True)
+    return folder
+
+
+def test_steps_add_up_to_the_answer(run: Path) -> None:
+    target = Experiment.load(run).build_task().target
+    steps = results.ladder_steps(run, target)
+    names = [step.name for step in steps]
+    assert names[1:3] == ["local network", "network alone"] and steps[0].gain is None
+    written = files.read_json(run / "baselines.json")
+    scores = {row["name"]: row["evaluation"]["scores"]["roc_auc"]["value"] for row in written["baselines"]}
+    for before, step in pairwise(steps[:3]):
+        assert step.gain is not None and step.gain.value == pytest.approx(scores[step.name] - scores[before.name])
+    assert [row["name"] for row in written["ladder"]] == names
+
+
+def test_the_local_network_has_no_encoder_and_half_of_the_steps(run: Path) -> None:
+    own, whole = Experiment.load(run / "local"), Experiment.load(run)
+    assert own == local_experiment(whole) and own.model.encoder == "none"
+    assert (own.training.steps, whole.training.steps) == (6, 12)
+    assert own.model.stem == whole.model.stem and own.model.head == whole.model.head
+
+
+def test_no_baseline_no_ladder(run: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(run, tmp_path / "bare"))
+    (bare / "combination.json").unlink()
+    assert results.ladder_steps(bare, Experiment.load(run).build_task().target) == []

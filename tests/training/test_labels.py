@@ -1,21 +1,70 @@
-"""Temperature: what it recovers, where it stops, and the error of calibration."""
+"""labels.json, the temperature, and the calibration error."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.training.trained_runs import CLASSES, SEVERAL
 
 from chordmixer.tasks.scores import log_losses
-from chordmixer.training.calibration import (
+from chordmixer.tasks.targets import Classification, Regression
+from chordmixer.training.labels import (
     COLDEST,
     HOTTEST,
+    OutputLabels,
     expected_calibration_error,
+    fit_temperature,
     probabilities,
     reliability,
-    temperature,
 )
+
+
+@pytest.mark.parametrize("target", [CLASSES, SEVERAL, Regression.of([1.0, 3.0])])
+def test_there_and_back(tmp_path: Path, target: Regression) -> None:
+    OutputLabels(target, "dna", 1.25, True).save(tmp_path)
+    found = OutputLabels.load(tmp_path)
+    assert found.to_json() == OutputLabels(target, "dna", 1.25, True).to_json()
+    assert list(json.loads((tmp_path / "labels.json").read_text())) == [
+        *("format", "target", "temperature", "both_strands", "tokenizer")
+    ]
+
+
+def test_probabilities_are_without_the_weights_of_the_training() -> None:
+    """A model that has learned nothing but the weighted shares answers with the classes' own ones."""
+    two = Classification.of_counts(["a", "b"], [7, 3])
+    np.testing.assert_allclose(OutputLabels(two, "dna").probabilities(np.zeros((1, 2))), [[0.7, 0.3]], rtol=1e-6)
+    classes = OutputLabels(CLASSES, "dna").probabilities(np.log([[0.5, 0.3, 0.2]]))
+    np.testing.assert_allclose(classes, [[0.5, 0.3, 0.2]], rtol=1e-6)
+    several = OutputLabels(SEVERAL, "dna").probabilities(np.zeros((1, 2)))
+    np.testing.assert_allclose(several, [[0.3, 0.6]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"labels\.json cannot be read as JSON"),
+        ('{"format": 9}', r"labels\.json has format 9: this version reads 2"),
+        (
+            '{"format": 2, "target": {"kind": "regression"}}',
+            r"labels\.json is not whole \(labels\.json\.tokenizer is missing",
+        ),
+        ('{"format": 2, "target": 3}', r"labels\.json is not whole"),
+    ],
+)
+def test_damage(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "labels.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        OutputLabels.load(tmp_path)
+
+
+def test_a_run_that_is_not_of_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"labels\.json does not exist: give the run folder of a training on files"):
+        OutputLabels.load(tmp_path)
 
 
 def drawn(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -30,13 +79,13 @@ def drawn(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("stretch", [0.25, 1, 4])
 def test_the_temperature_is_recovered(classes: int, stretch: float) -> None:
     outputs, targets = drawn(4000, classes)
-    assert temperature(outputs * stretch, targets) == pytest.approx(stretch, rel=0.1)
+    assert fit_temperature(outputs * stretch, targets) == pytest.approx(stretch, rel=0.1)
 
 
 @given(st.integers(0, 50), st.sampled_from([0.5, 2, 6]))
 def test_it_is_the_minimum(seed: int, stretch: float) -> None:
     outputs, targets = drawn(300, 3, seed)
-    found = temperature(outputs * stretch, targets)
+    found = fit_temperature(outputs * stretch, targets)
     losses = [log_losses(outputs * stretch / t, targets).mean() for t in (found, 1.2 * found, found / 1.2)]
     assert losses[0] < min(losses[1:])
 
@@ -45,14 +94,14 @@ def test_it_is_the_minimum(seed: int, stretch: float) -> None:
 def test_what_all_classes_have_in_common_does_not_matter(count: int) -> None:
     outputs, targets = drawn(count, 3)
     shift = np.random.default_rng(1).normal(50, 20, (count, 1))
-    assert temperature(outputs + shift, targets) == pytest.approx(temperature(outputs, targets), rel=1e-4)
+    assert fit_temperature(outputs + shift, targets) == pytest.approx(fit_temperature(outputs, targets), rel=1e-4)
 
 
 def test_several_labels() -> None:
     chance = np.random.default_rng(0)
     outputs = chance.normal(size=(4000, 3)) * 2
     targets = (chance.random((4000, 3)) < probabilities(outputs, several=True)).astype(np.float32)
-    assert temperature(outputs * 3, targets) == pytest.approx(3, rel=0.1)
+    assert fit_temperature(outputs * 3, targets) == pytest.approx(3, rel=0.1)
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])
@@ -60,30 +109,30 @@ def test_outputs_that_are_always_right(count: int) -> None:
     """More of them allow more confidence, but never all."""
     targets = np.arange(count) % 2
     outputs = np.where(np.eye(2)[targets] > 0, 2.0, -2.0)
-    found = temperature(outputs, targets)
+    found = fit_temperature(outputs, targets)
     assert COLDEST <= found < HOTTEST
     sure = probabilities(outputs, found).max()
     assert sure == pytest.approx((count + 0.5) / (count + 1), abs=1e-3)
 
 
 def test_outputs_that_are_always_wrong() -> None:
-    assert temperature(np.array([[5.0, -5.0]] * 20), np.ones(20, int)) == HOTTEST
+    assert fit_temperature(np.array([[5.0, -5.0]] * 20), np.ones(20, int)) == HOTTEST
 
 
 def test_outputs_that_say_nothing() -> None:
-    assert temperature(np.zeros((20, 2)), np.ones(20, int)) == 1.0
+    assert fit_temperature(np.zeros((20, 2)), np.ones(20, int)) == 1.0
 
 
 def test_huge_outputs() -> None:
     outputs, targets = drawn(500, 3)
-    assert temperature(outputs * 1e6, targets) == HOTTEST
-    assert temperature(outputs * 1e-6, targets) == COLDEST
+    assert fit_temperature(outputs * 1e6, targets) == HOTTEST
+    assert fit_temperature(outputs * 1e-6, targets) == COLDEST
 
 
 @pytest.mark.parametrize("outputs", [np.zeros((0, 2)), np.array([[np.nan, 1.0]])], ids=["none", "nan"])
 def test_outputs_that_give_none(outputs: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"outputs give no temperature: it takes at least one, and all finite"):
-        temperature(outputs, np.zeros(len(outputs), int))
+        fit_temperature(outputs, np.zeros(len(outputs), int))
 
 
 def test_probabilities() -> None:
