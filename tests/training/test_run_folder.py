@@ -20,7 +20,7 @@ from chordmixer.config import override
 from chordmixer.tasks.targets import Classification
 from chordmixer.training import Experiment, evaluate, run_folder, train
 from chordmixer.training.fine_tuning import start_from
-from chordmixer.training.inference import Trained
+from chordmixer.training.inference import Engine
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.run_folder import JOURNAL, WEIGHTS, RunLock, open_folder, recording_provenance
 from chordmixer.views.report import write_report
@@ -115,7 +115,7 @@ def test_a_model_for_use_needs_a_manifest_of_all_its_parts(tmp_path: Path) -> No
     recorded = files.read_json(tmp_path / "manifest.json")
     files.write_json(tmp_path / "manifest.json", {k: v for k, v in recorded.items() if k != "labels.json"})
     with pytest.raises(ValueError, match=r"labels\.json is missing or not in manifest\.json"):
-        Trained(tmp_path)
+        Engine(tmp_path)
 
 
 # --- The lock ---
