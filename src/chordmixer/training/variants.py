@@ -24,9 +24,9 @@ from chordmixer.data.variants import (
     VariantColumns,
     header_line,
     is_vcf,
-    of_line,
     open_vcf,
     read_variants,
+    variants_of_line,
     with_scores,
     writing,
 )
@@ -40,7 +40,7 @@ from chordmixer.version import __version__
 
 T = TypeVar("T")
 
-TOLD = ("context",)
+OPTIONAL = ("context",)
 """What is read beside the variants: no labels."""
 VARIANT = {
     "contig": pa.string(),
@@ -163,7 +163,9 @@ class _Scorer:
 
     def _scored(self, lines: Sequence[Line]) -> Iterator[tuple[Line, dict[int, float]]]:
         """Each line with the scores of its alternatives."""
-        by_line = [of_line(line, self.config.columns, self.given, TOLD) if line.fields else [] for line in lines]
+        by_line = [
+            variants_of_line(line, self.config.columns, self.given, OPTIONAL) if line.fields else [] for line in lines
+        ]
         flat = [variant for variants in by_line for variant in variants]
         windows = list(self.alleles.windows(flat, self.account))
         values = self._values([PlacedVariant(v, w) for v, w in zip(flat, windows, strict=True) if w is not None])
@@ -186,7 +188,7 @@ class _Scorer:
         schema = prediction_schema(engine.labels, VARIANT)
         used = {"version": __version__, "run": engine.digest, "device": engine.device.type}
         settings = asdict(self.config) | used | {"batch_tokens": engine.batch_tokens}
-        variants = read_variants(path, self.config.columns, told=TOLD)
+        variants = read_variants(path, self.config.columns, roles=OPTIONAL)
         with open_output(out, schema, settings, resume=resume, force=force) as sink:
             for group in _groups(variants, self.chunk):
                 known = [replace(v, **self.given) for v in group]  # type: ignore[arg-type]
