@@ -7,14 +7,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
+from rich.console import Group
 
 from chordmixer.paper.benching.cases import OURS, Reach, Result, Setting, ours, ratio
 from chordmixer.training.devices import format_bytes
 from chordmixer.views import plots
 from chordmixer.views.charts import compact
 from chordmixer.views.plots import COLOURS, MARKERS
+from chordmixer.views.tables import ReportTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,28 +157,21 @@ LINES = 3
 """Fixed lengths from which on numbers are drawn against length."""
 
 
-def table(setting: Setting, results: Sequence[Result], width: int) -> Table:
+def table(setting: Setting, results: Sequence[Result], width: int) -> Group:
     """All encoders at a setting, with as many columns as there is room for."""
     title = f"{setting.name}, longest {setting.longest:,} (in brackets: times ChordMixer's)"
-    grid = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     names = column_names(setting.base_length)
     shown = [i for i, name in enumerate(names) if width >= WIDE or name in NARROW]
-    for i in shown:
-        grid.add_column(names[i].replace(", ", "\n"), justify="right" if i else "left", no_wrap=not i)
-    for result in results:
-        cells = result_cells(result, ours(results, setting.name), setting.base_length)
-        grid.add_row(*(cells[i] for i in shown))
-    return grid
+    best = ours(results, setting.name)
+    cells = [result_cells(result, best, setting.base_length) for result in results]
+    head = [names[i].replace(", ", "\n") for i in shown]
+    return ReportTable(head, [[row[i] for i in shown] for row in cells], title).terminal()
 
 
-def reach_table(found: Sequence[Reach]) -> Table:
+def reach_table(found: Sequence[Reach]) -> Group:
     """The longest sequences."""
-    grid = Table(title="The longest sequence, found by doubling", box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(REACH):
-        grid.add_column(name, justify="right" if 1 < number < 5 else "left")
-    for own in found:
-        grid.add_row(*reach_cells(own))
-    return grid
+    rows = [reach_cells(own) for own in found]
+    return ReportTable(REACH, rows, "The longest sequence, found by doubling", words=(0, 1, 5)).terminal()
 
 
 def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> Path:

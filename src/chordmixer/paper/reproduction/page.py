@@ -16,6 +16,7 @@ from chordmixer import files
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
 from chordmixer.training.devices import device_name
 from chordmixer.version import __version__
+from chordmixer.views.tables import ReportTable
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,7 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
     >>> table(["model", "here"], [["chordmixer", "60.1"]])
     ['| model | here |', '|---|---|', '| chordmixer | 60.1 |']
     """
-    return (
-        [f"| {' | '.join(row)} |" for row in (header,)]
-        + ["|" + "---|" * len(header)]
-        + [f"| {' | '.join(row)} |" for row in rows]
-    )
+    return ReportTable(header, rows).markdown().splitlines()
 
 
 # --- Where it was run ---
