@@ -38,16 +38,16 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """`make_run(kind)` writes a run folder; `skill` is how good the model is, `rival` the best baseline."""
+    """`make_run(kind)` writes a run folder; `skill` is how good the model is, `baseline_skill` the best baseline."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
 
-    def make(kind: str = "two", records: int = 300, skill: float = 2.0, rival: float = 1.0) -> Path:
-        return write_run(tmp_path / f"run-{kind}", kind, records, skill, rival)
+    def make(kind: str = "two", records: int = 300, skill: float = 2.0, baseline_skill: float = 1.0) -> Path:
+        return write_run(tmp_path / f"run-{kind}", kind, records, skill, baseline_skill)
 
     return make
 
 
-def write_run(folder: Path, kind: str, records: int, skill: float, rival: float) -> Path:
+def write_run(folder: Path, kind: str, records: int, skill: float, baseline_skill: float) -> Path:
     """Every file of the folder but the weights."""
     draw = np.random.default_rng(7)
     target, targets = _question(kind, records, draw)
@@ -76,7 +76,7 @@ def write_run(folder: Path, kind: str, records: int, skill: float, rival: float)
         if kind != "regression":
             known = replace(known, temperature=fit_temperature(known.unweighted(outputs), targets))
         known.save(folder)
-        _baselines(folder, target, targets, lengths, names, rival, experiment, draw)
+        _baselines(folder, target, targets, lengths, names, baseline_skill, experiment, draw)
         classes = (
             dict(zip(*np.unique(targets, return_counts=True), strict=True)) if kind in ("two", "five", "many") else {}
         )
@@ -142,7 +142,7 @@ def _baselines(
     targets: ndarray,
     lengths: ndarray,
     names: list[str],
-    rival: float,
+    baseline_skill: float,
     experiment: Experiment,
     draw: np.random.Generator,
 ) -> None:
@@ -150,10 +150,10 @@ def _baselines(
     given = {
         ("majority class", "the shares in the training part as probabilities, for every record"): constant,
         ("length alone", "logistic regression on the logarithm of the length"): _outputs(
-            target, targets, rival / 5, draw
+            target, targets, baseline_skill / 5, draw
         ),
         ("4-mers", "logistic regression on the frequencies of all 256 4-mers"): _outputs(
-            target, targets, rival, draw
+            target, targets, baseline_skill, draw
         ),
     }
     rows = [(*key, Predictions(names, lengths, targets, outputs)) for key, outputs in given.items()]

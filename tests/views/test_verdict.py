@@ -95,12 +95,12 @@ def test_what_was_asked(make_run: Make, kind: str, asked: str) -> None:
 
 
 def test_a_baseline_that_wins_is_said_to(make_run: Make) -> None:
-    said = " ".join(verdict.headline(Run.load(make_run("two", skill=0.5, rival=3.0))))
+    said = " ".join(verdict.headline(Run.load(make_run("two", skill=0.5, baseline_skill=3.0))))
     assert "The best baseline, 4-mers, reaches" in said and "The model is worse by" in said
 
 
 def test_a_model_that_learnt_nothing_is_said_to_have(make_run: Make) -> None:
-    said = " ".join(verdict.headline(Run.load(make_run("two", skill=0.0, rival=0.0))))
+    said = " ".join(verdict.headline(Run.load(make_run("two", skill=0.0, baseline_skill=0.0))))
     assert "the test set does not show that the model learned anything" in said
 
 

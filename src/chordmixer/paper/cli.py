@@ -1,10 +1,4 @@
-"""Commands of the paper: `reproduce`, `bench` and `demo`.
-
-`reproduce`: the paper's tables and figures.
-
-`bench`: time and memory of encoders.
-
-`demo`."""
+"""Commands of the paper: `reproduce`, `bench` and `demo`."""
 
 from __future__ import annotations
 
@@ -213,11 +207,11 @@ def bench(
         raise
     console = terminal.console()
     for setting in report.settings:
-        console.print(views.table(setting, report.at(setting), console.width))
+        console.print(views.table(setting, report.at(setting), console.width).terminal())
         for line in benching.words(report.at(setting), setting):
             say(line)
     if report.reaches:
-        console.print(views.reach_table(report.reaches))
+        console.print(views.reach_table(report.reaches).terminal())
     tell(f"page: {out.with_suffix('.md')}")
 
 
@@ -229,10 +223,10 @@ def numbers(text: str, option: str) -> list[int]:
     """
     found = []
     for word in text.split(","):
-        plain = word.strip().lower()
-        times = {"k": 1_000, "m": 1_000_000}.get(plain[-1:], 1)
+        text = word.strip().lower()
+        times = {"k": 1_000, "m": 1_000_000}.get(text[-1:], 1)
         try:
-            found.append(round(float(plain[:-1] if times > 1 else plain) * times))
+            found.append(round(float(text[:-1] if times > 1 else text) * times))
         except (ValueError, OverflowError):
             raise ValueError(f"{option} {word.strip()!r} is not a number: write it as 200 or 128k") from None
     return found

@@ -82,14 +82,14 @@ def shown(grid: object, width: int) -> str:
 
 def test_a_table_has_the_columns_that_fit() -> None:
     at = adding(200, 5)
-    wide, narrow = (shown(views.table(at, results(at.name), width), width) for width in (130, 80))
+    wide, narrow = (shown(views.table(at, results(at.name), width).terminal(), width) for width in (130, 80))
     assert "base length 200, longest 6,700 (in brackets: times ChordMixer's)" in wide
     assert "padded" in wide and "padded" not in narrow and "…" not in wide + narrow
     assert "2 (0.22)" in narrow and "3.3 (0.67)" in narrow and "out of memory" in narrow
 
 
 def test_the_table_of_the_longest() -> None:
-    said = shown(views.reach_table([Reach("cnn", "training", 4096, 1.0, 10**9, "out of memory")]), 80)
+    said = shown(views.reach_table([Reach("cnn", "training", 4096, 1.0, 10**9, "out of memory")]).terminal(), 80)
     assert "4,096" in said and "1.0 GB" in said and "out of memory" in said
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from subprocess import Popen
 from typing import Literal
 
 import torch
 
 from chordmixer import files
-from chordmixer.config import from_dict
+from chordmixer.config import from_dict, to_dict
 from chordmixer.models.encoders import ENCODERS, encoder_class
 from chordmixer.paper import subprocesses
 from chordmixer.paper.benching import measuring, views
@@ -32,7 +31,7 @@ from chordmixer.paper.benching.cases import (
     ratio,
     settings,
 )
-from chordmixer.paper.reproduction.page import Origin, table
+from chordmixer.paper.reproduction.page import Origin
 from chordmixer.terminal import tell
 from chordmixer.training.devices import format_bytes
 from chordmixer.views.plan import duration
@@ -81,7 +80,7 @@ def bench(
         *((model, setting) for setting in at for model in models),
         *((model, phase) for model in models if longest for phase in PHASES),
     ]
-    work = [(model, what) for model, what in work if not report.has(model, what)]
+    work = [(model, what) for model, what in work if not report.has((model, getattr(what, "name", str(what))))]
     began = time.monotonic()
     # A spare process takes a core, and nothing of a GPU before it has its case: beside a measured CPU there is none.
     with subprocesses.Spare(measuring.PROCESS, known.device == "cuda" and len(work) > 1) as spare:
@@ -89,12 +88,16 @@ def bench(
             left = _left(began, number, len(work), known.time_limit)
             say(f"{number + 1} of {len(work)}: {_named(model, what)}; {left}")
             case = Case(model, ENCODERS[model], known, threads=report.threads)
+            case = replace(case, setting=what) if isinstance(what, Setting) else replace(case, phase=what)
+            start = time.monotonic()
+            found = measuring.in_subprocess(case, spare.take()) | {"encoder": model}
             if isinstance(what, Setting):
-                result = _timed(replace(case, setting=what), spare.take())
+                found |= {"setting": what.name, "seconds": time.monotonic() - start}
+                result = from_dict(Result, found, "result")
                 report = report.plus(result)
                 say(f"    {_short(result)}")
             else:
-                reached = _reached(replace(case, phase=what), spare.take())
+                reached = from_dict(Reach, found | {"phase": what}, "reach")
                 report = report.plus(reached)
                 say(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
             write(report, path)
@@ -130,21 +133,7 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
     )
 
 
-def _timed(case: Case, process: Popen[bytes] | None) -> Result:
-    assert case.setting is not None
-    began = time.monotonic()
-    found = measuring.in_subprocess(case, process)
-    about = {"encoder": case.encoder, "setting": case.setting.name, "seconds": time.monotonic() - began}
-    return from_dict(Result, found | about, "result")
-
-
-def _reached(case: Case, process: Popen[bytes] | None) -> Reach:
-    return from_dict(
-        Reach, measuring.in_subprocess(case, process) | {"encoder": case.encoder, "phase": case.phase}, "reach"
-    )
-
-
-# --- What is said meanwhile ---
+# --- Progress ---
 
 
 def _named(model: str, what: Setting | str) -> str:
@@ -193,23 +182,16 @@ class Report:
     results: tuple[Result, ...] = ()
     reaches: tuple[Reach, ...] = ()
 
-    def has(self, model: str, what: Setting | str) -> bool:
-        """Whether a model was measured at a setting, or its longest sequence was searched for in a phase; not if it
-        was stopped sooner than it would be now."""
-        own: list[Result] | list[Reach]
-        if isinstance(what, Setting):
-            own = [r for r in self.results if (r.encoder, r.setting) == (model, what.name)]
-        else:
-            own = [r for r in self.reaches if (r.encoder, r.phase) == (model, what)]
-        return any(r.limit is None or r.limit >= self.config.time_limit for r in own)
+    def has(self, key: tuple[str, str]) -> bool:
+        """Whether this was measured, and not stopped sooner than it would be now."""
+        measured: list[Result | Reach] = [*self.results, *self.reaches]
+        return any(r.key == key and (r.limit is None or r.limit >= self.config.time_limit) for r in measured)
 
     def plus(self, new: Result | Reach) -> Report:
-        """With one more, in place of what was there of the same."""
+        """With one more, in place of an earlier measurement of the same."""
         if isinstance(new, Result):
-            others = (r for r in self.results if (r.encoder, r.setting) != (new.encoder, new.setting))
-            return replace(self, results=(*others, new))
-        rest = (r for r in self.reaches if (r.encoder, r.phase) != (new.encoder, new.phase))
-        return replace(self, reaches=(*rest, new))
+            return replace(self, results=(*(r for r in self.results if r.key != new.key), new))
+        return replace(self, reaches=(*(r for r in self.reaches if r.key != new.key), new))
 
     def at(self, setting: Setting) -> list[Result]:
         """The results at a setting, the fastest in training first, then those that failed."""
@@ -219,14 +201,9 @@ class Report:
 
 def write(report: Report, path: Path, draw: bool = False) -> None:
     """The .json file, .md beside it, and a picture too where there is something to draw."""
-    place = asdict(report.place)
-    about = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "place"}
-    about |= {"config": asdict(report.config)}
-    for name in ("settings", "results", "reaches"):
-        about[name] = [asdict(own) for own in about[name]]
-    files.write_json(
-        path, {"format": FORMAT, **place, **about, "paper": {"source": views.SOURCE, "table": views.PAPER}}
-    )
+    known = to_dict(report)
+    paper = {"source": views.SOURCE, "table": views.PAPER}
+    files.write_json(path, {"format": FORMAT, **known.pop("place"), **known, "paper": paper})
     seen = [s for s in report.settings if any(r.inference for r in report.at(s))] if draw else []
     if seen:
         views.plot(seen, report.results, path.with_suffix(".png"))
@@ -236,11 +213,11 @@ def write(report: Report, path: Path, draw: bool = False) -> None:
 def load(path: Path) -> Report:
     """What `write` wrote."""
     known = files.read_json(path)
-    if known.get("format") != FORMAT or not all(f.name in known for f in fields(Report) if f.name != "place"):
+    names = [field.name for field in fields(Report) if field.name != "place"]
+    if known.get("format") != FORMAT or not all(name in known for name in names):
         raise ValueError(f"{path} is not a benchmark of this version of chordmixer: give another --out")
     place = {field.name: known[field.name] for field in fields(Origin) if field.name in known}
-    own = {field.name: known[field.name] for field in fields(Report) if field.name != "place"}
-    return from_dict(Report, {"place": place, **own}, str(path))
+    return from_dict(Report, {"place": place} | {name: known[name] for name in names}, str(path))
 
 
 def markdown(report: Report, picture: str = "") -> str:
@@ -256,22 +233,15 @@ def markdown(report: Report, picture: str = "") -> str:
     for setting in report.settings:
         results = report.at(setting)
         heading = f"## {setting.name.capitalize()}, longest {setting.longest:,}"
-        rows = [views.result_cells(result, ours(results, setting.name), setting.base_length) for result in results]
-        parts += [heading, "\n".join(table(views.column_names(setting.base_length), rows)), *words(results, setting)]
+        parts += [heading, views.table(setting, results).markdown(), *words(results, setting)]
     if report.reaches:
-        parts += [
-            "## The longest sequence",
-            "\n".join(table(views.REACH, [views.reach_cells(r) for r in report.reaches])),
-        ]
+        parts += ["## The longest sequence", views.reach_table(report.reaches).markdown()]
     parts += [
         f"![Time and memory]({picture})" if picture else "",
         "## How it was measured",
         "\n".join(_notes(report)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-# --- In words ---
 
 
 def words(results: Sequence[Result], setting: Setting) -> list[str]:

@@ -173,6 +173,10 @@ class Result:
     """That all of it took."""
 
     @property
+    def key(self) -> tuple[str, str]:
+        return self.encoder, self.setting
+
+    @property
     def verdict(self) -> str:
         """
         >>> Result("lstm", "base length 200", failed="out of memory", stage="training").verdict
@@ -209,6 +213,10 @@ class Reach:
     message: str = ""
     limit: float | None = None
     """Seconds after which it was stopped; None: it was not."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.encoder, self.phase
 
 
 def ratio(value: float | None, ours: float | None) -> float | None:

@@ -7,8 +7,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
-
 from chordmixer.paper.benching.cases import OURS, Reach, Result, Setting, ours, ratio
 from chordmixer.training.devices import format_bytes
 from chordmixer.views import plots
@@ -157,21 +155,21 @@ LINES = 3
 """Fixed lengths from which on numbers are drawn against length."""
 
 
-def table(setting: Setting, results: Sequence[Result], width: int) -> Group:
-    """All encoders at a setting, with as many columns as there is room for."""
-    title = f"{setting.name}, longest {setting.longest:,} (in brackets: times ChordMixer's)"
+def table(setting: Setting, results: Sequence[Result], width: int | None = None) -> ReportTable:
+    """All encoders at a setting, with as many columns as a terminal of this width has room for."""
     names = column_names(setting.base_length)
-    shown = [i for i, name in enumerate(names) if width >= WIDE or name in NARROW]
-    best = ours(results, setting.name)
-    cells = [result_cells(result, best, setting.base_length) for result in results]
-    head = [names[i].replace(", ", "\n") for i in shown]
-    return ReportTable(head, [[row[i] for i in shown] for row in cells], title).terminal()
+    shown = [i for i, name in enumerate(names) if width is None or width >= WIDE or name in NARROW]
+    chord = ours(results, setting.name)
+    rows = [[result_cells(result, chord, setting.base_length)[i] for i in shown] for result in results]
+    head = [names[i] if width is None else names[i].replace(", ", "\n") for i in shown]
+    title = f"{setting.name}, longest {setting.longest:,} (in brackets: times ChordMixer's)"
+    return ReportTable(head, rows, title)
 
 
-def reach_table(found: Sequence[Reach]) -> Group:
+def reach_table(found: Sequence[Reach]) -> ReportTable:
     """The longest sequences."""
     rows = [reach_cells(own) for own in found]
-    return ReportTable(REACH, rows, "The longest sequence, found by doubling", words=(0, 1, 5)).terminal()
+    return ReportTable(REACH, rows, "The longest sequence, found by doubling", words=(0, 1, 5))
 
 
 def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> Path:

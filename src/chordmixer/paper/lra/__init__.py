@@ -44,6 +44,16 @@ Part = tuple[ndarray, ndarray, ndarray]
 """Bytes end to end, a length each, a class each."""
 
 
+class ArenaTask:
+    """What the tasks of the Arena share: nothing of their data is kept in a run folder."""
+
+    complement = None
+    keeps_validation = False
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
 class BytesRecords:
     """Sequences of one byte a step: token ids, or grey values that are read as one real channel from 0 to 1."""
 

@@ -22,6 +22,7 @@ from chordmixer.config import check_numbers
 from chordmixer.data.entries import Account
 from chordmixer.data.record_files import class_files
 from chordmixer.paper.lra import (
+    ArenaTask,
     ChosenRecords,
     Part,
     ReleaseLayout,
@@ -69,7 +70,7 @@ class ImageConfig:
         check_numbers(self)
 
 
-class Image:
+class Image(ArenaTask):
     """The task: one real channel from 0 to 1 in, one of ten classes out."""
 
     Config = ImageConfig
@@ -77,8 +78,6 @@ class Image:
     inputs = 1
     max_length = SIDE**2
     target = Classification.of_counts(CLASSES, [1] * len(CLASSES))
-    complement = None
-    keeps_validation = False
 
     def __init__(self, config: ImageConfig) -> None:
         self.config = config
@@ -91,9 +90,6 @@ class Image:
     def records(self, split: str) -> ChosenRecords:
         own = self.config
         return chosen(self.folders, split, own.validation, own.seed, real=True, longest=self.max_length)
-
-    def documents(self) -> dict[str, dict[str, Any]]:
-        return {}
 
 
 def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:

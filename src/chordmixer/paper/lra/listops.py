@@ -22,7 +22,7 @@ from numpy import ndarray
 
 from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.paper.lra import RELEASE, BytesRecords, Part, in_chunks, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
 from chordmixer.tasks.targets import Classification
 
 TOKENS = (*"0123456789", "[MAX", "[MIN", "[MED", "[SM", "]")
@@ -91,15 +91,13 @@ class ListOpsConfig:
         return 2 * operations + self.max_arguments ** (self.max_depth - 1)
 
 
-class ListOps:
+class ListOps(ArenaTask):
     """The task: fifteen tokens in, one of ten digits out. Classes weigh the same, as in the Arena."""
 
     Config = ListOpsConfig
     embedding = "tokens"
     inputs = len(TOKENS)
     target = Classification.of_counts(TOKENS[:10], [1] * 10)
-    complement = None
-    keeps_validation = False
 
     def __init__(self, config: ListOpsConfig) -> None:
         self.config = config
@@ -118,9 +116,6 @@ class ListOps:
             facts = (FORMAT, *_stamp(path), config.max_length, count, *times)
             folder = made_once(config.cache, "listops-release", facts, partial(_read, path, config, count, orders))
         return BytesRecords(folder, split, real=False)
-
-    def documents(self) -> dict[str, dict[str, Any]]:
-        return {}
 
 
 # --- The rule ---

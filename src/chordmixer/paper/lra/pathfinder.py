@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from numpy import ndarray
 
 from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.paper.lra import RELEASE, BytesRecords, Part, in_chunks, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
 from chordmixer.paper.lra.snakes import Look, pictures
 from chordmixer.tasks.targets import Classification
 
@@ -72,7 +71,7 @@ class PathfinderConfig:
         check_numbers(self, **dict.fromkeys(("training", "validation", "test"), (1, MANY)))
 
 
-class Pathfinder:
+class Pathfinder(ArenaTask):
     """The task: one real channel in, `apart` or `joined` out; as in the Arena, accuracy comes first."""
 
     Config = PathfinderConfig
@@ -80,8 +79,6 @@ class Pathfinder:
     inputs = 1
     target = Classification.of_counts(["apart", "joined"], [1, 1])
     target.headline = "accuracy"
-    complement = None
-    keeps_validation = False
 
     def __init__(self, config: PathfinderConfig) -> None:
         self.config = config
@@ -100,9 +97,6 @@ class Pathfinder:
         state = (FORMAT, str(level.absolute()), rows, config.size, split, config.seed)
         reading = partial(_read, level, [rows[i] for i in own], config.size)
         return BytesRecords(made_once(config.cache, "pathfinder-release", state, reading), split, real=True)
-
-    def documents(self) -> dict[str, dict[str, Any]]:
-        return {}
 
 
 def made(config: PathfinderConfig, split: str, indices: ndarray) -> Part:

@@ -30,7 +30,7 @@ from chordmixer.data import draws
 from chordmixer.data.loading import Record
 from chordmixer.data.splits import PARTS, grouped
 from chordmixer.packed import Packed
-from chordmixer.paper.lra import RELEASE, BytesRecords, Part, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, made_once
 from chordmixer.tasks.targets import Classification
 
 FILES = {
@@ -77,7 +77,7 @@ class RetrievalConfig:
         check_numbers(self)
 
 
-class Retrieval:
+class Retrieval(ArenaTask):
     """The task: two sequences of bytes in, `apart` or `linked` out; as in the Arena, accuracy comes first."""
 
     Config = RetrievalConfig
@@ -86,8 +86,6 @@ class Retrieval:
     sequences = 2
     target = Classification.of_counts(["apart", "linked"], [1, 1])
     target.headline = "accuracy"
-    complement = None
-    keeps_validation = False
 
     def __init__(self, config: RetrievalConfig) -> None:
         self.config = config
@@ -108,9 +106,6 @@ class Retrieval:
         place = f"{config.source}, {split}"
         folder = made_once(config.cache, "retrieval", facts, lambda: stored(_first(pairs(), count, place)))
         return PairRecords(folder, split)
-
-    def documents(self) -> dict[str, dict[str, Any]]:
-        return {}
 
 
 class PairRecords:

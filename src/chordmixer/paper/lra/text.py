@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,17 @@ from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.record_files import class_files
 from chordmixer.data.tables import table_rows
-from chordmixer.paper.lra import ChosenRecords, Part, ReleaseLayout, chosen, class_of, load, part_of, read_once
+from chordmixer.paper.lra import (
+    ArenaTask,
+    ChosenRecords,
+    Part,
+    ReleaseLayout,
+    chosen,
+    class_of,
+    load,
+    part_of,
+    read_once,
+)
 from chordmixer.tasks.targets import Classification
 
 LABELS = ("neg", "pos")
@@ -56,7 +65,7 @@ class TextConfig:
         check_numbers(self)
 
 
-class Text:
+class Text(ArenaTask):
     """The task: bytes in, `neg` or `pos` out; as in the Arena, accuracy comes first.
 
     `records(split).cut` counts the reviews that were cut.
@@ -67,8 +76,6 @@ class Text:
     inputs = 256
     target = Classification.of_counts(LABELS, [1, 1])
     target.headline = "accuracy"
-    complement = None
-    keeps_validation = False
 
     def __init__(self, config: TextConfig) -> None:
         self.config = config
@@ -82,9 +89,6 @@ class Text:
     def records(self, split: str) -> ChosenRecords:
         own = self.config
         return chosen(self.folders, split, own.validation, own.seed, real=False, longest=own.length)
-
-    def documents(self) -> dict[str, dict[str, Any]]:
-        return {}
 
 
 def layout(source: str | None) -> ReleaseLayout:

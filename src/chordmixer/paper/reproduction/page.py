@@ -101,11 +101,7 @@ def markdown(result: PageContent, place: Origin, command: str, pictures: dict[st
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of a Markdown table.
-
-    >>> table(["model", "here"], [["chordmixer", "60.1"]])
-    ['| model | here |', '|---|---|', '| chordmixer | 60.1 |']
-    """
+    """Lines of a Markdown table."""
     return ReportTable(header, rows).markdown().splitlines()
 
 
