@@ -1,7 +1,7 @@
-"""Configs are frozen dataclasses; here they come from and go to plain dictionaries (JSON, TOML).
+"""Configs are frozen dataclasses; this module reads them from dictionaries (JSON, TOML) and writes them back.
 
-`from_dict` is also how every JSON file of a run is read: by the types of a dataclass's fields. Unknown keys, wrong
-types and numbers out of range are errors that name the key, the rule and the cure.
+Every JSON file of a run is read by `from_dict`, by the types of a dataclass's fields. Unknown keys, wrong types
+and numbers out of range are errors that name the key, the rule and the cure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
@@ -20,14 +20,14 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 LARGEST = 2**63 - 1
-"""A whole number above it fits no file format, and no tensor."""
+"""The largest whole number of a file format or a tensor."""
 
 LONGEST = 1 << 40
-"""Tokens of a sequence that a network may be built for."""
+"""Largest `max_length` of a network, in tokens."""
 MANY = 10**9
-"""Records that a task may be asked to make."""
+"""Most records that a task generates."""
 DEEPEST = 16
-"""How often tables may stand within tables."""
+"""Most levels of nested tables."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 40
@@ -39,7 +39,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def compared(config: Any) -> Any:
-    """The plain values of the fields that two equal configs share: not where files lie."""
+    """The values of the fields that are compared, as JSON has them: not paths, for instance."""
     if is_dataclass(config):
         return {f.name: compared(getattr(config, f.name)) for f in fields(config) if f.compare}
     return list(config) if isinstance(config, tuple) else config
@@ -69,7 +69,7 @@ def from_dict(cls: type[T], given: Mapping[str, Any], where: str, *, undefined: 
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}={_SHORT.repr(given)} is not a table of settings: give one")
     values = {
-        key: _value(_kinds(cls, key, where, given)[key], value, f"{where}.{key}", undefined)
+        key: typed(_kinds(cls, key, where, given)[key], value, f"{where}.{key}", undefined=undefined)
         for key, value in given.items()
     }
     for name in (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING):  # type: ignore[arg-type]
@@ -81,19 +81,10 @@ def from_dict(cls: type[T], given: Mapping[str, Any], where: str, *, undefined: 
         raise ValueError(f"{where}: {error}") from None
 
 
-def typed(kind: Any, value: Any, where: str, *, undefined: bool = False) -> Any:
-    """A JSON value as a type such as `dict[str, list[int]]`, or an error; `undefined` as for `from_dict`.
-
-    >>> typed(dict[int, float], {"50": 1}, "percentiles")
-    {50: 1.0}
-    """
-    return _value(kind, value, where, undefined)
-
-
 def override(config: T, given: Mapping[str, Any], where: str = "") -> T:
     """A copy of a config with some fields changed; nested configs take nested dictionaries.
 
-    A config whose fields depend on each other may say in `changing` what it is before a change.
+    A config whose fields depend on each other may adapt itself first, by a method `changing`.
 
     >>> from chordmixer.models import ChordMixerConfig
     >>> override(ChordMixerConfig(), {"hidden": 96}).hidden
@@ -106,7 +97,7 @@ def override(config: T, given: Mapping[str, Any], where: str = "") -> T:
         kinds = _kinds(type(config), key, where, given)
         current = getattr(config, key)
         nested = is_dataclass(current) and isinstance(value, Mapping)
-        changes[key] = override(current, value, path) if nested else _value(kinds[key], value, path, False)
+        changes[key] = override(current, value, path) if nested else typed(kinds[key], value, path)
     return replace(config, **changes)  # type: ignore[type-var]
 
 
@@ -136,21 +127,18 @@ def check_numbers(config: Any, **limits: tuple[float, float]) -> None:
 
 
 def check_depth(value: T, where: str) -> T:
-    """The value, unless lists and tables stand within each other more than `DEEPEST` times."""
+    """The value, unless lists and tables are nested more than `DEEPEST` times."""
     level: list[Any] = [value]
     for _ in range(DEEPEST + 1):
-        level = [v for part in level if isinstance(part, (dict, list)) for v in _parts(part)]
+        tables = [[*part.values()] if isinstance(part, dict) else part for part in level]
+        level = [item for table in tables if isinstance(table, list) for item in table]
     if level:
         raise ValueError(f"{where} is nested more than {DEEPEST} times: give a flatter one")
     return value
 
 
-def _parts(given: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return given.values() if isinstance(given, dict) else given
-
-
 def _kinds(cls: type, key: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of a config's fields, once it is sure that `key` is one; some may follow from what else is given."""
+    """The types of a config's fields, of which `key` must be one; some depend on what else is given."""
     names = [f.name for f in fields(cls)]
     if key not in names:
         close = difflib.get_close_matches(key, names, n=1)
@@ -164,12 +152,16 @@ def _kinds(cls: type, key: str, where: str, given: Mapping[str, Any]) -> dict[st
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    """A command asks for those of the same few classes thousands of times."""
+    """Cached, since a command needs those of the same few classes thousands of times."""
     return get_type_hints(cls)
 
 
-def _value(kind: Any, value: Any, where: str, undefined: bool) -> Any:
-    """The value as the field's type, or an error."""
+def typed(kind: Any, value: Any, where: str, *, undefined: bool = False) -> Any:
+    """A JSON value as a type such as `dict[str, list[int]]`, or an error; `undefined` as for `from_dict`.
+
+    >>> typed(dict[int, float], {"50": 1}, "percentiles")
+    {50: 1.0}
+    """
     if is_dataclass(kind) and isinstance(kind, type):
         return from_dict(kind, value, where, undefined=undefined)
     origin, options = get_origin(kind), get_args(kind)
@@ -201,10 +193,10 @@ def _of_union(options: tuple[Any, ...], value: Any, where: str, undefined: bool)
     kinds = [option for option in options if option is not NoneType]
     for kind in kinds[:-1]:
         try:
-            return _value(kind, value, where, undefined)
+            return typed(kind, value, where, undefined=undefined)
         except ValueError:
             continue
-    return _value(kinds[-1], value, where, undefined)
+    return typed(kinds[-1], value, where, undefined=undefined)
 
 
 def _of_list(build: Callable[[Any], Any], options: tuple[Any, ...], value: Any, where: str, undefined: bool) -> Any:
@@ -212,10 +204,10 @@ def _of_list(build: Callable[[Any], Any], options: tuple[Any, ...], value: Any, 
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{where}={_SHORT.repr(value)} is not a list: give one")
     if build is list or options[1:] == (...,):
-        return build([_value(options[0], v, where, undefined) for v in value])
+        return build([typed(options[0], v, where, undefined=undefined) for v in value])
     if len(value) != len(options):
         raise ValueError(f"{where}={_SHORT.repr(value)} has {len(value)} items: give {len(options)}")
-    return build([_value(kind, v, where, undefined) for kind, v in zip(options, value, strict=True)])
+    return build([typed(kind, v, where, undefined=undefined) for kind, v in zip(options, value, strict=True)])
 
 
 def _of_table(build: Callable[[Any], Any], options: tuple[Any, ...], value: Any, where: str, undefined: bool) -> Any:
@@ -228,8 +220,8 @@ def _of_table(build: Callable[[Any], Any], options: tuple[Any, ...], value: Any,
         path = f"{where}.{_SHORT.repr(key)[1:-1]}"
         if key_kind is int and not (key.isascii() and key.isdecimal() and len(key) < 19):
             raise ValueError(f"{path} is not named by a whole number: give one that is")
-        name = int(key) if key_kind is int else _value(key_kind, key, path, undefined)
-        read[name] = _value(value_kind, item, path, undefined)
+        name = int(key) if key_kind is int else typed(key_kind, key, path, undefined=undefined)
+        read[name] = typed(value_kind, item, path, undefined=undefined)
     return build(read)
 
 

@@ -1,6 +1,6 @@
-"""What is printed for people: whatever stands in their files, it cannot move the cursor, colour or hide a line.
+"""Output for the terminal: control characters in ids, labels, file names and replies of servers become escapes.
 
-Ids, labels, file names and answers of servers come from others. Control characters in them are shown as escapes.
+No content of a file can move the cursor, colour or hide a line.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def printable(text: str) -> str:
 
 
 def tell(line: str, *, stderr: bool = False) -> None:
-    """Print a line for a person, at once."""
+    """Print a line, and flush it."""
     print(printable(line), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def console(**options: Any) -> Console:
-    """A rich console for tables and bars, whose own colours stay and whose texts are `printable`."""
+    """A rich console for tables and bars, with its own colours and `printable` texts."""
     made: Console = _console_class()(**options)
     return made
 

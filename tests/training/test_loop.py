@@ -150,7 +150,7 @@ def test_patience(
         return Predictions(["a", "b"], np.array([3, 4]), targets, outputs[:, None])
 
     monkeypatch.setattr(loop, "predict_records", scripted)
-    monkeypatch.setattr(loop, "BY_HEART", by_heart)
+    monkeypatch.setattr(loop, "OVERFITTED", by_heart)
     eager = override(tiny, {"training": {"epochs": 1, "evaluate_every": 1, "patience": 2}})
     train(eager, tmp_path / "run")
     state = final_state(tmp_path / "run")

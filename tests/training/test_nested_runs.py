@@ -173,7 +173,7 @@ def test_predict_evaluate_and_report(
     assert chordmixer("report", run)[0] == 0
     page = (run / "report.html").read_text()
     assert 'id="members"' in page and "2-fold cross-validation on 160 records" in page
-    assert "divided together into 2 folds" in page and "no metrics.jsonl" not in page
+    assert "split into 2 folds" in page and "no metrics.jsonl" not in page
     (run / "ensemble.json").write_text("{}")
     for words in (("predict", run, motifs[0]), ("evaluate", run), ("report", run), ("train", "--resume", run)):
         code, _, errors = chordmixer(*words)

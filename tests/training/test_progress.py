@@ -152,7 +152,7 @@ def test_pace_says_what_is_done_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
     clock = iter([0.0, 4.0, 11.0, 15.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     lines: list[str] = []
-    pace = progress.Pace(lines.append)
+    pace = progress.Throughput(lines.append)
     for _ in range(3):
         pace.done(records=2, tokens=1_100)
     assert lines == ["4 records, 2,200 tokens done, 200 tokens/s"]

@@ -1,7 +1,7 @@
-"""The state of a run on disk: whole, checked, and enough to go on with the same numbers.
+"""Checkpoints: complete, verified, and sufficient to resume a run with the same numbers.
 
-A checkpoint is a folder of safetensors and JSON with a SHA-256 manifest, put in place by one rename; the one
-before it is kept. Data order and dropout are functions of (seed, epoch, step), so there is no random state to save.
+A checkpoint is a folder of safetensors and JSON with a SHA-256 manifest, put in place by one rename; the two newest
+are kept. Data order and dropout are functions of (seed, epoch, step), so that no random state is saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chordmixer.config import first_difference, from_dict
 
 KEEP = 2
 SETTINGS = "settings.json"
-"""Of the run that a checkpoint belongs to."""
+"""Settings of the run that a checkpoint belongs to."""
 FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json", SETTINGS)
 FINISHED = "-finished"
 NAME = rf"step-\d{{9,}}({FINISHED})?"
@@ -35,7 +35,7 @@ EMA = "average.safetensors"
 
 @dataclass
 class State:
-    """Where a run is."""
+    """Progress of a run."""
 
     step: int = 0
     """Optimiser steps taken."""
@@ -48,17 +48,17 @@ class State:
     best_loss: float = float("inf")
     """Lowest validation loss."""
     best_score: float = float("-inf")
-    """Of the same weights, by the target's headline metric, where that decides which weights are kept."""
+    """Headline metric of the same weights, where it decides which weights are kept."""
     best_step: int = 0
     waited: int = 0
-    """Evaluations since then that count for the patience."""
+    """Evaluations since then that count for patience."""
     finished: bool = False
     seconds: float = 0.0
-    """Spent on training, where that is limited."""
+    """Time spent on training, where it is limited."""
     lines: int = 0
-    """Of metrics.jsonl at this point."""
+    """Lines of metrics.jsonl at this point."""
     threads: int = 0
-    """Of the CPU, that the run computes with: sums depend on their number. 0: not known."""
+    """CPU threads of the run, on which the last bits of sums depend. 0: not known."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
     ema: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The EMA of the weights, in runs that have one."""
@@ -86,7 +86,7 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, set
         },
     )
     for old in found(folder)[KEEP:]:
-        if (old / files.MANIFEST).is_file():  # else it is not ours to remove
+        if (old / files.MANIFEST).is_file():  # else it is not one of ours
             shutil.rmtree(old)
     return path
 
@@ -112,7 +112,7 @@ def check_settings(path: Path, settings: Mapping[str, Any], unverified: bool = F
 
 
 def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and why newer ones were refused; those are renamed out of the way."""
+    """The newest intact checkpoint, and why newer ones were refused; those are renamed."""
     refused: list[str] = []
     for path in found(folder):
         try:
@@ -136,12 +136,12 @@ def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
-    """Put a checkpoint's weights and optimiser state in place."""
+    """Load a checkpoint into model and optimiser."""
     state = _state(path)
     state.best_weights = files.read_tensors(path / "best.safetensors")
     state.ema = files.read_tensors(path / EMA) if (path / EMA).exists() else {}
     try:
-        if state.best_weights:  # they are put into the model at the end of a run: too late to find that they differ
+        if state.best_weights:  # loaded at the end of a run, too late to find that they do not fit
             model.load_state_dict(state.best_weights)
         model.load_state_dict(files.read_tensors(path / "model.safetensors"))
         _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))
@@ -152,7 +152,7 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
 
 
 def _state(path: Path) -> State:
-    """Where a run was; older versions wrote an infinite loss before the first validation, which is the default."""
+    """The state of a checkpoint; older versions wrote an infinite loss, the default, before the first validation."""
     where = path / "state.json"
     state = from_dict(State, {k: v for k, v in files.read_json(where).items() if v != math.inf}, str(where))
     counts = ("step", "epoch", "batch", "sequences", "best_step", "waited", "seconds", "lines")

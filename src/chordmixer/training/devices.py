@@ -113,4 +113,5 @@ def from_main_rank(accelerator: Accelerator, decide: Callable[[], T]) -> T:
         raise error
     if failed_there:
         raise SystemExit(2)
-    return shared
+    value: T = shared
+    return value

@@ -1,7 +1,7 @@
-"""Several networks that answer together: those of the folds of a cross-validation, or of several seeds.
+"""Ensembles: networks of the folds of a cross-validation, or of several seeds, whose predictions are averaged.
 
-Each member is a run like any other, in RUN/members/0, 1 and so on. RUN/ensemble.json says how many there are and how
-good each is; RUN/config.json is that of all of them.
+Each member is a run like any other, in RUN/members/0, 1 and so on. RUN/ensemble.json has their number and scores;
+RUN/config.json is that of the ensemble.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chordmixer.training.run_folder import CONFIG, ENSEMBLE, MEMBERS
 FILE, FOLDER = ENSEMBLE, MEMBERS
 FORMAT = 1
 CROSSED = "cross-validation"
-"""What the records of training and validation are called where each is answered by the member that held it out."""
+"""The name of all records of training and validation, each predicted by the member that held it out."""
 
 Kind = Literal["folds", "replicates"]
 Answered = Regression | Classification | MultiLabel
@@ -36,12 +36,12 @@ Answered = Regression | Classification | MultiLabel
 
 @dataclass(frozen=True)
 class EnsembleMember:
-    """A member that is trained, and its scores by the headline metric."""
+    """A trained member, and its scores by the headline metric."""
 
     number: int
-    """Of its folder."""
+    """The name of its folder."""
     answers: str
-    """What answers: its network, its baseline, or both."""
+    """What predicts: its network, its baseline, or both."""
     validation: Score
     test: Score
 
@@ -52,13 +52,13 @@ class Ensemble:
 
     kind: Kind
     size: int
-    """How many members there are once all are trained."""
+    """Number of members once all are trained."""
     baselines: bool
-    """Whether each has its baselines."""
+    """Whether each member has baselines."""
     metric: str
     """The headline metric."""
     members: tuple[EnsembleMember, ...] = ()
-    """Those that are trained."""
+    """Members that are trained."""
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Ensemble:
 
     @property
     def held_out(self) -> str:
-        """The part whose records the members did not train on, all members together."""
+        """The name of the records that members held out for validation."""
         return CROSSED if self.kind == "folds" else "validation"
 
     @property
@@ -80,7 +80,7 @@ class Ensemble:
         return f"mean of {self.size} members"
 
     def spread(self, part: Literal["validation", "test"]) -> tuple[float, float]:
-        """Mean and standard deviation over the members that are trained; NaN of fewer than two.
+        """Mean and standard deviation over the trained members; NaN for fewer than two.
 
         >>> rows = [EnsembleMember(k, "network", Score(value), Score(0.5)) for k, value in enumerate((0.8, 0.9))]
         >>> mean, deviation = Ensemble("folds", 2, True, "roc_auc", tuple(rows)).spread("validation")
@@ -94,7 +94,7 @@ class Ensemble:
 
 
 def of(experiment: Experiment) -> tuple[Kind, int] | None:
-    """What kind of ensemble an experiment is of, and how many members it has; None: it is of one network."""
+    """Kind and size of the ensemble of an experiment; None: it has one network."""
     split: Any = getattr(experiment.data, "split", None)
     folds = split.folds if split is not None and split.fold is None else 0
     replicates = experiment.training.replicates
@@ -121,7 +121,7 @@ def folder_of(run: Path, number: int) -> Path:
 
 
 def read(run: Path) -> Ensemble | None:
-    """The ensemble.json of a run folder, checked by its manifest; None where it is a run of one network."""
+    """The ensemble.json of a run folder, verified; None where the run has one network."""
     path, recorded = run / FILE, files.recorded(run)
     if not path.exists() and FILE not in recorded:
         return None
@@ -134,7 +134,7 @@ def read(run: Path) -> Ensemble | None:
 
 
 def finished(run: Path) -> Ensemble | None:
-    """The same, unless members are still to be trained."""
+    """The same; an ensemble with untrained members is refused."""
     known = read(run)
     if known is not None and not known.whole:
         raise ValueError(
@@ -151,9 +151,9 @@ def refuse(run: Path, what: str) -> None:
 
 
 def mean(target: Answered, answered: Sequence[tuple[Answered, ndarray]]) -> ndarray:
-    """The mean over members, in the layout that `target` has: of numbers, or of log-odds without class weights.
+    """The mean over members, in the layout of `target`: of numbers, or of log-odds without class weights.
 
-    Each member has a target of its own, since folds differ in class counts and in the mean of their numbers.
+    Each member has its own target, since folds differ in class counts and in the mean of their numbers.
 
     >>> one, other = Regression(mean=10.0, scale=2.0), Regression(mean=20.0, scale=1.0)
     >>> mean(Regression(), [(one, np.array([[1.0]])), (other, np.array([[-4.0]]))]).tolist()

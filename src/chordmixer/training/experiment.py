@@ -1,4 +1,4 @@
-"""An experiment is data: which task, which model, how to train. A run folder can be rerun from it."""
+"""Experiments: task, data, model and training settings, from which a run can be repeated."""
 
 from __future__ import annotations
 
@@ -32,74 +32,74 @@ LIMITS: dict[str, tuple[float, float]] = {
     "workers": (0, 256),
     "replicates": (0, 20),
 }
-"""The least and the most of settings of a training."""
+"""The smallest and largest values of training settings."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train; none of these changes what the trained model computes."""
+    """Training settings; none of them changes what a trained model computes."""
 
     epochs: int = 10
     """Passes over the training set."""
     steps: int = 0
-    """Or fewer passes: the run ends after so many steps, and its learning rate falls to zero by then. 0: no limit."""
+    """Most steps of the run, by which the learning rate falls to zero. Default 0: no limit but `epochs`."""
     minutes: float = 0.0
-    """Or fewer passes: the run ends after so many minutes of training, validation not counted, and its learning
-    rate falls to zero by then. No two such runs are the same. 0: no limit."""
+    """Most minutes of training, without validation, by which the learning rate falls to zero. No two such runs are
+    the same. Default 0: no limit but `epochs`."""
     batch_sequences: int = 64
-    """Most sequences in a batch of one rank."""
+    """Most sequences in a batch of one rank. Default 64."""
     batch_tokens: int = 0
-    """Most tokens in a batch of one rank; 0: twice `batch_sequences` average ones, or the longest."""
+    """Most tokens in a batch of one rank. Default 0: twice `batch_sequences` average records, or the longest."""
     accumulate: int = 1
-    """Batches whose gradients are added up before a step."""
+    """Batches whose gradients are accumulated for a step. Default 1."""
     learning_rate: float = 1e-3
-    """The highest of the run. Default 1e-3."""
+    """The highest learning rate of the run. Default 1e-3."""
     layer_decay: float = 1.0
-    """Learning rate of a block as a share of that of the block behind it, from the head back to the embedding.
-    Default 1: all alike."""
+    """Learning rate of a block as a share of that of the next one, from the head back to the embedding. Default 1:
+    one learning rate."""
     warmup: float = 0.05
-    """Share of the run in which the learning rate rises; it then falls along a cosine to zero."""
+    """Share of the run in which the learning rate rises; it then falls to zero along a cosine. Default 0.05."""
     weight_decay: float = 0.01
-    """AdamW's."""
+    """Weight decay of AdamW. Default 0.01."""
     words_decay: float = 1.0
-    """AdamW's for the tables of words, which overfit soonest. Default 1."""
+    """Weight decay of AdamW for the tables of words, which overfit first. Default 1."""
     beta2: float = 0.999
-    """AdamW's memory of squared gradients: 1 / (1 - beta2) steps. Default 0.999; 0.98 for short runs."""
+    """AdamW averages squared gradients over 1 / (1 - beta2) steps. Default 0.999; 0.98 suits short runs."""
     clip: float = 1.0
-    """Gradients of a larger norm are scaled down to it."""
+    """Largest norm of the gradient; larger gradients are scaled down. Default 1."""
     ema: float = 0.0
-    """Weights are evaluated and kept as their exponential moving average over about this share of the run, such as
-    0.05. Default 0: as they are."""
+    """Evaluate and keep the exponential moving average of the weights over about this share of the run, such as
+    0.05. Default 0: the weights themselves."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the matrix products; weights and optimiser are always float32."""
+    """Precision of the matrix products; weights and optimiser are always float32."""
     patience: int = 0
-    """Stop after this many evaluations without a better validation loss, once something was learned; 0: never."""
+    """Stop after this many evaluations without improvement, once the network beats a constant. Default 0: never."""
     evaluate_every: int = 0
-    """Steps between evaluations on the validation set, beside those at the ends of epochs; 0: only these."""
+    """Steps between evaluations on the validation set, in addition to those after epochs. Default 0: none."""
     evaluate_epochs: int = 1
-    """Epochs from one evaluation to the next; the last epoch ends with one in any case."""
+    """Epochs between evaluations; the last epoch always ends with one. Default 1."""
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0: by `checkpoint_minutes` alone."""
+    """Steps between checkpoints. Default 0: by `checkpoint_minutes` alone."""
     checkpoint_minutes: float = 5.0
-    """Most minutes of work that a crash may cost."""
+    """Most minutes between checkpoints: the work that a crash may cost. Default 5."""
     trial: float = 0.0
-    """Share of the run's length that each of two short runs has which come before it: one with the model's words, one
-    without. The validation loss decides, and the run's config then says with which words it goes on. 0: none."""
+    """Length of each of two trial runs, with and without words, as a share of the run. The validation loss decides
+    whether the run has words. Default 0: no trial."""
     seed: int = 0
-    """Seed of the initial weights, the order of the data and the dropout."""
+    """Seed of the initial weights, the order of the data and dropout. Default 0."""
     replicates: int = 0
-    """Members of an ensemble on files, trained alike from seeds `seed`, `seed` + 1 and so on (`--replicates`): 2 to
-    20. Default 0: one network."""
+    """Members of an ensemble (`--replicates`), with the seeds `seed`, `seed` + 1 and so on: 2 to 20. Default 0: one
+    network."""
     start: str | None = field(default=None, compare=False)
-    """The run whose embedding and encoder are the initial weights; None: random ones."""
+    """The run from which embedding and encoder start. Default none: random weights."""
     start_sha256: str | None = None
     """SHA-256 of that run's weights."""
     freeze: bool = False
-    """Keep embedding and encoder fixed; only the head is trained."""
+    """Freeze embedding and encoder: only the head is trained. Default false."""
     workers: int = 0
-    """Processes that build batches; 0: this one does."""
+    """Processes that build batches. Default 0: the training process itself."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; `auto`: a GPU if there is one."""
+    """Device; `auto`, the default, is a GPU if there is one."""
     tensorboard: bool = False
     """Also write TensorBoard files (needs the `tensorboard` extra)."""
 
@@ -110,8 +110,9 @@ class TrainingConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is not above zero: give a positive number")
         if self.replicates == 1:
             raise ValueError("replicates=1 is one network, as without: give 2 to 20, or 0")
-        if not 0 <= self.beta2 < 1:
-            raise ValueError(f"beta2={self.beta2} is not a share: give 0 or more, and less than 1")
+        for name in ("beta2", "ema", "trial", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is not a share: give 0 or more, and less than 1")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} is not a share: give more than 0, and 1 or less")
         if self.steps and self.minutes:
@@ -123,12 +124,6 @@ class TrainingConfig:
                 f"ema={self.ema} is a share of the steps, whose number minutes={self.minutes:g} leaves open: "
                 "set training.ema=0 or training.minutes=0"
             )
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema={self.ema} is not a share of the run: give 0 or more, and less than 1")
-        if not 0 <= self.trial < 1:
-            raise ValueError(f"trial={self.trial} is not a share of the run: give 0 or more, and less than 1")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup={self.warmup} is not a share of the run: give 0 or more, and less than 1")
 
     def tokens_for(self, lengths: Sequence[int]) -> int:
         """The token budget of a batch for data of these lengths."""
@@ -222,7 +217,7 @@ def _read(folder: Path, cache: Path | str | None = None) -> Experiment:
 
 
 def _edited(folder: Path) -> str:
-    """What a checkpoint tells of a config.json that is not the run's own."""
+    """What the newest checkpoint tells about a config.json that was changed."""
     for path in checkpoints.found(folder)[:1] if (folder / files.MANIFEST).exists() else []:
         try:
             checkpoints.check_settings(path, _read(folder).settings(), unverified=True)
@@ -236,7 +231,7 @@ def _part(cls: type, config: Mapping[str, Any], key: str, path: Path) -> Any:
 
 
 def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:
-    """Refuse a record that the network, or a batch, cannot hold."""
+    """Refuse a record that is too long for the network or for a batch."""
     longest, which = records.lengths, ""
     if isinstance(records, PairedRecords):
         longest, which = records.longer, " in one of its two sequences"

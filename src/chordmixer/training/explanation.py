@@ -29,7 +29,7 @@ from chordmixer.tasks.scores import log_odds
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.inference import Engine, Item, OnBad, OverLength, batched, check_choice
 from chordmixer.training.labels import OutputLabels
-from chordmixer.training.progress import Pace
+from chordmixer.training.progress import Throughput
 from chordmixer.training.strands import BothStrands, averaged, other_strand
 
 Method = Literal["occlusion", "gradients"]
@@ -101,7 +101,7 @@ def explain(
     networks = _networks(engine, over_length) if method == "gradients" else []
     account = Account() if account is None else account
     windows = engine.windows(entries, account, on_bad, say, over_length)
-    return _explained(engine, windows, networks, output, blocks, over_length, Pace(say))
+    return _explained(engine, windows, networks, output, blocks, over_length, Throughput(say))
 
 
 def _explained(
@@ -111,7 +111,7 @@ def _explained(
     output: int | None,
     blocks: int,
     over_length: OverLength,
-    pace: Pace,
+    pace: Throughput,
 ) -> Iterator[Explanation]:
     labels = engine.labels
     for window in windows:
@@ -188,7 +188,7 @@ def _by_occlusion(
     before: ndarray,
     blocks: int,
     over_length: OverLength,
-    pace: Pace,
+    pace: Throughput,
 ) -> Iterator[ndarray]:
     """The fall of the score at every token, of each record once all of its blocks were hidden."""
     cuts = [edges(len(tokens), blocks) for _, tokens in window]
@@ -264,7 +264,7 @@ def _networks(engine: Engine, over_length: OverLength) -> list[Engine]:
 
 
 def _by_gradients(
-    networks: Sequence[Engine], window: Sequence[Item], chosen: ndarray, pace: Pace
+    networks: Sequence[Engine], window: Sequence[Item], chosen: ndarray, pace: Throughput
 ) -> Iterator[ndarray]:
     """The mean over networks."""
     for (entry, tokens), output in zip(window, chosen.tolist(), strict=True):

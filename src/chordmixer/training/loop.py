@@ -1,4 +1,4 @@
-"""The training loop, from top to bottom: open the folder, epochs, steps, validation, checkpoints, the test set."""
+"""The training loop: run folder, epochs, steps, validation, checkpoints, test set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ from chordmixer.training.progress import Display, Interrupted, Interrupts, Journ
 from chordmixer.training.run_folder import RunFolder, recording_provenance
 from chordmixer.training.strands import averaged
 
-LEARNT = 0.95
-"""Patience begins once the validation loss is below this share of the best constant answer's."""
-BY_HEART = 0.2
-"""Or the training loss below this one: no plateau any more, whatever validation says."""
+LEARNED = 0.95
+"""Patience starts once the validation loss is below this share of that of the best constant prediction."""
+OVERFITTED = 0.2
+"""Or once the training loss is below this share of it: the run has left its plateau, whatever validation says."""
 STEPS_UNREAD = 25
-"""Steps that a GPU may be behind before the loop reads their losses."""
+"""Most steps on a GPU whose losses are not read yet."""
 
 
 def train(
@@ -60,15 +60,12 @@ def train(
         )
     how: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
     experiment, resume = nested_runs.decide_words(experiment, Path(out), resume=resume, **how)
-    run = TrainingRun(experiment, Path(out), resume, **how)
-    try:
+    with closing(TrainingRun(experiment, Path(out), resume, **how)) as run:
         return run.train()
-    finally:
-        run.folder.close()
 
 
 class TrainingRun:
-    """One training run and all that it holds."""
+    """One training run: model, optimiser, data and folder."""
 
     def __init__(
         self,
@@ -103,8 +100,12 @@ class TrainingRun:
         try:
             self._begin()
         except BaseException:
-            self.folder.close()
+            self.close()
             raise
+
+    def close(self) -> None:
+        """Release the lock of the folder."""
+        self.folder.close()
 
     def _begin(self) -> None:
         self.wrapped = self.accelerator.prepare(self.model)
@@ -122,18 +123,18 @@ class TrainingRun:
         self.ema = Ema(self.model, horizon, self.state.ema) if self.config.ema else None
 
     def train(self) -> Evaluation:
+        """Train to the end; returns the scores on the test set."""
         self.learn()
         return self._finish()
 
     def learn(self) -> float:
-        """All steps that are left; the loss of the best weights on the validation set."""
+        """Take all remaining steps; returns the validation loss of the best weights."""
         if not self.state.finished:
             with recording_provenance(self.out, self.accelerator.device) if self.main else nullcontext():
                 self._learn()
         return self.state.best_loss
 
     def _learn(self) -> None:
-        """All epochs that are left."""
         self.saved = time.monotonic()
         self._describe()
         if self.state.step == 0:
@@ -146,7 +147,7 @@ class TrainingRun:
             self._leave_if_asked()
 
     def _goes_on(self) -> bool:
-        """Whether an epoch is left, or the end of one: its validation comes after a checkpoint of its last step."""
+        """Whether an epoch is left, or its validation, which comes after a checkpoint of the last step."""
         left = self.budget.spent < 1 or self.state.batch > 0
         return self.state.epoch < self.config.epochs and left and not self._out_of_patience()
 
@@ -164,12 +165,12 @@ class TrainingRun:
             with self.budget.counting():
                 self.advance(batches)
             if self.config.evaluate_every and state.step % self.config.evaluate_every == 0:
-                self.settle()
+                self.read_results()
                 self._validate(state.loss_sum / state.sequences)
             self._save_if_due()
             if self._out_of_patience():
                 return
-        self.settle()
+        self.read_results()
         mean = state.loss_sum / state.sequences
         state.epoch, state.batch, state.loss_sum, state.sequences = state.epoch + 1, 0, 0.0, 0
         last = state.epoch == self.config.epochs or self.budget.spent == 1
@@ -178,16 +179,16 @@ class TrainingRun:
             self._validate(mean)
 
     def advance(self, batches: Iterator[Batch]) -> None:
-        """The next step of the epoch that these are the batches of."""
+        """Take the next step of an epoch with these batches."""
         first, steps = self.state.batch, self.loader.sampler.steps
         group = steps[first : first + self.config.accumulate]
         sequences = sum(len(batch) for step in group for batch in step)
         self._step([next(batches) for _ in group], sequences, (first + len(group) / 2) / len(steps))
 
     def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
-        """One optimiser step over the gradients of several batches; `sequences` counts them on all ranks.
+        """One optimiser step on the gradients of several batches, with so many `sequences` over all ranks.
 
-        Nothing here waits for the device: `settle` finds out which step was the first that was not finite.
+        Nothing here waits for the device: `read_results` finds the first step that was not finite.
         """
         state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
         rate = self.optimiser.learning_rate(done)
@@ -204,10 +205,10 @@ class TrainingRun:
         self.unread.append(PendingStep(state.step, state.batch, done, rate, own, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
         if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
-            self.settle()
+            self.read_results()
 
     def _backward(self, batch: Batch, sequences: int, last: bool) -> Tensor:
-        """Add a batch's gradients; ranks are averaged, so each scales its sum to a mean over all sequences."""
+        """Add the gradients of a batch: DDP averages over ranks, so that each scales its sum to a mean over all."""
         first = self.training.name(batch.indices[0])
         with (
             self.accelerator.no_sync(self.wrapped) if not last else nullcontext(),
@@ -220,13 +221,13 @@ class TrainingRun:
         return losses.detach().sum()
 
     def _seed(self, key: int) -> None:
-        """For dropout. `torch.manual_seed` also queues a call, with its stack, for devices that are not there."""
+        """Seed dropout. `torch.manual_seed` would also queue a call for devices that do not exist."""
         torch.default_generator.manual_seed(key)
         if self.accelerator.device.type == "cuda":
             torch.cuda.manual_seed(key)
 
-    def settle(self) -> None:
-        """Read what the last steps gave: the one place where the loop waits for the device."""
+    def read_results(self) -> None:
+        """Read the losses of the last steps: the only place where the loop waits for the device."""
         state, unread, self.unread = self.state, self.unread, []
         if not unread:
             return
@@ -242,7 +243,7 @@ class TrainingRun:
                 )
 
     def _refuse_step(self, taken: PendingStep, loss: float) -> None:
-        """Stop with the weights of the step before on disk: the optimiser has left this step and later ones out."""
+        """Save the weights of the step before and stop: the optimiser has skipped this step and later ones."""
         self.state.step, self.state.batch = taken.step, taken.batch
         self._save()
         raise ValueError(
@@ -250,35 +251,37 @@ class TrainingRun:
         )
 
     def _validate(self, training_loss: float) -> None:
-        """Score the validation set; keep the best weights; count patience only once something was learnt.
+        """Score the validation set, keep the best weights, count patience.
 
-        The best have the highest headline metric, and of several the lowest loss; for numbers and tokens, and where
-        validation records leave the metric undefined, as those of one class do ROC-AUC, the lowest loss alone.
+        The best weights have the highest headline metric, and among equals the lowest loss; for numbers and tokens,
+        and where the metric is undefined, as ROC-AUC is for a single class, they have the lowest loss.
         """
         state, target = self.state, self.task.target
         with self.ema.in_place() if self.ema else nullcontext():
             update_statistics(self.model, self.loader, state.epoch, self.config.precision == "bf16")
             predictions = self._predict(self.validation)
             weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-        loss, plain = predictions.calibrated_loss(target), predictions.loss(target)
+        loss, uncalibrated = predictions.calibrated_loss(target), predictions.loss(target)
         metrics = target.metrics(predictions.outputs, predictions.targets)
-        if not math.isfinite(plain):
+        if not math.isfinite(uncalibrated):
             wrong = ", ".join(predictions.not_finite()[:8])
             raise ValueError(
-                f"validation loss {plain} at step {state.step} is not finite, records {wrong}: "
+                f"validation loss {uncalibrated} at step {state.step} is not finite, records {wrong}: "
                 f"look at these records or lower the learning rate of {self.config.learning_rate:.2g}"
             )
         constant = predictions.constant(target).loss(target)
-        learnt = state.best_loss < LEARNT * constant or training_loss < BY_HEART * constant
+        learned = state.best_loss < LEARNED * constant or training_loss < OVERFITTED * constant
         score = metrics[target.headline] if isinstance(target, Classification | MultiLabel) else math.nan
         score = score if math.isfinite(score) else -loss
         if (score, -loss) > (state.best_score, -state.best_loss):
             state.best_score, state.best_loss, state.best_step, state.waited = score, loss, state.step, 0
             state.best_weights = weights
-        elif learnt:
+        elif learned:
             state.waited += 1
         if self.journal:
-            self.journal.write(state.step, "validation", loss=loss, uncalibrated=plain, epoch=state.epoch, **metrics)
+            self.journal.write(
+                state.step, "validation", loss=loss, uncalibrated=uncalibrated, epoch=state.epoch, **metrics
+            )
         self.wrapped.train()
         headline = target.headline
         self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
@@ -308,7 +311,7 @@ class TrainingRun:
             raise Interrupted(caught)
 
     def _save(self) -> None:
-        self.settle()
+        self.read_results()
         if self.journal:
             self.state.lines = self.journal.lines
             self.state.ema = self.ema.values if self.ema else {}
@@ -337,7 +340,7 @@ class TrainingRun:
         self.display.start = max(done, self.budget.spent)
 
     def _finish(self) -> Evaluation:
-        """The best weights as the run's model, its scores on the test set, and a manifest of it all."""
+        """Write the best weights, the scores on the test set, and the manifest."""
         if self.journal:
             self.journal.close()
         self.model.load_state_dict(self.state.best_weights)

@@ -198,7 +198,7 @@ class _Step:
         """Weights of the blocks in use."""
 
     def holes(self) -> int:
-        rows = (self.full, self.number * self.hidden)
+        rows: tuple[int, int] = (self.full, self.number * self.hidden)
         return self.networks * sum(HOLES * self.tokens * row for row in rows if self.tokens * row < MAPPED)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -35,8 +36,6 @@ from chordmixer.training.labels import FILE as LABELS
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.run_folder import CONFIG, PROVENANCE, open_folder, recording_provenance
-
-T = TypeVar("T")
 
 TRIALS_FILE, TRIALS = "trials.json", "trials"
 WITH, WITHOUT = "words", "no words"
@@ -106,19 +105,17 @@ def _run_trials(
 ) -> Trials:
     """Train both trials, or resume them."""
     _check_runnable(experiment)
-    lock = open_folder(experiment, out, resume, unverified)
-    try:
+    with open_folder(experiment, out, resume, unverified):
         losses = {}
         for name in (WITH, WITHOUT):
             console.print(f"a short run with {name}", markup=False, highlight=False)
             short = _shortened(_decided(experiment, name), experiment.training.trial)
             folder = out / TRIALS / name.replace(" ", "-")
-            losses[name] = _nested(short, folder, resumed_as, console, TrainingRun.learn)
+            with _open_run(short, folder, resumed_as, console) as trial:
+                losses[name] = trial.learn()
         made = Trials(losses, min(losses, key=losses.__getitem__))
         files.write_recorded(out, {TRIALS_FILE: files.json_bytes(to_dict(made))})
         _remove_trials(out / TRIALS)
-    finally:
-        lock.release()
     console.print(made.line(), markup=False, highlight=False, soft_wrap=True)
     return made
 
@@ -171,7 +168,8 @@ def train_local(run: Path, console: Console, cache: Path | str | None = None) ->
     is long-range structure.
     """
     experiment = local_experiment(Experiment.load(run, cache=cache))
-    _nested(experiment, run / results.LOCAL_FOLDER, run, console, TrainingRun.train)
+    with _open_run(experiment, run / results.LOCAL_FOLDER, run, console) as local:
+        local.train()
 
 
 def local_experiment(experiment: Experiment) -> Experiment:
@@ -184,13 +182,9 @@ def local_experiment(experiment: Experiment) -> Experiment:
     return replace(experiment, model=model, training=replace(config, **shorter, layer_decay=1.0))
 
 
-def _nested(experiment: Experiment, folder: Path, run: Path, console: Console, work: Callable[[TrainingRun], T]) -> T:
-    """Start or resume a run inside the folder `run`, and do this work with it."""
-    own = TrainingRun(experiment, folder, (folder / CONFIG).exists(), console, resumed_as=run)
-    try:
-        return work(own)
-    finally:
-        own.folder.close()
+def _open_run(experiment: Experiment, folder: Path, run: Path, console: Console) -> closing[TrainingRun]:
+    """Start or resume a run inside the folder `run`."""
+    return closing(TrainingRun(experiment, folder, (folder / CONFIG).exists(), console, resumed_as=run))
 
 
 # --- Members of an ensemble ---
@@ -214,8 +208,7 @@ def train_members(
         raise ValueError("--folds and --replicates train in one process: start it without torchrun")
     task: Any = experiment.build_task()
     ensemble.member(experiment, 0).build_task()  # fails where records are too few, before a folder is made
-    lock = open_folder(experiment, out, resume, unverified)
-    try:
+    with open_folder(experiment, out, resume, unverified):
         known = _begin_ensemble(experiment, out, baselines, task.target.headline)
         if not known.whole:
             files.unrecord(out, [PROVENANCE])
@@ -224,8 +217,6 @@ def train_members(
                     say(f"member {number + 1} of {known.size}")
                     known = _train_member(experiment, out, known, number, console, say)
         evaluation = _finish_ensemble(experiment, task, out, known)
-    finally:
-        lock.release()
     if known.baselines:
         _copy_baselines(experiment, task, out)
     return evaluation

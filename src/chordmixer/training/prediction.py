@@ -25,7 +25,7 @@ from chordmixer.training.combination import Using
 from chordmixer.training.inference import Engine, Item, OnBad, OverLength, Piece, check_choice, open_run
 from chordmixer.training.labels import OutputLabels, label_names
 from chordmixer.training.output_files import batch_of, check_output, open_output
-from chordmixer.training.progress import Pace
+from chordmixer.training.progress import Throughput
 from chordmixer.version import __version__
 
 ENDINGS = ("-", ".tsv", ".csv", ".jsonl", ".parquet")
@@ -185,7 +185,7 @@ def _write_rows(
         "reading": how,
         **settings,
     }
-    account, pace = Account(), Pace(say)
+    account, pace = Account(), Throughput(say)
     with open_output(out, schema, settings, resume=resume, force=force) as sink:
         if chosen := speed.threads_line():
             say(chosen)

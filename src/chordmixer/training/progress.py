@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on, and what stays of it: a bar or plain lines, metrics.jsonl, TensorBoard."""
+"""Progress of a run: a bar or lines on the terminal, metrics.jsonl, TensorBoard; and signals that stop it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from chordmixer import files
 from chordmixer.data.loading import TokenSampler
 
 EVERY_SECONDS = 10.0
-"""Between plain lines where there is no terminal."""
+"""Seconds between lines where there is no terminal."""
 FORECAST_AFTER, LONG = 20.0, 900.0
-"""Seconds of work after which the time that is left is believed, and from how much on it is said once."""
+"""Seconds after which the remaining time is estimated, and from how many on a long run is announced."""
 
 
 def tensorboard_writer() -> Any:
-    """TensorBoard's writer class, or one line that says how to get it."""
+    """TensorBoard's writer class."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -35,7 +35,7 @@ def tensorboard_writer() -> Any:
 
 
 def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) -> Iterator[str]:
-    """What a run is about to do.
+    """A description of the run that starts.
 
     >>> print(*introduction("adding", TokenSampler([3, 9], tokens=9, sequences=1), "a network", epochs=5))
     adding: 2 training sequences of 3 to 9 tokens; a network; 2 batches an epoch, 5 epochs
@@ -50,15 +50,15 @@ def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) ->
         yield f"{skipped} of them, other ones each epoch, are left out so that all ranks take equal steps"
 
 
-class Pace:
-    """A line every ten seconds, for work on a stream whose end nobody knows."""
+class Throughput:
+    """A line every ten seconds, for work on a stream of unknown length."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say, self.records, self.tokens = say, 0, 0
         self.start = self.said = time.monotonic()
 
     def done(self, records: int, tokens: int) -> None:
-        """So many more."""
+        """Count finished records and tokens."""
         self.records, self.tokens = self.records + records, self.tokens + tokens
         now = time.monotonic()
         if now - self.said >= EVERY_SECONDS:
@@ -68,7 +68,7 @@ class Pace:
 
 
 class Journal:
-    """metrics.jsonl: a line an event, appended at once; optionally TensorBoard beside it."""
+    """metrics.jsonl, a line per event, appended at once; optionally also TensorBoard."""
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
@@ -78,7 +78,7 @@ class Journal:
             self.board = tensorboard_writer()(str(folder / "tensorboard"))
 
     def keep(self, lines: int) -> None:
-        """Drop what a killed process wrote after the checkpoint that the run goes on from."""
+        """Drop lines that a killed process wrote after the checkpoint."""
         written = self.path.read_bytes().splitlines(True) if self.path.exists() else []
         self.lines = min(lines, len(written))
         if len(written) > lines:
@@ -97,7 +97,7 @@ class Journal:
 
 
 class Display:
-    """A progress bar on a terminal, a line every ten seconds elsewhere, nothing on ranks other than the first."""
+    """A progress bar on a terminal, a line every ten seconds elsewhere, nothing on ranks other than the main one."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -122,7 +122,7 @@ class Display:
         self.bar.stop()
 
     def update(self, done: float, epoch: int, step: int, loss: float, tokens: int) -> None:
-        """`done` is the share of the run behind us."""
+        """Show a step; `done` is the finished share of the run."""
         if self.quiet:
             return
         self.tokens += tokens

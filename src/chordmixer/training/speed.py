@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped]
 import torch
@@ -117,20 +117,15 @@ def _shorter(lengths: Sequence[int], share: float) -> list[int]:
     return [max(1, int(n * min(share, 1))) for n in lengths]
 
 
-class Stepper(Protocol):
-    """Takes a training step, or only a forward pass, on random records of some lengths; returns the seconds."""
-
-    def __call__(self, lengths: Sequence[int], forward: bool = False, /) -> float: ...
-
-
-def _stepper(experiment: Experiment, device: torch.device) -> Stepper:
+def _stepper(experiment: Experiment, device: torch.device) -> Callable[..., float]:
+    """A function that takes a training step, or only a forward pass, on random records, and returns the seconds."""
     config, half = experiment.model, experiment.training.precision == "bf16"
     model = Model(config).to(device)
     if experiment.training.freeze:
         model.freeze()
     adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
 
-    def step(lengths: Sequence[int], forward: bool = False, /) -> float:
+    def step(lengths: Sequence[int], forward: bool = False) -> float:
         inputs = random_inputs(config, memory.sequence_lengths(config, lengths)).to(device)
         _wait(device)
         start = time.perf_counter()

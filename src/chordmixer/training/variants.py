@@ -35,7 +35,7 @@ from chordmixer.tasks.variants import CONTEXTS, VariantsConfig, context_number
 from chordmixer.training.inference import BATCHES, Engine, Item, batched, finite
 from chordmixer.training.output_files import batch_of, check_output, open_output
 from chordmixer.training.prediction import ENDINGS, prediction_columns, prediction_schema, to_stderr
-from chordmixer.training.progress import Pace
+from chordmixer.training.progress import Throughput
 from chordmixer.version import __version__
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class _Scorer:
         say: Callable[[str], None],
         unverified: bool = False,
     ) -> None:
-        self.config, self.account, self.pace = config, Account(), Pace(say)
+        self.config, self.account, self.pace = config, Account(), Throughput(say)
         self.engine = Engine(run, config.device, config.batch_tokens, using="network", unverified=unverified)
         folder, trained = self.engine.folder, self.engine.config
         if trained.get("task") != "variants":

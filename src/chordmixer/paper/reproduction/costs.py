@@ -367,5 +367,5 @@ def _take(run: TrainingRun, steps: Iterator[None], seconds: float, least: int) -
     start, first = time.perf_counter(), run.state.step
     while run.state.step < first + least or time.perf_counter() < start + seconds:
         next(steps)
-    run.settle()  # waits for the device
+    run.read_results()  # waits for the device
     return (time.perf_counter() - start) / (run.state.step - first)
