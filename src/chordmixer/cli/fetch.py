@@ -9,10 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
 
-import typer
-
 from chordmixer import terminal
-from chordmixer.cli.options import option
+from chordmixer.cli.options import argument, option
 from chordmixer.cli.output import say
 from chordmixer.terminal import tell
 
@@ -28,12 +26,7 @@ NEXT = {
 
 def fetch(
     queries: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="QUERIES",
-            help="Names such as Carassius, or whole Entrez terms; one file for each.",
-            show_default=False,
-        ),
+        list[str], argument("Names such as Carassius, or whole Entrez terms; one file for each.", "QUERIES")
     ],
     out: Annotated[Path, option("Folder for the files.", None, "--out", "-o", show_default=False)],
     email: Annotated[str, option("Your address; NCBI requires one.", envvar="NCBI_EMAIL")] = "",
@@ -71,10 +64,10 @@ def fetch(
 def sample(
     name: Annotated[
         str,
-        typer.Argument(
-            help="dna: two kinds of DNA, in FASTA. table: DNA with a number to predict, in CSV. series: slow and "
-            "fast waves, in CSV.",
-            show_default=False,
+        argument(
+            "dna: two kinds of DNA, in FASTA. table: DNA with a number to predict, in CSV. series: slow and fast "
+            "waves, in CSV.",
+            None,
         ),
     ],
     out: Annotated[Path, option("The folder of the files.", None, "--out", "-o", show_default=False)],

@@ -51,15 +51,14 @@ def option(help: str, panel: str | None = None, *flags: str, choices: Sequence[s
     return typer.Option(*flags, help=help, rich_help_panel=panel, callback=check, **more)
 
 
-Run = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+def argument(help: str, metavar: str | None = "FILES") -> Any:
+    return typer.Argument(help=help, metavar=metavar, show_default=False)
+
+
+Run = Annotated[Path, argument("A run folder.", None)]
 Inputs = Annotated[
     list[str],
-    typer.Argument(
-        metavar="FILES",
-        help="FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, or folders of texts; also compressed; - is "
-        "standard input.",
-        show_default=False,
-    ),
+    argument("FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, folders of texts; also compressed; - is stdin."),
 ]
 OnBad = Annotated[
     str | None,

@@ -54,8 +54,7 @@ def embed(
     files: FileOptions,
     use: UseOptions,
     out: Annotated[
-        str,
-        option("The file to write: .parquet, .tsv, .csv, or .npy with the ids beside it.", None, "--out", "-o"),
+        str, option("The file to write: .parquet, .tsv, .csv, or .npy with the ids beside it.", None, "--out", "-o")
     ],
     per_token: Annotated[bool, option("One vector per token, not per record.", None, "--per-token")] = False,
     resume: options.Resume = False,
@@ -78,8 +77,7 @@ def explain(
     files: FileOptions,
     use: UseOptions,
     out: Annotated[
-        Path,
-        option("The file to write: .html (a page), .bedgraph or .tsv.", None, "--out", "-o", show_default=False),
+        Path, option("The file to write: .html (a page), .bedgraph or .tsv.", None, "--out", "-o", show_default=False)
     ],
     method: Annotated[
         str,

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from chordmixer.cli import options
-from chordmixer.cli.options import FileOptions, LabelOptions, RunOptions, TrainOptions, option
+from chordmixer.cli.options import FileOptions, LabelOptions, RunOptions, TrainOptions, argument, option
 from chordmixer.cli.output import first_rank, say, show_comparison, show_lengths
 from chordmixer.terminal import tell
 
@@ -31,11 +29,9 @@ Resume = Annotated[bool, option("Continue an interrupted run.", None, "--resume"
 def train(
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILES",
-            help="Files to learn from, or a task of the paper: adding, fragments, image, listops, pathfinder, "
-            "retrieval, text. With --resume alone: a run folder.",
-            show_default=False,
+        argument(
+            "Files to learn from, or a task of the paper: adding, fragments, image, listops, pathfinder, retrieval, "
+            "text. With --resume alone: a run folder."
         ),
     ],
     given: TrainOptions,
@@ -46,8 +42,7 @@ def train(
         bool, option("Also fit baselines, and predict with the network, the best of them, or both.")
     ] = True,
     ladder: Annotated[
-        bool,
-        option("Also train the network without its encoder, to measure what long range adds.", None, "--ladder"),
+        bool, option("Also train the network without its encoder, to measure what long range adds.", None, "--ladder")
     ] = False,
     base_length: Annotated[int | None, option("Base length, lambda, of the task adding.")] = None,
 ) -> None:
@@ -87,12 +82,7 @@ def train(
 @options.with_options
 def pretrain(
     inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILES",
-            help="Files to learn from; labels are ignored. With --resume alone: a run folder.",
-            show_default=False,
-        ),
+        list[str], argument("Files to learn from; labels are ignored. With --resume alone: a run folder.")
     ],
     given: RunOptions,
     files: FileOptions,

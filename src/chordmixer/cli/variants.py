@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from chordmixer.cli import options
-from chordmixer.cli.options import LEARNING, POLICIES, READING, option
+from chordmixer.cli.options import LEARNING, POLICIES, READING, argument, option
 from chordmixer.cli.output import first_rank, say, show_comparison
 from chordmixer.terminal import tell
 
@@ -42,18 +40,12 @@ class VariantOptions:
 @options.with_options
 def variants(
     inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILES",
-            help="VCF files, tables (CSV, TSV, Parquet), or a folder of VCF files; also compressed.",
-            show_default=False,
-        ),
+        list[str], argument("VCF files, tables (CSV, TSV, Parquet), or a folder of VCF files; also compressed.")
     ],
     given: VariantOptions,
     reference: Annotated[Path, option("The FASTA file, plain or bgzip, that the variants were called on.")],
     out: Annotated[
-        str,
-        option("The run folder to create; with --run a .vcf, .vcf.gz or table; - is TSV.", None, "--out", "-o"),
+        str, option("The run folder to create; with --run a .vcf, .vcf.gz or table; - is TSV.", None, "--out", "-o")
     ] = "-",
     run: Annotated[Path | None, option("Score the variants with this run; default: train a run.")] = None,
     column: Annotated[

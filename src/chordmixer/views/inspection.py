@@ -38,6 +38,7 @@ def report(inspection: Inspection) -> Group:
         *([_channels(inspection.channels)] if inspection.channels else []),
         *([_shares("classes", inspection.classes)] if inspection.classes else []),
         *([_targets(inspection.targets)] if inspection.targets else []),
+        Text(),
         _facts(inspection),
     ]
     said = [*warnings(inspection)]

@@ -20,14 +20,7 @@ from numpy import ndarray
 from chordmixer import files
 from chordmixer.training.evaluation import Evaluation
 from chordmixer.views import metrics
-from chordmixer.views.tables import (
-    CONSTANT,
-    in_percent,
-    interval_name,
-    length_cell,
-    mean_over_seeds,
-    records_name,
-)
+from chordmixer.views.tables import CONSTANT, in_percent, interval_name, length_cell, mean_over_seeds, records_name
 
 if TYPE_CHECKING:
     from chordmixer.data.inspection import Inspection

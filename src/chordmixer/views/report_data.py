@@ -46,9 +46,10 @@ def data_section(run: Run) -> Html:
     """Sources, records, lengths, classes or targets, split and leakage."""
     if run.data is None:
         said = f"The run folder has no data.json: the task {run.task!r} generates its data, or the run is older."
-        lengths = run.predictions.lengths if run.predictions else None
-        shown = _test_lengths(lengths) if lengths is not None and len(lengths) else ""
-        return section("data", "Data", tag("p", said), shown)
+        shown = []
+        if run.predictions and len(lengths := run.predictions.lengths):
+            shown.append(_lengths(*length_histogram(lengths), int(np.median(lengths)), "test records"))
+        return section("data", "Data", tag("p", said), figures(*shown))
     seen = run.data.inspection
     drawn = figures(*_histograms(seen)) if seen else ""
     return section("data", "Data", *_facts(run.data), drawn, *_split(run, run.data))
@@ -78,11 +79,6 @@ def _histograms(seen: Inspection) -> Iterator[Html]:
         yield _classes(seen.classes)
     if seen.targets:
         yield _targets(seen.targets)
-
-
-def _test_lengths(lengths: ndarray) -> Html:
-    edges, counts = length_histogram(lengths)
-    return figures(_lengths(edges, counts, int(np.median(lengths)), "test records"))
 
 
 def _lengths(edges: list[int], counts: list[int], median: int, which: str) -> Html:

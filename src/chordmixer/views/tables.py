@@ -75,14 +75,14 @@ class ReportTable:
     """Columns that are aligned left; numbers are aligned right."""
 
     def terminal(self, *, dense: bool = False) -> Group:
-        """For rich; `dense` leaves one space between columns. Only cells behind the first column are wrapped."""
+        """For rich, below an empty line; `dense` leaves one space between columns. The first is not wrapped."""
         grid = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0 if dense else 1, 0, 0))
         for column, name in enumerate(self.head):
             side: Literal["left", "right"] = "left" if column in self.words else "right"
             grid.add_column(Text(str(name)), justify=side, no_wrap=dense or column == 0, overflow="fold")
         for row in self.rows:
             grid.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-        return Group(*([Text(self.title, style="bold")] if self.title else []), grid)
+        return Group(Text(), *([Text(self.title, style="bold")] if self.title else []), grid)
 
     def markdown(self) -> str:
         """
