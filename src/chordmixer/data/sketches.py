@@ -231,8 +231,11 @@ def near_pairs(
     for step in range(1, REACH + 1):
         together = index.bucket[step:] == index.bucket[:-step]
         together &= contained[step:] | contained[:-step]
-        first, second = np.sort([index.row[:-step][together], index.row[step:][together]], axis=0)
-        pairs = np.unique(first * len(sketches) + second)
+        first, second = index.row[:-step][together], index.row[step:][together]
+        chosen = wanted(first, second)
+        first, second = np.sort([first[chosen], second[chosen]], axis=0)
+        pairs = np.sort(first * len(sketches) + second)  # np.unique hashes numbers, which takes far longer
+        pairs = pairs[np.diff(pairs, prepend=-1) != 0]
         for block in np.array_split(pairs, len(pairs) // 20_000 + 1):
             first, second = np.divmod(block, len(sketches))
             chosen = wanted(first, second)
