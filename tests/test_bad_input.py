@@ -123,7 +123,7 @@ def test_numbers_that_are_not_finite(bad: str, tmp_path: Path) -> None:
     path, chance = tmp_path / "series.csv", random.Random(0)
     rows = [f'r{i},"[{i % 2}, {bad if i == 7 else 2}, {chance.random()}]",{"ab"[i % 2]}' for i in range(60)]
     path.write_text("\n".join(["id,sequence,label", *rows]) + "\n")
-    line = r"series\.csv, row 8 \(r7\): .* at position 2 is missing or not finite in float32: mend the record, leave"
+    line = r"series\.csv, row 8 \(r7\): .* at position 2 is missing or not finite in float32: fix the record, leave"
     with pytest.raises(ValueError, match=line):
         recipe(FilesConfig((str(path),)), lambda line: None)
     if bad == "inf":

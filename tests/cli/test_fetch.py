@@ -69,7 +69,7 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["Carassius"], "email='' is not an address: NCBI asks for one; give --email you@site or set NCBI_EMAIL"),
+        (["Carassius"], "email='' is not an address: NCBI asks for one; give --email or NCBI_EMAIL"),
         (["Mus", "mus", "--email", "me@here"], "'mus' and a query before it are both named mus.fa.gz: fetch one"),
         (
             ["Mus", "--email", "me@here", "--format", "xml"],

@@ -230,6 +230,6 @@ def test_a_changed_byte_of_the_cache_is_said(
     data[7] ^= 1
     (store / "tokens.bin").write_bytes(data)
     code, said, errors = chordmixer("evaluate", run, "--cache", cache)
-    damaged = f"{store / 'tokens.bin'} was changed or damaged since it was written: make it anew; doing so"
+    damaged = f"{store / 'tokens.bin'} was changed or damaged since it was written: rebuild it; doing so"
     assert (code, said, errors) == (0, first[1], f"warning: {damaged}\n")
     assert chordmixer("evaluate", run, "--cache", cache) == first

@@ -75,7 +75,7 @@ def test_reverse_complement_twice_is_nothing(letters: str, others: str) -> None:
 
 def test_no_reverse_complement() -> None:
     with pytest.raises(
-        ValueError, match="protein tokens have no reverse complement: dna has, and k-mers of stride 1"
+        ValueError, match="protein tokens have no reverse complement, only dna and k-mers of stride 1"
     ):
         Protein().reverse_complement(np.zeros(3, dtype=np.uint8))
     with pytest.raises(ValueError, match="kmers tokens have no reverse complement"):
@@ -87,13 +87,13 @@ def test_no_reverse_complement() -> None:
     [
         (
             b"ACG7T",
-            "character '7' at position 4 is not a nucleotide: mend the record, or .* as N with --on-bad unknown",
+            "character '7' at position 4 is not a nucleotide: fix the record, or .* as N with --on-bad unknown",
         ),
         ("ACGéT", r"character '\\xe9' at position 4 is not a nucleotide"),
         ("ACG\N{SNOWMAN}T", r"character '\\u2603' at position 4 is not a nucleotide"),
         (b"AC--GT", "character '-' at position 3 is not a nucleotide: take the gaps out of the alignment, or"),
         (b"AC.GT", "character '.' at position 3 .* take the gaps out of the alignment"),
-        (b"ACGT*", r"character '\*' at position 5 is not a nucleotide: mend"),
+        (b"ACGT*", r"character '\*' at position 5 is not a nucleotide: fix"),
         (b"ACGT\x00", r"character '\\x00' at position 5"),
         (b"E", "character 'E' at position 1"),
     ],

@@ -145,5 +145,5 @@ def test_a_changed_or_missing_file_is_refused(tmp_path: Path) -> None:
         leakage.load_seen(tmp_path)
     files.write_bytes(tmp_path / leakage.SEEN_FILE, files.tensor_bytes({"training": torch.zeros(2)}))
     files.write_manifest(tmp_path, [leakage.SEEN_FILE])
-    with pytest.raises(ValueError, match="is not the hashes of training and validation records"):
+    with pytest.raises(ValueError, match="has no hashes of training and validation"):
         leakage.load_seen(tmp_path)

@@ -302,7 +302,7 @@ def test_a_finished_file_is_not_fetched_again(fetcher: Fetcher, database: Databa
     path = fetcher()
     before, asked = path.read_bytes(), len(database.asked)
     assert fetcher() == path and path.read_bytes() == before and len(database.asked) == asked
-    assert "its 23 records came on" in fetcher.said[0] and "remove it to fetch anew" in fetcher.said[0]
+    assert "its 23 records came on" in fetcher.said[0] and "remove it to fetch again" in fetcher.said[0]
     path.unlink()
     assert fetcher().read_bytes() == before
 
@@ -456,7 +456,7 @@ def test_a_part_of_a_term_that_is_unknown_is_said(fetcher: Fetcher, database: Da
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"email": ""}, "email='' is not an address: NCBI asks for one; give --email you@site or set NCBI_EMAIL"),
+        ({"email": ""}, "email='' is not an address: NCBI asks for one; give --email or NCBI_EMAIL"),
         ({"email": "me"}, "email='me' is not an address"),
         ({"format": "xml"}, "format='xml' is not a choice: give one of fasta, genbank"),
         ({"lengths": "9"}, "lengths='9' is not a range of bases: write it as 32:100101"),

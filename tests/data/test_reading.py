@@ -68,7 +68,7 @@ def test_a_class_may_be_named_beside_its_file(tmp_path: Path, monkeypatch: pytes
     assert named_files(["k=3.fa", "worm.fa"]) == (["k=3.fa", "worm.fa"], ())
     assert named_files(["worm = a=b.fa", "k=3.fa", "worm=-"]) == ([" a=b.fa", "k=3.fa", "-"], ("worm", "k=3", "worm"))
     for wrong in ("=a.fa", "worm=", "a\tb=a.fa"):
-        with pytest.raises(ValueError, match="is not NAME=FILE: write a class and the path of its file"):
+        with pytest.raises(ValueError, match="is not NAME=FILE: give a class and the path of its file"):
             named_files([wrong])
 
 
@@ -119,7 +119,7 @@ def test_what_a_header_says(rule: str, header: str, value: str | None) -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("header:/(a/", r"'header:/\(a/' is not a regular expression \(.*\): mend it"),
+        ("header:/(a/", r"'header:/\(a/' is not a regular expression \(.*\): fix it"),
         (
             "header:/a/",
             r"'header:/a/' has 0 groups: one pair of parentheses says what to take; write others as \(\?:",
@@ -240,9 +240,7 @@ def test_rows_without_a_record() -> None:
 
 @pytest.mark.parametrize("policy", ["error", "reject"])
 def test_an_id_that_is_there_twice(policy: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"x.fa, record 1: id 'a' was there before: it is the key to t.csv; make it unique"
-    ):
+    with pytest.raises(ValueError, match=r"x.fa, record 1: id 'a' is not unique: it is the key to t.csv; rename it"):
         list(with_table(iter([ENTRIES[0], ENTRIES[0]]), ROWS, "t.csv", policy, Account()))
 
 
@@ -491,7 +489,7 @@ def test_records_and_rows_without_each_other(tmp_path: Path) -> None:
 def test_ids_must_differ_only_where_they_are_keys(tmp_path: Path) -> None:
     path = put(tmp_path / "a.fa", ">a\nA\n>a\nC\n")
     assert len(entries(path)) == 2
-    with pytest.raises(ValueError, match=r"a.fa, record 2: id 'a' was there before"):
+    with pytest.raises(ValueError, match=r"a.fa, record 2: id 'a' is not unique"):
         entries(path, labels=str(put(tmp_path / "l.csv", "id,label\na,x\n")))
 
 
@@ -713,5 +711,5 @@ def test_real_introns() -> None:
 @pytest.mark.parametrize("name", ["t.parquet", "t.npy"])
 def test_a_damaged_binary_file_is_not_read_as_text(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b">\nN\xef\x15\x04 was a table")
-    with pytest.raises(ValueError, match=rf"{name} is called \.{name[2:]} and does not begin like such a file"):
+    with pytest.raises(ValueError, match=rf"{name} does not begin like a \.{name[2:]} file"):
         list(read([tmp_path / name], Reading(), Account()))

@@ -83,8 +83,8 @@ def test_a_single_text() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"gr\xfc\xdfe", r"a: byte 2 is 0xfc, which is not UTF-8: save it as UTF-8"),
-        ("ä".encode()[:1], r"a: byte 0 is 0xc3, which is not UTF-8"),
+        (b"gr\xfc\xdfe", r"a: byte 2 is not UTF-8 \(0xfc\): save it as UTF-8"),
+        ("ä".encode()[:1], r"a: byte 0 is not UTF-8 \(0xc3\)"),
         (b"a\0b", r"a: byte 1 is NUL: this is no text, or UTF-16; save it as UTF-8"),
         (gzip.compress(b"hello" * 99, mtime=0)[:-9], r"a: the gzip stream is cut"),
     ],
@@ -116,7 +116,7 @@ def test_folders_that_are_refused(tmp_path: Path, files: list[str], message: str
 
 def test_a_link_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "gone")
-    with pytest.raises(ValueError, match=r"a is not a file: remove it or mend the link"):
+    with pytest.raises(ValueError, match=r"a is not a file: remove it or fix the link"):
         read(tmp_path)
 
 

@@ -80,13 +80,13 @@ def test_sizes_that_cannot_be(tmp_path: Path) -> None:
     body = deflate.compress(bytes(1 << 24)) + deflate.flush()
     bomb = BGZIP_END[:16] + struct.pack("<H", 18 + len(body) + 7) + body
     path.write_bytes(bomb + struct.pack("<II", zlib.crc32(bytes(1 << 24)), 1 << 24) + BGZIP_END)
-    with pytest.raises(ValueError, match=r"the block of bgzip at byte 0 has an impossible size: use another copy$"):
+    with pytest.raises(ValueError, match=r"the bgzip block at byte 0 has an impossible size: use another copy$"):
         BgzipReader(path)
     path.write_bytes(bomb + struct.pack("<II", 0, 100) + BGZIP_END)  # it lies
     with pytest.raises(ValueError, match=r"a block of bgzip is damaged \(its size is not what it says\)"):
         BgzipReader(path).read(0, 100)
     path.write_bytes(BGZIP_END[:16] + b"\0\0" + BGZIP_END)
-    with pytest.raises(ValueError, match=r"the block of bgzip at byte 0 has an impossible size"):
+    with pytest.raises(ValueError, match=r"the bgzip block at byte 0 has an impossible size"):
         BgzipReader(path)
 
 
@@ -157,7 +157,7 @@ def test_an_index_of_our_own_is_kept_elsewhere(genome: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("chr1\t130\t16\t60\n", r"genome\.fa\.fai, line 1 is not of an index: remove the file, and it is made anew$"),
+        ("chr1\t130\t16\t60\n", r"genome\.fa\.fai, line 1 is not of an index: remove the file, and it is rebuilt$"),
         ("chr1\t130\t16\t0\t61\n", "is not of an index"),
         ("chr1\t130\t9223372036854775808\t60\t61\n", "is not of an index"),
         (
@@ -166,7 +166,7 @@ def test_an_index_of_our_own_is_kept_elsewhere(genome: Path, monkeypatch: pytest
         ),
         ("chr1\t130\t16\t1\t1000000000000\n", "is not of an index"),
         ("chr1\t500\t16\t60\t61\n", r"line 1 is of another file"),
-        ("", r"genome\.fa\.fai is empty: remove the file, and it is made anew$"),
+        ("", r"genome\.fa\.fai is empty: remove the file, and it is rebuilt$"),
     ],
 )
 def test_a_damaged_index(genome: Path, line: str, message: str) -> None:
@@ -187,7 +187,7 @@ def test_an_index_of_another_file(genome: Path) -> None:
     ("text", "message"),
     [
         ("", r"genome\.fa has no contig: no line begins with >; give a FASTA file$"),
-        ("ACGT\n", r"genome\.fa does not begin with >: a reference is a FASTA file; give one, plain or of bgzip$"),
+        ("ACGT\n", r"genome\.fa does not begin with >: give a FASTA file, plain or of bgzip$"),
         (
             ">a\nACGT\nAC\nACGT\n",
             r"contig a: its lines differ in length: all lines of a contig .* `seqtk seq -l 60`$",

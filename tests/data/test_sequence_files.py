@@ -145,7 +145,7 @@ def test_comments_among_letters() -> None:
 
 @pytest.mark.parametrize("start", [b">a ", b">a\n;"])
 def test_headers_without_end(start: bytes) -> None:
-    message = "x.fa, record 1: its header or a comment has over 1,048,576 bytes: the sequence goes on the next line"
+    message = "x.fa, record 1: its header or comment has over 1,048,576 bytes: start the sequence on a new line"
     with pytest.raises(ValueError, match=message):
         entries(start + b"ACGT" * BLOCK)
 
@@ -156,7 +156,7 @@ def test_headers_that_are_not_text() -> None:
     ):
         entries(b">a\nA\n>\xe9t\nA")
     with pytest.raises(
-        ValueError, match=r"^x.fa, record 1: its id 'a\\x1b\[1m' holds control characters: the file may"
+        ValueError, match=r"^x.fa, record 1: its id 'a\\x1b\[1m' has control characters: the file may"
     ):
         entries(b">a\x1b[1m b\nA\n")
 
@@ -375,7 +375,7 @@ def test_a_whole_genome() -> None:
 @pytest.mark.parametrize("rank", ["species", "lineage:0", "lineage:", "lineage:x", "qualifier:", ""])
 def test_ranks_that_are_not_there(rank: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"^--rank {rank} is not in GenBank: give organism, genus, lineage:N with N"
+        ValueError, match=rf"^--rank {rank} is not in GenBank: give organism, genus, lineage:N \(from 1"
     ):
         read_genbank(source_of(b"LOCUS", "x.gb"), rank=rank)
 
@@ -462,7 +462,7 @@ def test_a_damaged_table_of_features(features: str | None) -> None:
 def test_text_that_is_not_text() -> None:
     with pytest.raises(ValueError, match=r"^x.gb, record 1: its line 2 is not UTF-8: save the file as UTF-8"):
         genbank_entries(record().encode().replace(b"a piece", b"a pi\xe9ce"))
-    with pytest.raises(ValueError, match=r"^x.gb, record 1: its id 'W\\x1bRM.1' holds control characters"):
+    with pytest.raises(ValueError, match=r"^x.gb, record 1: its id 'W\\x1bRM.1' has control characters"):
         genbank_entries(record("W\x1bRM"))
 
 

@@ -134,7 +134,7 @@ def test_settings_that_mean_nothing(settings: dict[str, float], message: str) ->
 
 def test_kinds() -> None:
     assert SketchConfig.of("dna").canonical and not SketchConfig.of("text").canonical
-    with pytest.raises(ValueError, match="'real' cannot be compared by k-mers: the kinds are dna, protein, text"):
+    with pytest.raises(ValueError, match="'real' cannot be compared by k-mers, only dna, protein, text: give groups"):
         SketchConfig.of("real")
 
 

@@ -252,9 +252,9 @@ def test_parts_are_ascending_and_whole() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (SplitConfig("given"), "split method 'given' needs a split column, and the data have none: give them or"),
-        (SplitConfig("grouped"), "split method 'grouped' needs groups, and the data have none"),
-        (SplitConfig("similarity"), "split method 'similarity' needs sequences of letters, and the data have none"),
+        (SplitConfig("given"), "split method 'given' needs a split column, which the data lack: give them or"),
+        (SplitConfig("grouped"), "split method 'grouped' needs groups, which the data lack"),
+        (SplitConfig("similarity"), "split method 'similarity' needs sequences of letters, which the data lack"),
         (
             SplitConfig(),
             "label 'b' has 2 different records for 3 splits: each split needs one of its own; add records",
@@ -275,7 +275,7 @@ def test_nothing_to_split() -> None:
 
 
 def test_series_have_no_similarity() -> None:
-    with pytest.raises(ValueError, match="'real' cannot be compared by k-mers: the kinds are dna, protein, text"):
+    with pytest.raises(ValueError, match="'real' cannot be compared by k-mers, only dna, protein, text: give groups"):
         split([0] * 9, SplitConfig("similarity"), sequences=[np.zeros((3, 1), np.float32)] * 9, kind="real")
 
 

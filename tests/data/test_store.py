@@ -94,7 +94,7 @@ def test_a_torn_store_never_opens(store: Store, name: str, damage: str) -> None:
     path = store.folder / name
     data = path.read_bytes()
     path.unlink() if damage == "gone" else path.write_bytes(data[:-1] if damage == "cut" else data + b"\0")
-    with pytest.raises(ValueError, match=rf"{name} has [\d,]+ bytes of [\d,]+: the store is torn; make it anew"):
+    with pytest.raises(ValueError, match=rf"{name} has [\d,]+ bytes of [\d,]+: the store is torn; rebuild it"):
         Store.open(store.folder)
 
 
@@ -126,28 +126,28 @@ def test_not_a_store(store: Store, missing: str) -> None:
 
 def test_another_format(store: Store) -> None:
     rewrite(store.folder, format=2)
-    with pytest.raises(ValueError, match="store is a store of format 2: this version reads 1; make it anew"):
+    with pytest.raises(ValueError, match="store has format 2: this version reads 1; rebuild it"):
         Store.open(store.folder)
 
 
 @pytest.mark.parametrize("changes", [{"sizes": {}}, {"sizes": None}, {"account": {}}, {"channels": [2]}], ids=str)
 def test_a_made_up_store(store: Store, changes: dict[str, Any]) -> None:
     rewrite(store.folder, **changes)
-    with pytest.raises(ValueError, match=r"store cannot be opened \(.*\): make it anew"):
+    with pytest.raises(ValueError, match=r"store cannot be opened \(.*\): rebuild it"):
         Store.open(store.folder)
 
 
 @pytest.mark.parametrize("offsets", [[0, 7, 6], [1, 4, 6], [0, 4, 5], [0, 0, 6]], ids=str)
 def test_offsets_that_contradict_the_rest(store: Store, offsets: list[int]) -> None:
     np.array(offsets, dtype=np.int64).tofile(store.folder / "offsets.bin")
-    with pytest.raises(ValueError, match="store contradicts itself about its 2 records: make it anew"):
+    with pytest.raises(ValueError, match="store contradicts itself about its 2 records: rebuild it"):
         Store.open(store.folder)
 
 
 def test_rows_that_are_not_arrow(store: Store) -> None:
     path = store.folder / "records.arrow"
     path.write_bytes(b"\0" * path.stat().st_size)
-    with pytest.raises(ValueError, match=r"store cannot be opened \(.*\): make it anew"):
+    with pytest.raises(ValueError, match=r"store cannot be opened \(.*\): rebuild it"):
         Store.open(store.folder)
 
 
@@ -314,7 +314,7 @@ def test_no_record_is_left(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_not_unicode(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'a\\udcff' is an id or label that is not Unicode: mend that record"):
+    with pytest.raises(ValueError, match=r"'a\\udcff' is an id or label that is not Unicode: fix that record"):
         write_store([Entry("a\udcff", b"A", "x.fa, record 1")], Dna(), tmp_path / "store", Account())
     assert not names(tmp_path)
 

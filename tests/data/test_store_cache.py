@@ -236,7 +236,7 @@ def test_a_torn_cache_is_built_again_and_said(tmp_path: Path, capsys: pytest.Cap
     (store.folder / "tokens.bin").write_bytes(b"")
     assert cached_store(KEY, tmp_path, build).tokens(1).tolist() == [2, 2]
     assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
-    torn = f"{store.folder / 'tokens.bin'} has 0 bytes of 6: the store is torn; make it anew; doing so"
+    torn = f"{store.folder / 'tokens.bin'} has 0 bytes of 6: the store is torn; rebuild it; doing so"
     assert capsys.readouterr().err == f"warning: {torn}\n"
 
 
@@ -262,7 +262,7 @@ def test_a_changed_byte_is_built_again_and_said(
     assert cached_store(KEY, tmp_path, build).tokens(0).tolist() == [0, 1, 2, 3]
     assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
     said = capsys.readouterr().err
-    assert said == f"warning: {folder / name} was changed or damaged since it was written: make it anew; doing so\n"
+    assert said == f"warning: {folder / name} was changed or damaged since it was written: rebuild it; doing so\n"
 
 
 def test_what_cannot_be_built_again_stays(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_nothing_is_deleted_that_is_not_a_store(tmp_path: Path, marked: bool) ->
         flip(cached_store(KEY, tmp_path, build).folder / "tokens.bin")
     folder.mkdir(exist_ok=True)
     (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="is not a store of chordmixer and stays as it is: move it, or give another"):
+    with pytest.raises(ValueError, match="is not a store of chordmixer: move it, or give another"):
         cached_store(KEY, tmp_path, build)
     assert (folder / "thesis.tex").read_text() == "years of work"
 

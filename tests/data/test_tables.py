@@ -76,7 +76,7 @@ def test_what_python_writes_is_what_we_read(rows: list[tuple[str, str]], delimit
 
 
 def test_a_table_without_a_header() -> None:
-    needed = "; if its first row is a record: a table needs a header row, such as id,sequence,label; add one"
+    needed = "; if its first row is a record, add a header row, such as id,sequence,label"
     for text in ("g1,ACGT,worm\ng2,AC,fly\n", "1,1,2\n3,4,5\n"):
         with pytest.raises(ValueError) as caught:
             from_csv(text)

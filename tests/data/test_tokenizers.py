@@ -62,7 +62,7 @@ def test_text_and_utf8() -> None:
 
 
 def test_half_a_character() -> None:
-    with pytest.raises(ValueError, match=r"character '\\ud800' at position 3 is half a character: .*mend the record"):
+    with pytest.raises(ValueError, match=r"character '\\ud800' at position 3 is half a character: .*fix the record"):
         as_utf8("ab\ud800", "bytes")
 
 

@@ -250,9 +250,9 @@ def test_names_tell_of_all_variants_of_a_file(tmp_path: Path) -> None:
         ("(", r"--names '\(' is not a regular expression \(.*\): correct it$"),
         (
             "(?P<tissue>.+)",
-            r"has the groups tissue: give some of label, target, split, group, context, as \(\?P<",
+            r"has the groups tissue: use label, target, split, group, context, as \(\?P<",
         ),
-        (".+", "has the groups none: give some of"),
+        (".+", "has the groups none: use"),
         ("(?P<label>pos|neg)", r"calls\.vcf: its name does not fit --names .*: rename it, or leave it out$"),
     ],
 )

@@ -236,7 +236,7 @@ def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) 
     [
         ({"files": ()}, "no files were given: name at least one, or - for standard input"),
         ({"files": ("none.fa",)}, r"none\.fa (does not exist|cannot be read)"),
-        ({"split": SplitConfig("grouped")}, "split method 'grouped' needs groups, and the data have none"),
+        ({"split": SplitConfig("grouped")}, "split method 'grouped' needs groups, which the data lack"),
         (
             {"tokenizer": TokenizerConfig("bytes"), "both_strands": True},
             "--rc asks for both strands, and bytes tokens",

@@ -309,7 +309,7 @@ def test_more_refusals(tmp_path: Path) -> None:
         ValueError, match="numbers have no vocabulary to choose a masked token from: pre-training takes"
     ):
         Masking(MaskingConfig((str(tmp_path / "series.npy"),)))
-    with pytest.raises(ValueError, match="1 records are too few and too short to be cut in three: give more records"):
+    with pytest.raises(ValueError, match="1 records are too few and too short to cut in three: give more records"):
         Masking(MaskingConfig((fasta(tmp_path / "tiny.fa", [8]),)))
 
 

@@ -426,8 +426,8 @@ def test_a_given_split_may_have_few_of_a_class(make: Make) -> None:
         ),
         ({"weight": [2.0] * 3}, "auto", "--labels TABLE with ids and labels, or --labels header:NAME"),
         ({"label": ["a"] * 3, "target": [1.0] * 3}, "auto", "labels and numbers to learn: one is learnt at a time"),
-        ({"target": [1.0] * 3}, "classes", "--target-type classes needs labels, and the records have numbers"),
-        ({"target": [1.0] * 3}, "labels", "--target-type labels needs labels, and the records have numbers"),
+        ({"target": [1.0] * 3}, "classes", "--target-type classes needs labels, not numbers"),
+        ({"target": [1.0] * 3}, "labels", "--target-type labels needs labels, not numbers"),
         ({"label": ["a"] * 3}, "auto", "all 3 records are of one class, 'a': a model needs two or more"),
         ({"label": ["a"] * 3 + ["b"]}, "auto", r"1 of 2 classes have fewer than 3 records, 'b' \(1\): training"),
         ({"label": ["a"] * 3 + ["b"]}, "auto", "add records, merge classes or leave them out, or ask for a number"),
@@ -478,5 +478,5 @@ def test_what_is_inspected_follows_what_is_asked(make: Make) -> None:
     both = inspect_target(make(label=["a", "b"], target=[1.0, 2.0]))
     assert both.classes == {"a": 1, "b": 1} and both.targets is not None
     assert inspect_target(make(group=["x", "y"])).targets is None
-    with pytest.raises(ValueError, match="--target-type classes needs labels, and the records have numbers"):
+    with pytest.raises(ValueError, match="--target-type classes needs labels, not numbers"):
         inspect_target(make(target=[1.0, 2.0]), "classes")

@@ -116,8 +116,8 @@ def test_data_that_have_changed(tmp_path: Path, reference: str) -> None:
     [
         ({"window": 0}, r"^window=0 is too small: give 1 base or more$"),
         ({"longest": 0}, r"^longest=0 is too small: give 1 base or more$"),
-        ({"split": SplitConfig("random")}, r"^split\.method='random' would part variants of one locus: give grouped"),
-        ({"split": SplitConfig("similarity")}, "would part variants of one locus"),
+        ({"split": SplitConfig("random")}, r"^split\.method='random' would split a locus: give grouped"),
+        ({"split": SplitConfig("similarity")}, "would split a locus"),
     ],
 )
 def test_settings_with_a_fault(settings: dict[str, Any], message: str) -> None:

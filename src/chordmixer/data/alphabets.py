@@ -104,7 +104,7 @@ class _Letters(Tokenizer):
         return Counter({line: count for line, count in sums.items() if count})
 
     def _cure(self, byte: int) -> str:
-        first = "take the gaps out of the alignment" if byte in b"-." else "mend the record"
+        first = "take the gaps out of the alignment" if byte in b"-." else "fix the record"
         return f"{first}, or have such characters taken as {self.UNKNOWN} with --on-bad unknown"
 
 

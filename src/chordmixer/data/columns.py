@@ -193,7 +193,7 @@ def _text(value: Any) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"half a character (a surrogate) at position {error.start}: mend it") from None
+            raise ValueError(f"half a character (a surrogate) at position {error.start}: fix it") from None
     return text
 
 
@@ -204,7 +204,7 @@ def _scalar(value: Any) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"byte {error.start} is not UTF-8: text must be; mend it") from None
+            raise ValueError(f"byte {error.start} is not UTF-8: text must be; fix it") from None
     if isinstance(value, (list, tuple, dict, ndarray)):
         raise ValueError(f"{_brief(value)} is not a single value: give one")
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -214,9 +214,7 @@ def _word(value: Any) -> str | None:
     """A name: text without control characters."""
     word = _text(value).strip()
     if _CONTROL.search(word):
-        raise ValueError(
-            f"{_brief(word)} holds a line break, a tab or a control character: a name has none; rename it"
-        )
+        raise ValueError(f"{_brief(word)} holds a line break, tab or control character: a name has none; rename it")
     return word or None
 
 
@@ -369,7 +367,7 @@ def _number(word: str) -> float:
     except ValueError:
         pass
     raise ValueError(
-        f"{word[:40]!r} is not a number, as all others of this column are: mend it; texts of numbers are read as "
+        f"{word[:40]!r} is not a number, as all others of this column are: fix it; texts of numbers are read as "
         "text from JSONL"
     )
 

@@ -162,9 +162,7 @@ def load_seen(folder: Path) -> dict[str, ndarray] | None:
         files.verify(folder, [SEEN_FILE])
     found = files.read_tensors(path)
     if {*found} != {*SEEN_PARTS} or any(t.dtype != torch.int64 or t.ndim != 1 for t in found.values()):
-        raise ValueError(
-            f"{path} is not the hashes of {' and '.join(SEEN_PARTS)} records: use another copy of the run"
-        )
+        raise ValueError(f"{path} has no hashes of {' and '.join(SEEN_PARTS)}: use another copy of the run")
     return {part: found[part].numpy().view(np.uint64) for part in SEEN_PARTS}
 
 

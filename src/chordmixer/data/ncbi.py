@@ -259,9 +259,7 @@ class FetchConfig:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^@\s]+@[^@\s]+", self.email):
-            raise ValueError(
-                f"email={self.email!r} is not an address: NCBI asks for one; give --email you@site or set NCBI_EMAIL"
-            )
+            raise ValueError(f"email={self.email!r} is not an address: NCBI asks for one; give --email or NCBI_EMAIL")
         if self.format not in FORMATS:
             raise ValueError(f"format={self.format!r} is not a choice: give one of {', '.join(FORMATS)}")
         bounds = re.fullmatch(r"(\d{1,18}):(\d{1,18})", self.lengths)
@@ -326,7 +324,7 @@ def fetch(
     before = _state(target, note, state)
     if before and before.finished:
         _remove(parts)
-        say(f"{target}: its {before.records:,} records came on {before.finished[:10]}; remove it to fetch anew")
+        say(f"{target}: its {before.records:,} records came on {before.finished[:10]}; remove it to fetch again")
         return target
     found = _search(service, state.term, say)
     names = _kept(parts, before) if before else None

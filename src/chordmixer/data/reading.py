@@ -69,7 +69,7 @@ def named_files(inputs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     for text, (name, given, path) in zip(inputs, pairs, strict=True):
         if given and not (name.strip() and name.isprintable() and path):
             raise ValueError(
-                f"{text!r} is not NAME=FILE: write a class and the path of its file, or a path that exists"
+                f"{text!r} is not NAME=FILE: give a class and the path of its file, or a path that exists"
             )
     paths = [path for _, _, path in pairs]
     if not any(given for _, given, _ in pairs):
@@ -93,7 +93,7 @@ def header_pattern(rule: str) -> re.Pattern[str]:
         try:
             pattern = re.compile(text[1:-1])
         except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{rule!r} is not a regular expression ({error}): mend it") from None
+            raise ValueError(f"{rule!r} is not a regular expression ({error}): fix it") from None
         if pattern.groups != 1:
             raise ValueError(
                 f"{rule!r} has {pattern.groups} groups: one pair of parentheses says what to take; "
@@ -176,9 +176,7 @@ def with_table(
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise ValueError(
-                f"{entry.place}: id {entry.id!r} was there before: it is the key to {name}; make it unique"
-            )
+            raise ValueError(f"{entry.place}: id {entry.id!r} is not unique: it is the key to {name}; rename it")
         seen.add(entry.id)
         if entry.id in table:
             yield replace(entry, **table[entry.id])
@@ -360,9 +358,7 @@ def _marked(source: Source) -> Kind | None:
     binary: tuple[Kind, ...] = ("npy", "parquet")
     for kind in binary:
         if with_rules == f".{kind}" and head and not source.head.startswith(_MARKS[kind]):
-            raise ValueError(
-                f"{source.name} is called .{kind} and does not begin like such a file: use another copy, or rename it"
-            )
+            raise ValueError(f"{source.name} does not begin like a .{kind} file: use another copy, or rename it")
     if head.startswith(b";") and b"\n>" in head.replace(b"\r", b"\n"):
         return "fasta"  # older files begin with comments
     return next((kind for kind, mark in _MARKS.items() if head.startswith(mark)), None)

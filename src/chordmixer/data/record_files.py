@@ -83,7 +83,7 @@ def _plain(paths: list[Path], folder: Path) -> list[Path]:
                 f"give {folder} if it holds the classes"
             )
         if not path.is_file():
-            raise ValueError(f"{path} is not a file: remove it or mend the link")
+            raise ValueError(f"{path} is not a file: remove it or fix the link")
     return paths
 
 
@@ -102,7 +102,7 @@ def _load_text(source: Source) -> str:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{source.name}: byte {error.start} is 0x{data[error.start]:02x}, which is not UTF-8: save it as UTF-8"
+            f"{source.name}: byte {error.start} is not UTF-8 (0x{data[error.start]:02x}): save it as UTF-8"
         ) from None
     if "\0" in text:
         raise ValueError(f"{source.name}: byte {data.index(0)} is NUL: this is no text, or UTF-16; save it as UTF-8")

@@ -139,9 +139,7 @@ def _blocks(handle: int, path: Path) -> Iterator[tuple[int, int]]:
         own = struct.unpack_from("<H", head, BGZIP_HEADER - 2)[0] + 1
         held = struct.unpack("<I", os.pread(handle, 4, packed + max(own, 4) - 4).ljust(4, b"\0"))[0]
         if own < len(BGZIP_END) or held > BGZIP_LARGEST:
-            raise ValueError(
-                f"{path}: the block of bgzip at byte {packed:,} has an impossible size: use another copy"
-            )
+            raise ValueError(f"{path}: the bgzip block at byte {packed:,} has an impossible size: use another copy")
         packed, plain = packed + own, plain + held
         yield packed, plain
 
@@ -199,7 +197,7 @@ class Reference:
         if len(letters) != stop - start or b">" in letters:
             raise ValueError(
                 f"{self.path} is not as its index says, {name} from base {start + 1:,} on: remove "
-                f"{self.path.name}.fai, and an index is made anew"
+                f"{self.path.name}.fai, and an index is rebuilt"
             )
         return letters
 
@@ -265,7 +263,7 @@ def _contigs(path: Path, reader: _Plain | BgzipReader) -> dict[str, Contig]:
         raise ValueError(f"{path} has no contig: no line begins with >; give a FASTA file")
     if own is not None and about.st_size >= LARGE:
         lines = ("\t".join(map(str, (name, *contig))) for name, contig in found.items())
-        with suppress(ValueError):  # without room for it, it is made anew each time
+        with suppress(ValueError):  # without room for it, it is rebuilt each time
             files.write_text(own, "\n".join(lines) + "\n")
     return found
 
@@ -301,15 +299,15 @@ def _read_index(path: Path, size: int) -> dict[str, Contig]:
         words = _INDEX.fullmatch(line)
         contig = Contig(*map(int, words.groups()[1:])) if words else Contig(0, 0, 0, 0)
         if not words or not (contig.length and 1 <= contig.bases <= contig.width <= contig.bases + 2):
-            raise ValueError(f"{path}, line {number} is not of an index: remove the file, and it is made anew")
+            raise ValueError(f"{path}, line {number} is not of an index: remove the file, and it is rebuilt")
         if _at(contig, contig.length - 1) >= size:
             raise ValueError(
                 f"{path}, line {number} is of another file: {words[1]} would end beyond the {size:,} bytes of the "
-                "FASTA file; remove the index, and it is made anew"
+                "FASTA file; remove the index, and it is rebuilt"
             )
         contigs[words[1]] = contig
     if not contigs:
-        raise ValueError(f"{path} is empty: remove the file, and it is made anew")
+        raise ValueError(f"{path} is empty: remove the file, and it is rebuilt")
     return contigs
 
 
@@ -340,9 +338,7 @@ def scan(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Contig]]:
             continue
         count = len(line.rstrip(b"\r\n"))
         if name is None and count:
-            raise ValueError(
-                f"{path} does not begin with >: a reference is a FASTA file; give one, plain or of bgzip"
-            )
+            raise ValueError(f"{path} does not begin with >: give a FASTA file, plain or of bgzip")
         if not width:
             bases, width = count, len(line)
         if count > bases or (ended and count):

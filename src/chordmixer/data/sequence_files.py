@@ -89,9 +89,7 @@ def _begun(letters: list[bytes], more: bytes, place: str) -> bool:
     """Whether a record that continues in the next block has letters already."""
     begun = any(letters)
     if not begun and more and not more.startswith(b"\n"):
-        raise ValueError(
-            f"{place}: its header or a comment has over {BLOCK:,} bytes: the sequence goes on the next line; move it"
-        )
+        raise ValueError(f"{place}: its header or comment has over {BLOCK:,} bytes: start the sequence on a new line")
     return begun
 
 
@@ -146,9 +144,7 @@ def _entry(head: bytes, sequence: bytes, place: str, count: int) -> Entry:
     except UnicodeDecodeError:
         raise ValueError(f"{place}: its header {_shown(head)} is not UTF-8: save the file as UTF-8") from None
     if not name.isprintable():
-        raise ValueError(
-            f"{place}: its id {name[:40]!r} holds control characters: the file may be damaged; rename it"
-        )
+        raise ValueError(f"{place}: its id {name[:40]!r} has control characters: the file may be damaged; rename it")
     return Entry(name, sequence, place, description)
 
 
@@ -171,7 +167,7 @@ def read_genbank(source: Source, features: str | None = None, rank: str | None =
     """
     if rank is not None and not _RANK.fullmatch(rank):
         raise ValueError(
-            f"--rank {rank} is not in GenBank: give organism, genus, lineage:N with N from 1, or qualifier:NAME"
+            f"--rank {rank} is not in GenBank: give organism, genus, lineage:N (from 1), or qualifier:NAME"
         )
     return until_broken(source, _entries(source, features, rank))
 
@@ -278,7 +274,7 @@ def _text(lines: list[bytes], place: str, first: bool) -> str:
     if first and not text.startswith("LOCUS") and "Genetic Sequence Data Bank" in text:
         text = text[text.find("\nLOCUS") + 1 :]  # NCBI's releases begin with a notice
     if not text.startswith("LOCUS"):
-        raise ValueError(f"{place} begins with {text[:40]!r}: a GenBank record begins with LOCUS; mend it")
+        raise ValueError(f"{place} begins with {text[:40]!r}: a GenBank record begins with LOCUS; fix it")
     return text
 
 
@@ -293,7 +289,7 @@ def _parsed(text: str, place: str) -> SeqRecord:
         try:
             record: SeqRecord = SeqIO.read(io.StringIO(text), "genbank")
         except Exception as error:  # the parser raises whatever its code trips over
-            raise ValueError(f"{place} is not sound GenBank ({_line(error)}): mend it, or use another copy") from None
+            raise ValueError(f"{place} is not sound GenBank ({_line(error)}): fix it, or use another copy") from None
     if not record.seq.defined:
         raise ValueError(f"{place} has no sequence, only a CONTIG: fetch it with its sequence (gbwithparts)")
     declared = _LENGTH.match(text)
@@ -312,9 +308,7 @@ def _parsed(text: str, place: str) -> SeqRecord:
 
 def _printable(name: str, place: str) -> str:
     if not name.isprintable():
-        raise ValueError(
-            f"{place}: its id {name[:40]!r} holds control characters: the file may be damaged; rename it"
-        )
+        raise ValueError(f"{place}: its id {name[:40]!r} has control characters: the file may be damaged; rename it")
     return name
 
 

@@ -80,9 +80,7 @@ class SketchConfig:
             "text": SketchConfig(k=16, canonical=False),
         }
         if kind not in configs:
-            raise ValueError(
-                f"{kind!r} cannot be compared by k-mers: the kinds are {', '.join(configs)}; give groups"
-            )
+            raise ValueError(f"{kind!r} cannot be compared by k-mers, only {', '.join(configs)}: give groups")
         return configs[kind]
 
 

@@ -105,9 +105,7 @@ def split(
         method = "given" if present["given"] else "grouped" if present["grouped"] else "random"
     if method != "random" and not present[method]:
         wanted = {"given": "a split column", "grouped": "groups", "similarity": "sequences of letters"}[method]
-        raise ValueError(
-            f"split method {method!r} needs {wanted}, and the data have none: give them or another method"
-        )
+        raise ValueError(f"split method {method!r} needs {wanted}, which the data lack: give them or another method")
     together = _together(method, len(targets), groups if present["grouped"] else None, sequences, kind)
     noun = "groups" if present["grouped"] and method != "random" else "different records"
     if method == "given":

@@ -67,24 +67,22 @@ class Store:
         folder = Path(folder).absolute()
         about = files.read_json(folder / ABOUT)
         if about.get("format") != FORMAT:
-            raise ValueError(
-                f"{folder} is a store of format {about.get('format')!r}: this version reads {FORMAT}; make it anew"
-            )
+            raise ValueError(f"{folder} has format {about.get('format')!r}: this version reads {FORMAT}; rebuild it")
         files.verify(folder, [ABOUT, *(DATA if verify else [])])
         try:
             for name in DATA:
                 path = folder / name
                 found, size = path.stat().st_size if path.is_file() else 0, about["sizes"][name]
                 if found != size:
-                    raise ValueError(f"{path} has {found:,} bytes of {size:,}: the store is torn; make it anew")
+                    raise ValueError(f"{path} has {found:,} bytes of {size:,}: the store is torn; rebuild it")
             store = cls(folder, about)
             store.rows.validate()
         except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ValueError(f"{folder} cannot be opened ({reason}): make it anew") from None
+            raise ValueError(f"{folder} cannot be opened ({reason}): rebuild it") from None
         ends = (store.offsets[0], store.offsets[-1], len(store.rows))
         if ends != (0, len(store.values), len(store)) or store.lengths.min() < 1:
-            raise ValueError(f"{folder} contradicts itself about its {len(store):,} records: make it anew")
+            raise ValueError(f"{folder} contradicts itself about its {len(store):,} records: rebuild it")
         return store
 
     def __len__(self) -> int:
@@ -268,7 +266,7 @@ class _Writer:
         try:
             batch = pa.record_batch(self.rows, schema=COLUMNS)
         except UnicodeEncodeError as error:
-            raise ValueError(f"{error.object!a} is an id or label that is not Unicode: mend that record") from None
+            raise ValueError(f"{error.object!a} is an id or label that is not Unicode: fix that record") from None
         self.part.write_batch(batch)
         self.rows = {name: [] for name in COLUMNS.names}
 

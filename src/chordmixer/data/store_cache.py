@@ -215,9 +215,7 @@ def _check_ours(folder: Path) -> None:
     """Refuse to replace a folder that is not a store."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() and not folder.is_symlink() else {""}
     if not there <= {*NAMES} or not any(_marks(folder / name) for name in (ABOUT, files.MANIFEST)):
-        raise ValueError(
-            f"{folder} is not a store of chordmixer and stays as it is: move it, or give another --cache"
-        )
+        raise ValueError(f"{folder} is not a store of chordmixer: move it, or give another --cache")
 
 
 def _marks(path: Path) -> bool:
@@ -233,7 +231,7 @@ def _verified(folder: Path) -> Store:
     sums = files.read_json(folder / ABOUT).get("sums", {})
     for name in DATA:
         if not (_sampled(folder / name, sums[name]) if name in sums else files.matches(folder, name)):
-            raise ValueError(f"{folder / name} was changed or damaged since it was written: make it anew")
+            raise ValueError(f"{folder / name} was changed or damaged since it was written: rebuild it")
     return store
 
 

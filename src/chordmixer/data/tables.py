@@ -165,7 +165,7 @@ def _found(columns: Columns, header: Sequence[str], name: str) -> dict[str, str]
         if known(columns, header):
             raise
         raise ValueError(
-            f"{error}; if its first row is a record: a table needs a header row, such as id,sequence,label; add one"
+            f"{error}; if its first row is a record, add a header row, such as id,sequence,label"
         ) from None
 
 

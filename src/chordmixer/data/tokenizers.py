@@ -77,7 +77,7 @@ class Tokenizer(ABC):
         """
         if self.complement is None:
             raise ValueError(
-                f"{self.name} tokens have no reverse complement: dna has, and k-mers of stride 1; leave it out"
+                f"{self.name} tokens have no reverse complement, only dna and k-mers of stride 1: leave it out"
             )
         return np.asarray(self.complement[ids[::-1]])
 
@@ -127,9 +127,7 @@ def as_utf8(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{character(text, error.start)} is half a character: no UTF-8 can stand for it; mend the record"
-        ) from None
+        raise ValueError(f"{character(text, error.start)} is half a character: fix the record") from None
 
 
 def as_text(sequence: bytes | str | ndarray, tokenizer: str) -> str:
@@ -321,7 +319,7 @@ class Numbers(Tokenizer):
             step, channel = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
             where = f"position {step + 1:,}" + (f", channel {channel + 1}" if self.channels > 1 else "")
             raise ValueError(
-                f"{given[step, channel]} at {where} is missing or not finite in float32: mend the record, leave "
+                f"{given[step, channel]} at {where} is missing or not finite in float32: fix the record, leave "
                 f"it out with --on-bad reject, or have such numbers taken as {self._filled} with --on-bad unknown"
             )
         if self.mean or self.scale:

@@ -262,9 +262,7 @@ def values_of_name(path: Path | str, names: str) -> dict[str, str]:
         raise ValueError(f"--names {names!r} is not a regular expression ({error}): correct it") from None
     named = ", ".join(pattern.groupindex) or "none"
     if not {*pattern.groupindex} <= {*OPTIONAL} or named == "none":
-        raise ValueError(
-            f"--names {names!r} has the groups {named}: give some of {', '.join(OPTIONAL)}, as (?P<label>...)"
-        )
+        raise ValueError(f"--names {names!r} has the groups {named}: use {', '.join(OPTIONAL)}, as (?P<label>...)")
     match = pattern.match(Path(path).name)
     if match is None:
         raise ValueError(f"{path}: its name does not fit --names {names!r}: rename it, or leave it out")

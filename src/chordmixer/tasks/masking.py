@@ -352,9 +352,7 @@ def _share_out(store: Store, config: SplitConfig) -> tuple[dict[str, Stretches],
             for k, part in enumerate(PARTS)
         }
         if min(int(own.lengths.min()) for own in cut.values()) < LEAST:
-            raise ValueError(
-                f"{len(numbers)} records are too few and too short to be cut in three: give more records"
-            )
+            raise ValueError(f"{len(numbers)} records are too few and too short to cut in three: give more records")
         return cut, "stretches"
     parts = split_store(store, numbers, [""] * len(numbers), config)
     own = {part: numbers[places] for part, places in parts.parts.items()}

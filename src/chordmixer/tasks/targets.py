@@ -96,9 +96,7 @@ class Regression:
             raise ValueError("a target is NaN or infinite: every target must be finite; leave that record out")
         low, high, step = float(numbers.min()), float(numbers.max()), float(np.spacing(np.abs(numbers).max()))
         if low == high:
-            raise ValueError(
-                f"all {len(numbers):,} training numbers are {low:g}: nothing to learn; give others, or another split"
-            )
+            raise ValueError(f"all {len(numbers):,} training numbers are {low:g}: nothing to learn; give others")
         if max(-low, high) > HUGE or high - low < 1 / HUGE:
             raise ValueError(
                 f"training numbers from {low:g} to {high:g} are too large or too close: their squares do not fit "
@@ -479,9 +477,7 @@ def _kind(store: Store, target_type: TargetType) -> Literal["classes", "labels",
             "--target-type number"
         )
     if target_type in ("classes", "labels") and not have["label"]:
-        raise ValueError(
-            f"--target-type {target_type} needs labels, and the records have numbers: leave it out, or give --labels"
-        )
+        raise ValueError(f"--target-type {target_type} needs labels, not numbers: leave it out, or give --labels")
     if target_type != "auto":
         return target_type
     return "number" if have["target"] or _measured(store.column("label").tolist()) else "classes"

@@ -64,9 +64,7 @@ class VariantsConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 base or more")
         check_numbers(self, window=(1, 1 << 30), longest=(1, 1 << 30))
         if self.split.method in ("random", "similarity"):
-            raise ValueError(
-                f"split.method={self.split.method!r} would part variants of one locus: give grouped, given or auto"
-            )
+            raise ValueError(f"split.method={self.split.method!r} would split a locus: give grouped, given or auto")
 
 
 class Variants:
