@@ -88,7 +88,7 @@ class ListOpsConfig:
     def _fullest(self) -> int:
         """Tokens of the tree in which every argument above the last depth is an operation."""
         operations = sum(self.max_arguments**depth for depth in range(self.max_depth - 1))
-        return 2 * operations + self.max_arguments ** (self.max_depth - 1)
+        return int(2 * operations + self.max_arguments ** (self.max_depth - 1))
 
 
 class ListOps(ArenaTask):

@@ -224,7 +224,8 @@ def _turns(continuity: float) -> ndarray:
     offsets = np.arange(-widest, widest + 1)
     weights = np.round(np.cos(offsets * (2 * np.pi / TURN) * continuity).clip(0) ** 2 * 2**20).astype(np.int64)
     quantiles = (np.arange(65536) * 2 + 1) * weights.sum() // 131072
-    return offsets[np.searchsorted(np.cumsum(weights), quantiles, side="right")]
+    turns: ndarray = offsets[np.searchsorted(np.cumsum(weights), quantiles, side="right")]
+    return turns
 
 
 # --- Marking pixels ---
