@@ -22,6 +22,7 @@ from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain
 from chordmixer.training.file_evaluation import score_entries, with_targets
 from chordmixer.training.inference import Engine, EnsembleEngine, Item, Piece, check_choice, open_run
+from chordmixer.training.labels import label_names
 from chordmixer.training.prediction import record_vectors, token_vectors
 from chordmixer.views.report import model_card
 
@@ -112,9 +113,9 @@ class Predictor:
             return target.values(rows)
         shares = self.engine.labels.probabilities(rows)
         if not isinstance(target, MultiLabel):
-            return np.array(target.labels)[shares.argmax(axis=1)]
+            return np.asarray(np.array(target.labels)[shares.argmax(axis=1)])
         found = np.empty(len(shares), dtype=object)
-        found[:] = [[target.labels[k] for k in np.flatnonzero(row > 0.5)] for row in shares]
+        found[:] = label_names(target, shares > 0.5)
         return found
 
     def predict_proba(

@@ -21,8 +21,8 @@ from chordmixer.tasks import Task
 from chordmixer.tasks.targets import Classification, MultiLabel, Target, target_outputs
 from chordmixer.training import ensemble
 from chordmixer.training.combination import load_combination
+from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import Experiment, TrainingConfig
-from chordmixer.training.inference import choose_device
 from chordmixer.training.intervals import Sample, Score
 from chordmixer.training.labels import OutputLabels, RecordTarget
 from chordmixer.training.run_folder import WAIT, RunLock
@@ -194,7 +194,7 @@ def _run_predictions(
     from chordmixer.tasks.files import Files
 
     model = Model.from_pretrained(str(folder))
-    device = choose_device("cpu" if experiment.training.device == "cpu" else None)
+    device = choose_device(TrainingConfig(device="cpu" if experiment.training.device == "cpu" else "auto"))
     network = averaged(model.to(device), task.complement, device)
     choose_inference_threads(model)
     predictions = predict_records(network, task.records(split), experiment.training, device, task.target)

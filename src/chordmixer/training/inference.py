@@ -31,6 +31,8 @@ from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import combination, ensemble, labels, run_folder, speed
 from chordmixer.training.combination import CombinedModel, Using
+from chordmixer.training.devices import choose_device
+from chordmixer.training.experiment import TrainingConfig
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.strands import both_strands
 
@@ -83,7 +85,8 @@ class Engine:
         self._check_kind()
         if batch_tokens is not None and batch_tokens < 1:
             raise ValueError(f"--batch-tokens {batch_tokens} is too small: give 1 or more")
-        self.device = choose_device(device)
+        check_choice("device", device, (None, "auto", "cpu", "cuda"))
+        self.device = choose_device(TrainingConfig(device=device or "auto"))  # type: ignore[arg-type]  # checked
         self._labels = None if _is_pretrained(self.folder) else OutputLabels.load(self.folder)
         self.documents = [tokenizers.FILE] if self._labels is None else [labels.FILE, tokenizers.FILE]
         self.tokenizer = tokenizers.load_tokenizer(self.folder)
@@ -348,14 +351,6 @@ def check_choice(name: str, value: Any, options: Sequence[Any]) -> None:
     if value not in options:
         option = f"--{name.replace('_', '-')}"
         raise ValueError(f"{option} {value} is not a choice: give one of {', '.join(filter(None, options))}")
-
-
-def choose_device(name: str | None) -> torch.device:
-    """The device of that name; None or auto: a GPU where there is one."""
-    check_choice("device", name, (None, "auto", "cpu", "cuda"))
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda, but torch sees no GPU: use --device auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def finite(rows: ndarray, entries: Sequence[Entry]) -> ndarray:

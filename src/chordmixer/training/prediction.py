@@ -82,20 +82,9 @@ def predict(
     def columns(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
         return prediction_columns(engine.labels, engine.outputs(window, pieces), min_confidence)
 
-    return _write_rows(
-        engine,
-        paths,
-        out,
-        prediction_schema(engine.labels),
-        columns,
-        {"min_confidence": min_confidence, "safe_cells": safe_cells},
-        reading=reading,
-        over_length=over_length,
-        on_bad=on_bad,
-        resume=resume,
-        force=force,
-        say=say,
-    )
+    schema, settings = prediction_schema(engine.labels), {"min_confidence": min_confidence, "safe_cells": safe_cells}
+    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad, "say": say}
+    return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
 
 
 def embed(
@@ -130,6 +119,7 @@ def embed(
     engine = Engine(run, device, batch_tokens, using="network", unverified=unverified)
     width = engine.width
     vector = pa.list_(pa.float32(), width)
+    kind = pa.list_(vector) if per_token else vector
 
     def columns(window: Sequence[Item], pieces: Sequence[Piece]) -> list[Any]:
         if not per_token:
@@ -138,20 +128,9 @@ def embed(
         ends = np.cumsum([0, *map(len, rows)]).astype(np.int32)
         return [pa.ListArray.from_arrays(ends, _vectors(np.concatenate(rows), width))]
 
-    return _write_rows(
-        engine,
-        paths,
-        out,
-        pa.schema({**RECORD, "embedding": pa.list_(vector) if per_token else vector}),
-        columns,
-        {"per_token": per_token},
-        reading=reading,
-        over_length=over_length,
-        on_bad=on_bad,
-        resume=resume,
-        force=force,
-        say=say,
-    )
+    schema, settings = pa.schema({**RECORD, "embedding": kind}), {"per_token": per_token}
+    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad, "say": say}
+    return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
 
 
 def _write_rows(

@@ -201,7 +201,7 @@ class Frequencies:
 
     @property
     def width(self) -> int:
-        return sum(int(own.letters or 0) ** own.k for own in self.grams) + self.length
+        return int(sum((own.letters or 0) ** own.k for own in self.grams)) + self.length
 
     def __call__(self, sequences: Sequence[ndarray]) -> ndarray:
         return _standardised(self._rows(sequences), self.mean, self.spread)

@@ -16,13 +16,13 @@ from chordmixer.training.labels import RecordTarget
 NEVER = 1e-12
 """The probability of a class that no training record has."""
 WORK = 50_000_000
-"""Records times outputs times steps, at most, on standardised features: with a thousand classes steps are fewer."""
+"""Most records times outputs times steps on standardised features: a thousand classes have fewer steps."""
 ABSENT, CERTAIN = -1e4, 20.0
-"""Its score, and the log-odds of a label that all training records have."""
+"""Score of a class that no training record has, and log-odds of a label that all have."""
 FLAT = 0.01
-"""The logarithm of a ratio, at least: a feature that all classes share may still have a small weight."""
+"""Smallest log-ratio: a feature that all classes share may still have a small weight."""
 STEPS, DENSE_STEPS, SMALL = 15, 60, 1e-6
-"""Of the solver: steps at most on sparse and on standardised features, and the relative gain at which it ends."""
+"""Of the solver: most steps on sparse and on standardised features, and the relative gain at which it stops."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,17 @@ class Linear:
         """In the model's layout, class weights included, before `as_outputs`."""
         from scipy.sparse import csr_matrix
 
-        # scipy adds up a row in the order of its columns, whatever rows stand beside it; BLAS does not
-        return np.asarray(csr_matrix(rows, dtype=np.float64) @ self.weights.astype(np.float64)) + self.offset
+        # unlike BLAS, scipy sums a row in the order of its columns, independent of the other rows
+        products = csr_matrix(rows, dtype=np.float64) @ self.weights.astype(np.float64)
+        return np.asarray(products + self.offset)
 
     @cached_property
     def certain(self) -> ndarray:
-        """Which outputs no training record leaves open."""
-        return (self.weights == 0).all(axis=0) & (np.abs(self.offset) >= CERTAIN)
+        """Which outputs are the same in all training records."""
+        return np.asarray((self.weights == 0).all(axis=0) & (np.abs(self.offset) >= CERTAIN))
 
     def cooled(self, temperature: float, target: RecordTarget) -> Linear:
-        """With the log-odds, class weights taken back, divided by a temperature."""
+        """With the log-odds, without class weights, divided by a temperature."""
         extra = -unweighting(target)
         offset = np.where(self.certain, self.offset, (self.offset - extra) / temperature + extra)
         return Linear((self.weights / temperature).astype(np.float32), offset.astype(np.float32))
@@ -69,11 +70,10 @@ def as_outputs(scores: ndarray, target: RecordTarget) -> ndarray:
 def fit_linear(
     rows: Any, answers: ndarray, target: RecordTarget, strengths: Sequence[float], ratios: bool = False
 ) -> Iterator[Linear]:
-    """A model for each strength (scikit-learn's C), in their order; each starts where the last one ended.
+    """A model for each strength (scikit-learn's C), in their order; each starts from the one before.
 
-    With `ratios`, of classes and labels: a weight may be the larger, the more often its class has the feature than
-    the others do, or the less often (NB-SVM: Wang and Manning, 2012). The penalty of each is divided by the square of
-    the logarithm of that ratio.
+    With `ratios`, of classes and labels, the penalty of a weight is divided by the squared logarithm of the ratio of
+    the feature's share in its class to that in the others (NB-SVM: Wang and Manning, 2012).
     """
     if isinstance(target, Regression):
         for strength in strengths:
@@ -94,9 +94,9 @@ def _ridge(rows: Any, answers: ndarray, target: Regression, strength: float) -> 
     return Linear(np.reshape(model.coef_, (-1, 1)).astype(np.float32), np.array([model.intercept_], np.float32))
 
 
-def _asked(answers: ndarray, target: Classification | MultiLabel) -> tuple[ndarray, ndarray, ndarray, bool]:
-    """Outputs that need a fit; for each record what it has of them and how it weighs; and whether these exclude
-    each other. Two classes are one yes or no."""
+def _fitted_outputs(answers: ndarray, target: Classification | MultiLabel) -> tuple[ndarray, ndarray, ndarray, bool]:
+    """Outputs that need a fit; the targets and weights of each record; and whether the outputs exclude each other.
+    Two classes are one output."""
     if isinstance(target, Classification):
         known = np.unique(answers)
         own = target.weights.numpy().astype(np.float64)[answers][:, None]
@@ -111,7 +111,7 @@ def _asked(answers: ndarray, target: Classification | MultiLabel) -> tuple[ndarr
 
 
 def _placed(fitted: ndarray, columns: ndarray, answers: ndarray, target: Classification | MultiLabel) -> Linear:
-    """What was fitted, in its place among all outputs; the others are certain."""
+    """The fitted weights in their columns among all outputs; the other outputs are certain."""
     weights = np.zeros((len(fitted) - 1, target.outputs), np.float32)
     if isinstance(target, Classification):
         offset = np.full(target.outputs, ABSENT, np.float32)
@@ -124,33 +124,33 @@ def _placed(fitted: ndarray, columns: ndarray, answers: ndarray, target: Classif
 
 @dataclass(frozen=True)
 class _Problem:
-    """A logistic regression, before its strength is chosen."""
+    """A logistic regression without its strength."""
 
     rows: Any
-    turned: Any
-    """The rows as columns."""
+    transposed: Any
+    """The transposed rows."""
     columns: ndarray
     """Outputs that need a fit."""
     hits: ndarray
-    """What each record has of them."""
+    """The targets of each record for these."""
     weights: ndarray
-    """How each record weighs."""
+    """The weights of each record."""
     softmax: bool
     """Whether they exclude each other."""
     ratios: bool
-    """Whether what the classes have of each feature says how far its weights may go."""
+    """Whether the penalty follows the ratio of each feature's shares (NB-SVM)."""
 
     @classmethod
     def of(cls, rows: Any, answers: ndarray, target: Classification | MultiLabel, ratios: bool) -> _Problem:
         from scipy.sparse import issparse
 
-        return cls(rows, rows.T.tocsr() if issparse(rows) else rows.T, *_asked(answers, target), ratios)
+        return cls(rows, rows.T.tocsr() if issparse(rows) else rows.T, *_fitted_outputs(answers, target), ratios)
 
     @cached_property
     def stiffness(self) -> ndarray:
-        """Of each weight, and of the offset, which is free: what its penalty is multiplied by."""
+        """The factor of the penalty of each weight; 0 for the offset."""
         shape = self.rows.shape[1], len(self.columns)
-        own = 1 / _ratios(self.turned, self.hits) ** 2 if self.ratios else np.ones(shape)
+        own = 1 / _ratios(self.transposed, self.hits) ** 2 if self.ratios else np.ones(shape)
         return np.concatenate([own, np.zeros((1, shape[1]))])
 
     @cached_property
@@ -164,10 +164,9 @@ class _Problem:
         return float(sums / (1 if self.softmax else self.hits.shape[1]))
 
     def solved(self, strength: float, start: ndarray) -> ndarray:
-        """Weights, the last row of them the offset, of a low penalised log loss: some steps of L-BFGS.
+        """Weights, with the offset as the last row, after some steps of L-BFGS on the penalised log loss.
 
-        Each weight is measured in units of its own curvature: common and rare features then need the same steps, and
-        ten of them do what a hundred do without.
+        Each weight is scaled by its own curvature, so that ten steps do what a hundred do without.
         """
         from scipy.optimize import minimize
         from scipy.sparse import issparse
@@ -189,14 +188,14 @@ class _Problem:
         losses, errors = _softmax_loss(odds, self.hits) if self.softmax else _sigmoid_loss(odds, self.hits)
         errors = self.weights * errors / self.total
         slope = np.empty_like(own)
-        slope[:-1] = self.turned @ errors.astype(np.float32)
+        slope[:-1] = self.transposed @ errors.astype(np.float32)
         slope[-1] = errors.sum(axis=0)
         bent = penalty * own
         return float((self.weights * losses).sum() / self.total + (bent * own).sum() / 2), slope + bent
 
 
 def _curvature(rows: Any, hits: ndarray, weights: ndarray) -> ndarray:
-    """Of the log loss by each weight, about, and by the offset."""
+    """The approximate second derivative of the log loss by each weight and by the offset."""
     from scipy.sparse import csr_matrix, issparse
 
     heavy = np.broadcast_to(weights, hits.shape).mean(axis=1)
@@ -207,13 +206,13 @@ def _curvature(rows: Any, hits: ndarray, weights: ndarray) -> ndarray:
     return np.asarray(np.append(columns, heavy.sum())[:, None] * (shares * (1 - shares) + 0.02))
 
 
-def _ratios(turned: Any, hits: ndarray) -> ndarray:
-    """How far each class, or label, and all others are apart in their shares of each feature: |log(p / q)|."""
-    present = turned.astype(bool).astype(np.float64)
+def _ratios(transposed: Any, hits: ndarray) -> ndarray:
+    """|log(p / q)| of the share p of each feature in a class or label, and q in all others."""
+    present = transposed.astype(bool).astype(np.float64)
     own = present @ hits + 1
     others = present @ (1 - hits) + 1
     logs = np.log(own / own.sum(axis=0)) - np.log(others / others.sum(axis=0))
-    return np.maximum(np.abs(logs), FLAT)
+    return np.asarray(np.maximum(np.abs(logs), FLAT))
 
 
 def _softmax_loss(odds: ndarray, hits: ndarray) -> tuple[ndarray, ndarray]:
@@ -231,6 +230,6 @@ def _sigmoid_loss(odds: ndarray, hits: ndarray) -> tuple[ndarray, ndarray]:
 
 
 def unweighting(target: RecordTarget) -> ndarray:
-    """What `unweighted` adds to outputs."""
+    """The constant that `unweighted` adds to outputs."""
     nothing = np.zeros(target.outputs)
     return nothing if isinstance(target, Regression) else np.asarray(target.unweighted(nothing))

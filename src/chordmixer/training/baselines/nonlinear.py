@@ -23,27 +23,27 @@ PENALTIES = (3.0, 1.0, 0.3)
 
 @dataclass(frozen=True)
 class Kernel:
-    """A sum of bells, exp(-width * squared distance), one around each training record."""
+    """A sum of Gaussians, exp(-width * squared distance), one around each training record."""
 
     centres: ndarray
     """Rows of the training records, float32."""
     heights: ndarray
-    """Of each bell, float32."""
+    """Of each Gaussian, float32."""
     width: float
 
     def scores(self, rows: Any, target: RecordTarget) -> ndarray:
-        """A number a row."""
+        """One number per row."""
         from scipy.sparse import csr_matrix
 
-        # scipy adds up a row in the order of its columns, whatever rows stand beside it; BLAS does not
+        # unlike BLAS, scipy sums a row in the order of its columns, independent of the other rows
         own = rows.astype(np.float64)
-        products = np.asarray(csr_matrix(own) @ self._turned)
-        distances = (own**2).sum(axis=1)[:, None] + (self._turned**2).sum(axis=0) - 2 * products
-        bells = csr_matrix(np.exp(-self.width * np.maximum(distances, 0)))
-        return np.asarray(bells @ self.heights.astype(np.float64))[:, None]
+        products = np.asarray(csr_matrix(own) @ self._transposed)
+        distances = (own**2).sum(axis=1)[:, None] + (self._transposed**2).sum(axis=0) - 2 * products
+        gaussians = csr_matrix(np.exp(-self.width * np.maximum(distances, 0)))
+        return np.asarray(gaussians @ self.heights.astype(np.float64))[:, None]
 
     @cached_property
-    def _turned(self) -> ndarray:
+    def _transposed(self) -> ndarray:
         return np.ascontiguousarray(self.centres.T, dtype=np.float64)
 
 
@@ -66,9 +66,9 @@ def fit_kernel(
     distances = np.maximum(lengths[:, None] + lengths - 2 * own @ own.T, 0)
     known = np.asarray(target.standardised(answers), np.float64)
     for width in widths:
-        bells = np.exp(-width / rows.shape[1] * distances)
+        gaussians = np.exp(-width / rows.shape[1] * distances)
         for penalty in penalties:
-            heights = np.linalg.solve(bells + penalty * np.eye(len(bells)), known)
+            heights = np.linalg.solve(gaussians + penalty * np.eye(len(gaussians)), known)
             yield Kernel(rows.astype(np.float32), heights.astype(np.float32), width / rows.shape[1])
 
 
@@ -85,11 +85,11 @@ class Neighbours:
     """Votes of the nearest training records, each with the weight exp(sharpness * cosine) - 1."""
 
     values: ndarray
-    """Of the training rows (CSR): float16, a float32 of which is taken to compare."""
+    """Of the training rows (CSR): stored as float16, compared as float32."""
     columns: ndarray
     offsets: ndarray
     answers: ndarray
-    """Of the training records: classes, rows of zeros and ones, or numbers as a model answers them."""
+    """Targets of the training records: classes, rows of zeros and ones, or standardised numbers."""
     width: int
     sharpness: float
     temperature: float = 1.0
@@ -122,10 +122,10 @@ class Neighbours:
         if isinstance(target, MultiLabel):  # what all training records have, or none
             scores[:, self.answers.min(axis=0) == 1] = CERTAIN
             scores[:, self.answers.max(axis=0) == 0] = -CERTAIN
-        return scores
+        return np.asarray(scores)
 
     def _votes(self, near: ndarray, cosines: ndarray, target: RecordTarget) -> ndarray:
-        """Log-odds in the classes' own shares, or numbers."""
+        """Log-odds without class weights, or numbers."""
         votes = np.expm1(self.sharpness * cosines.astype(np.float64))
         if isinstance(target, Regression):
             total = (votes * self.answers[near]).sum(axis=1, keepdims=True)
@@ -134,7 +134,7 @@ class Neighbours:
             hits = self.answers[near].astype(np.float64)
             yes = (votes[:, :, None] * hits).sum(axis=1)
             no = (votes[:, :, None] * (1 - hits)).sum(axis=1)
-            return np.log(1 + yes) - np.log(1 + no)
+            return np.asarray(np.log(1 + yes) - np.log(1 + no))
         return self._classes(near, votes, target)
 
     def _classes(self, near: ndarray, votes: ndarray, target: Classification) -> ndarray:
@@ -149,17 +149,17 @@ class Neighbours:
         count = min(NEAREST, len(self.answers))
         near, cosines = [np.empty((0, count), np.int64)], [np.empty((0, count), np.float32)]
         for start in range(0, rows.shape[0], ROWS):
-            alike = (rows[start : start + ROWS] @ self._turned).toarray()
+            alike = (rows[start : start + ROWS] @ self._transposed).toarray()
             near.append(np.sort(np.argpartition(-alike, count - 1, axis=1)[:, :count], axis=1))
             cosines.append(np.take_along_axis(alike, near[-1], axis=1))
         return np.concatenate(near), np.concatenate(cosines)
 
     def _absent(self, target: Classification) -> ndarray:
-        return np.bincount(self.answers, minlength=target.outputs) == 0
+        return np.asarray(np.bincount(self.answers, minlength=target.outputs) == 0)
 
     @cached_property
-    def _turned(self) -> Any:
-        """The training rows as columns."""
+    def _transposed(self) -> Any:
+        """The transposed training rows."""
         from scipy.sparse import csr_matrix
 
         shape = len(self.offsets) - 1, self.width
@@ -208,7 +208,7 @@ class Trees:
             total = np.concatenate([np.zeros_like(total), total], axis=1)
         scores = np.full((len(total), target.outputs), ABSENT)
         scores[:, self.known] = total / self.temperature
-        return scores - unweighting(target)
+        return np.asarray(scores - unweighting(target))
 
     def cooled(self, temperature: float, target: RecordTarget) -> Trees:
         """With the log-odds divided by a temperature."""
