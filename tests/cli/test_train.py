@@ -86,7 +86,7 @@ def test_a_run_at_work(chordmixer: Command, run: Path, motifs: list[str], tmp_pa
     code, said, _ = chordmixer("evaluate", run, *motifs)
     assert code == 0 and "files, unseen set: ROC-AUC in % by length" in said
     code, said, _ = chordmixer("evaluate", run, "--split", "training")
-    assert code == 0 and "files, training set: roc_auc" in said
+    assert code == 0 and "files, training set: ROC-AUC" in said
     assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")
 
 
