@@ -110,7 +110,7 @@ def run(name: str, given: list[str]) -> dict[str, Any]:
             lengths = (max(30, min(int(chance.lognormvariate(mean, deviation)), 10_000)) for _ in range(records // 2))
             letters = ("".join(chance.choices("ACGT", k=n)) for n in lengths)
             Path(path).write_text("".join(f">{Path(path).stem}{i}\n{own}\n" for i, own in enumerate(letters)))
-        made = recipes.files(FilesConfig(files=tuple(files), cache=f"{folder}/cache"), lambda _: None)
+        made = recipes.files(FilesConfig(files=tuple(files), cache=f"{folder}/cache"))
         made = replace(made, training=replace(made.training, device="cpu", steps=steps, epochs=1_000))
         lengths = made.build_task().records("training").lengths
         said = forecast.forecast(made, lengths, torch.device("cpu"))

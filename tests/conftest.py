@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -49,6 +50,13 @@ def peak_bytes() -> Callable[[Callable[[], Any]], int]:
         return peak
 
     return measure
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What the library logs, from level INFO on."""
+    caplog.set_level(logging.INFO, "chordmixer")
+    return caplog
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -102,8 +110,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = FilesConfig(tuple(str(folder / f"{name}.fa") for name in MOTIFS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
-        train(override(recipe(config, lambda line: None), small), folder / "run")
-        compare(folder / "run", lambda line: None, deliver=True)
+        train(override(recipe(config), small), folder / "run")
+        compare(folder / "run", deliver=True)
     return folder / "run"
 
 

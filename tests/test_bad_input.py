@@ -53,16 +53,16 @@ def written(path: Path, sequences: Sequence[Any], answers: Sequence[Any], **colu
 
 def trained(path: str, run: Path, **config: Any) -> Path:
     """A run of it, with its baseline and combination."""
-    experiment = override(recipe(FilesConfig((path,), **config), lambda line: None), SMALL)
+    experiment = override(recipe(FilesConfig((path,), **config)), SMALL)
     train(experiment, run)
-    compare(run, lambda line: None, deliver=True)
+    compare(run, deliver=True)
     return run
 
 
 def answers(run: Path, path: str, using: Any = None, **more: Any) -> list[dict[str, Any]]:
     """Of each record, all numbers finite."""
     out = run / f"{using}-{'-'.join(more.values())}.jsonl"
-    predict(run, [path], out, using=using, say=lambda line: None, **more)
+    predict(run, [path], out, using=using, **more)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert all(np.isfinite([v for v in row.values() if isinstance(v, float)]).all() for row in rows)
     return rows
@@ -125,7 +125,7 @@ def test_numbers_that_are_not_finite(bad: str, tmp_path: Path) -> None:
     path.write_text("\n".join(["id,sequence,label", *rows]) + "\n")
     line = r"series\.csv, row 8 \(r7\): .* at position 2 is missing or not finite in float32: fix the record, leave"
     with pytest.raises(ValueError, match=line):
-        recipe(FilesConfig((str(path),)), lambda line: None)
+        recipe(FilesConfig((str(path),)))
     if bad == "inf":
         run = trained(str(path), tmp_path / "run", tokenizer=TokenizerConfig(on_bad="unknown"))
         assert len(answers(run, str(path))) == 60
@@ -158,7 +158,7 @@ def test_a_class_without_training_records(asked: Any, tmp_path: Path) -> None:
     letters = ["".join(random.Random(i).choices("ACGT", k=20)) for i in range(60)]
     path = written(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
     with pytest.raises(ValueError, match="class 'c' has no training record: every class needs one; leave the class"):
-        recipe(FilesConfig((path,), target_type=asked), lambda line: None)
+        recipe(FilesConfig((path,), target_type=asked))
 
 
 # --- Files of a run ---

@@ -46,6 +46,11 @@ def test_lists_a_frame_and_files_give_the_same_numbers(records: Any, tmp_path: P
     assert capsys.readouterr().out == ""
 
 
+def test_nothing_is_printed_unless_verbose(records: Any, log: pytest.LogCaptureFixture, capsys: Any) -> None:
+    fit(Dataset.from_lists(*records), settings=QUICK, baselines=False, verbose=False)
+    assert capsys.readouterr() == ("", "") and any(line.startswith("split (") for line in log.messages)
+
+
 def test_a_temporary_run_goes_with_its_predictor(records: Any) -> None:
     predictor = fit(Dataset.from_lists(*records), settings=QUICK, baselines=False, verbose=False)
     folder = predictor.folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from tests.test_house import TREES, label
 
 from chordmixer import terminal
-from chordmixer.terminal import printable, tell
+from chordmixer.terminal import printable, show_log, tell
 
 Command = Callable[..., tuple[int, str, str]]
 PRINTS = {"terminal.py"}
@@ -32,6 +33,21 @@ def test_control_characters_are_escapes(given: str, shown: str, capsys: pytest.C
     assert printable(given) == shown
     tell(given, stderr=True)
     assert capsys.readouterr() == ("", shown + "\n")
+
+
+def test_the_log_is_shown_and_the_logger_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("chordmixer.data")
+    library = logging.getLogger("chordmixer")
+    before = (library.level, [*library.handlers])
+    with show_log():
+        logger.info("read 3 % \x1b[31m")
+        with show_log(stderr=True):
+            logger.info("once")
+        logger.warning("few records")
+        logger.debug("not shown")
+    logger.warning("silent")
+    assert capsys.readouterr() == ("read 3 % \\x1b[31m\nwarning: few records\n", "once\n")
+    assert (library.level, library.handlers) == before
 
 
 def test_a_table_keeps_its_own_colours_and_no_others() -> None:

@@ -10,6 +10,7 @@ torch.Size([1006, 48])
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from chordmixer.packed import Packed
     from chordmixer.predictor import Predictor
     from chordmixer.training import Experiment, train
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless a program shows the log
 
 _HOMES = {
     "ChordMixer": "chordmixer.models",

@@ -160,16 +160,16 @@ class Dataset:
         """The records before tokenization; rejected ones are counted in the account."""
         if self.records is not None:
             return iter(self.records)
-        reading = with_file_labels(self.config.files, self.config.reading, lambda _: None)
+        reading = with_file_labels(self.config.files, self.config.reading)
         return read(self.config.files, reading, Account() if account is None else account)
 
-    def stored(self, cache: Path | str | None = None, say: Callable[[str], None] = lambda _: None) -> FilesConfig:
+    def stored(self, cache: Path | str | None = None) -> FilesConfig:
         """The config with which a task opens these records; records in memory are first stored in `cache`."""
         config = self.config if cache is None else replace(self.config, cache=str(cache))
         if self.records is None:
             return config
         folder = cache_folder(config.cache)
-        _, key = gather_records(self.records, config.tokenizer, folder, say)
+        _, key = gather_records(self.records, config.tokenizer, folder)
         return replace(config, key=key)
 
     def __len__(self) -> int:

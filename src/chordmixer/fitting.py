@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 
-Say = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
 def fit(
@@ -56,7 +58,6 @@ def fit(
     fixed. `settings` changes any setting of config.json: `{"training.steps": 500}`. After an interruption, the same
     call with `resume=True` continues the run, or starts one where there is none. `verbose=False` prints nothing.
     """
-    say: Say = terminal.tell if verbose else _silent
     changes = {**(settings or {}), **ensemble_settings(folds, replicates)}
     changes |= {
         f"training.{name}": value for name, value in (("seed", seed), ("device", device)) if value is not None
@@ -66,17 +67,19 @@ def fit(
     cache = temporary / "stores" if temporary and data.records is not None else None
 
     def recipe(known: Any) -> Experiment:
-        return for_files(known, minutes, folds or replicates or 1, device, start, freeze, say=say)
+        return for_files(known, minutes, folds or replicates or 1, device, start, freeze)
 
+    shown = terminal.show_log() if verbose else nullcontext()
     try:
-        again, stored = resume and (folder / "config.json").exists(), data.stored(cache, say)
-        if again and minutes:
-            experiment = _begun(folder, stored, nested(changes))
-        else:
-            experiment = build(recipe, stored, nested(changes), say)
-        console = terminal.console(quiet=not verbose)
-        run_files(experiment, folder, resume=again, baselines=baselines, ladder=ladder, say=say, console=console)
-        return Predictor(open_run(folder, device), temporary)
+        with shown:
+            again, stored = resume and (folder / "config.json").exists(), data.stored(cache)
+            if again and minutes:
+                experiment = _begun(folder, stored, nested(changes))
+            else:
+                experiment = build(recipe, stored, nested(changes))
+            console = terminal.console(quiet=not verbose)
+            run_files(experiment, folder, resume=again, baselines=baselines, ladder=ladder, console=console)
+            return Predictor(open_run(folder, device), temporary)
     except BaseException:
         if temporary:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -110,7 +113,6 @@ def run_files(
     unverified: bool = False,
     baselines: bool = True,
     ladder: bool = False,
-    say: Say = terminal.tell,
     console: Console | None = None,
 ) -> Fitted | None:
     """Train a run on files to its end, compare it with baselines, and write the report.
@@ -119,14 +121,14 @@ def run_files(
     """
     several, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
     _check_ladder(ladder, several is not None)
-    first = os.environ.get("RANK", "0") == "0"
-    for line in introduction(experiment) if first else ():
-        say(line)
+    first = terminal.first_rank()
+    if first:
+        _introduce(experiment)
     console = console or terminal.console()
     how: dict[str, Any] = {"resume": resume, "unverified": unverified, "console": console}
     if several:
-        evaluation = train_members(experiment, out, say=say, baselines=baselines, **how)
-        return Fitted(evaluation, [own.evaluation for own in Run.load(out).baselines], _report(out, cache, say))
+        evaluation = train_members(experiment, out, baselines=baselines, **how)
+        return Fitted(evaluation, [own.evaluation for own in Run.load(out).baselines], _report(out, cache))
     evaluation = train(experiment, out, **how)
     if not first:
         return None
@@ -134,17 +136,17 @@ def run_files(
     if baselines:
         if ladder or (out / LOCAL_FOLDER).exists():
             train_local(out, console, cache)
-        beside = compare(out, say, cache, deliver=True)
+        beside = compare(out, cache, deliver=True)
         evaluation = Run.load(out).test or evaluation
-    return Fitted(evaluation, beside, _report(out, cache, say))
+    return Fitted(evaluation, beside, _report(out, cache))
 
 
-def _report(out: Path, cache: str | None, say: Say) -> Path:
+def _report(out: Path, cache: str | None) -> Path:
     """The page of a finished run, with explanations of some test records where these can be had."""
     try:
         explain_tests(out, cache)
     except ValueError as error:
-        say(f"the report does not explain any prediction: {error}")
+        logger.info(f"the report does not explain any prediction: {error}")
     return write_report(out)
 
 
@@ -157,18 +159,19 @@ def _check_ladder(ladder: bool, several: bool) -> None:
         )
 
 
-def introduction(experiment: Experiment) -> Iterator[str]:
-    """What was read, how it is split, and what may mislead."""
+def _introduce(experiment: Experiment) -> None:
+    """Log what was read, how it is split, and what may mislead."""
     task: Any = experiment.build_task()
-    yield from task.account.lines()
+    for line in task.account.lines():
+        logger.info(line)
     sizes = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
-    yield f"split ({task.split.method}): {sizes}"
+    logger.info(f"split ({task.split.method}): {sizes}")
     for part, leak in task.leaks.items():
         if leak.total:
             line, *_ = leak.lines(part, task.store.id)
-            yield f"warning: {line}; --split similarity keeps such records together"
+            logger.warning(f"{line}; --split similarity keeps such records together")
     for warning in inspection.warnings(task.inspection):
-        yield f"warning: {warning}"
+        logger.warning(warning)
 
 
 # --- Settings ---
@@ -182,12 +185,11 @@ def for_files(
     start: Path | str | None,
     freeze: bool,
     unverified: bool = False,
-    say: Say = terminal.tell,
 ) -> Experiment:
     """The recipe for files, within so many minutes for all members, from a trained run where one is given."""
     if freeze and start is None:
         raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
-    experiment = recipes.files(data, say, minutes / members if minutes else None, device or "auto")
+    experiment = recipes.files(data, minutes / members if minutes else None, device or "auto")
     return experiment if start is None else start_from(experiment, Path(start), freeze, unverified)
 
 
@@ -203,16 +205,16 @@ def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, in
     return {name: number for name, (_, number) in asked.items()}
 
 
-def build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any], say: Say) -> Experiment:
+def build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any]) -> Experiment:
     """The recipe's experiment for these data, with the settings given in tables `data`, `model` and `training`.
 
-    All that differs from the recipe is printed, so that a slip is seen before a long run.
+    All that differs from the recipe is logged, so that a slip is seen before a long run.
     """
     proposed = recipe(override(data, as_table(given.get("data", {}), "data"), "data"))
     made = override(proposed, {part: changes for part, changes in given.items() if part != "data"})
     changed = list(_changed(given, replace(proposed, data=data), made))
     if changed:
-        say(f"settings changed: {', '.join(changed)}")
+        logger.info(f"settings changed: {', '.join(changed)}")
     return made
 
 
@@ -256,7 +258,3 @@ def _changed(given: Mapping[str, Any], before: Any, after: Any, where: str = "")
 def _shown(value: Any) -> str:
     """As --set takes it."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _silent(_: str) -> None:
-    """For `verbose=False`."""

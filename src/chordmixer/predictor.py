@@ -172,7 +172,7 @@ class Predictor:
         """
         self._check("error", on_bad)
         how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "on_bad": on_bad}
-        return list(explain(self.engine, as_entries(sequences), say=lambda _: None, **how))
+        return list(explain(self.engine, as_entries(sequences), **how))
 
     # --- Saving and sharing ---
 
@@ -226,7 +226,7 @@ class Predictor:
         self, engine: Engine, sequences: Dataset | Iterable[Any], over_length: str, on_bad: str
     ) -> Iterator[tuple[Sequence[Item], Sequence[Piece]]]:
         self._check(over_length, on_bad)
-        windows = engine.windows(as_entries(sequences), Account(), on_bad, lambda _: None)  # type: ignore[arg-type]
+        windows = engine.windows(as_entries(sequences), Account(), on_bad)  # type: ignore[arg-type]
         some = False
         for window in windows:
             some = True

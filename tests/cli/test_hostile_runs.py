@@ -50,7 +50,7 @@ def run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("hostile") / "run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 5)
-        results.compare(folder, lambda _: None)
+        results.compare(folder)
     return folder
 
 

@@ -110,7 +110,7 @@ def test_a_value_in_the_place_of_a_table() -> None:
         settings_table(None, ["training=x", "training.epochs=3"])
 
 
-def test_what_was_changed_is_said_before_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_changed_is_said_before_a_run(log: pytest.LogCaptureFixture) -> None:
     same = f"data.max_length={AddingConfig().max_length}"
     changes = [
         "training.epochs=5",
@@ -121,12 +121,13 @@ def test_what_was_changed_is_said_before_a_run(capsys: pytest.CaptureFixture[str
     ]
     RunOptions().build(adding, AddingConfig(), changes)
     default = adding(AddingConfig())
-    assert capsys.readouterr().out == (
+    assert log.messages == [
         f"settings changed: training.epochs=5 (default {default.training.epochs}), data.seed=4 (default 0), "
-        f"model.network.reversible=true (default false), model.network.prenorm=layer (default none)\n"
-    )
+        f"model.network.reversible=true (default false), model.network.prenorm=layer (default none)"
+    ]
+    log.clear()
     RunOptions().build(adding, AddingConfig(), [same])
-    assert capsys.readouterr().out == ""
+    assert log.messages == []
 
 
 def test_options_for_common_settings() -> None:

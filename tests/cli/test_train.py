@@ -381,7 +381,7 @@ def test_a_plan_where_memory_is_short(
 def initial(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is needed of a run to start from it: only to be read."""
     folder = tmp_path_factory.mktemp("trained")
-    experiment = recipes.files(FilesConfig(files=tuple(motifs)), lambda _: None)
+    experiment = recipes.files(FilesConfig(files=tuple(motifs)))
     network = replace(experiment.model.network, track_size=2, hidden=4)
     Model(replace(experiment.model, network=network)).save_pretrained(folder)
     for name, written in experiment.build_task().documents().items():

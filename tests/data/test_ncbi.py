@@ -253,23 +253,28 @@ def test_no_cut_of_the_last_line_is_whole(form: ncbi.EntrezFormat) -> None:
 class Fetcher:
     """`fetch` without waiting, and what it said."""
 
-    def __init__(self, database: Database, folder: Path) -> None:
-        self.database, self.folder = database, folder
-        self.said, self.seen = list[str](), list[tuple[int, int]]()
+    def __init__(self, database: Database, folder: Path, log: pytest.LogCaptureFixture) -> None:
+        self.database, self.folder, self.log = database, folder, log
+        self.seen: list[tuple[int, int]] = []
+
+    @property
+    def said(self) -> list[str]:
+        return self.log.messages
 
     def __call__(self, query: str = "Carassius", **given: Any) -> Path:
-        self.said, self.seen = [], []
+        self.log.clear()
+        self.seen = []
         config = FetchConfig(**{"email": "me@here", "page": 5, "server": self.database.address, **given})
         service = Service(config.email, config.api_key, config.server, sleep=lambda seconds: None)
-        return fetch(query, self.folder, config, self.said.append, lambda *at: self.seen.append(at), service)
+        return fetch(query, self.folder, config, lambda *at: self.seen.append(at), service)
 
     def names(self) -> set[str]:
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
-def fetcher(database: Database, tmp_path: Path) -> Fetcher:
-    return Fetcher(database, tmp_path / "fish")
+def fetcher(database: Database, tmp_path: Path, log: pytest.LogCaptureFixture) -> Fetcher:
+    return Fetcher(database, tmp_path / "fish", log)
 
 
 def note(path: Path) -> dict[str, Any]:

@@ -19,17 +19,12 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading
 from chordmixer.data.store import Store, write_store
-from chordmixer.data.store_cache import cache_folder, cached_store, gather, with_file_labels
+from chordmixer.data.store_cache import cache_folder, cached_store, file_labels_line, gather, with_file_labels
 from chordmixer.data.tokenizers import Characters, TokenizerConfig
 
 DATA = ("tokens.bin", "offsets.bin", "records.arrow")
 FULL = [Entry("a", b"ACGT", "x, record 1", label="worm", target=1.5), Entry("b", b"GG", "x, record 2")]
 FASTA = ">a\nACGT\n>b\nACGGT\n"
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
 
 
 @pytest.fixture
@@ -46,19 +41,20 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache_folder() == Path("/home/me/.cache/chordmixer/stores")
 
 
-def test_files_are_read_once(fasta: str, tmp_path: Path, said: list[str]) -> None:
+def test_files_are_read_once(fasta: str, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     cache = tmp_path / "cache"
-    store, key = gather([fasta], Reading(), TokenizerConfig(), cache, said.append)
+    store, key = gather([fasta], Reading(), TokenizerConfig(), cache)
     assert (store.folder, len(store), store.tokenizer.name) == (cache / key, 2, "dna")
+    said = log.messages
     assert said[0] == f"reading {fasta}" and said[1].startswith("read 2 records, 9 tokens (dna) in ")
-    again, same = gather([fasta], Reading(), TokenizerConfig(), cache, said.append)
+    again, same = gather([fasta], Reading(), TokenizerConfig(), cache)
     assert same == key and again.tokens(1).tolist() == store.tokens(1).tolist()
-    assert said[2:] == [f"{fasta}: read before, found in {cache}"]
+    assert log.messages[2:] == [f"{fasta}: read before, found in {cache}"]
 
 
 def test_content_and_settings_make_the_key_and_folders_do_not(fasta: str, tmp_path: Path) -> None:
     def key(path: str, tokenizer: TokenizerConfig) -> str:
-        return gather([path], Reading(), tokenizer, tmp_path / "cache", print)[1]
+        return gather([path], Reading(), tokenizer, tmp_path / "cache")[1]
 
     (tmp_path / "moved").mkdir()
     moved = shutil.copy(fasta, tmp_path / "moved")
@@ -70,40 +66,40 @@ def test_content_and_settings_make_the_key_and_folders_do_not(fasta: str, tmp_pa
 
 
 def test_a_key_opens_without_the_files(fasta: str, tmp_path: Path) -> None:
-    store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print)
+    store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache")
     Path(fasta).unlink()
-    assert gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)[0].id(1) == "b"
+    assert gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", key)[0].id(1) == "b"
     shutil.rmtree(store.folder)
     message = rf"neither the files of this run nor their store are here: .*x\.fa and .*{key} do not exist; put one of"
     with pytest.raises(ValueError, match=message):
-        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
+        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", key)
     Path(fasta).write_text(FASTA)
-    assert len(gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)[0]) == 2
+    assert len(gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", key)[0]) == 2
     shutil.rmtree(store.folder)
     Path(fasta).write_text(">a\nACGA\n")
     with pytest.raises(ValueError, match=r"x\.fa is not what it was when the run began, and the store .* is gone"):
-        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
+        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", key)
 
 
 def test_a_damaged_store_is_never_made_of_other_files(fasta: str, tmp_path: Path) -> None:
     """The files have changed since: what is built of them is not what the key names."""
-    store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print)
+    store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache")
     (store.folder / "tokens.bin").write_bytes(b"")
     Path(fasta).write_text(">a\nACGA\n")
     with pytest.raises(ValueError, match=r"x\.fa is not what it was when the run began"):
-        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", print, key)
+        gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", key)
 
 
 def test_a_stream_is_kept_by_what_it_held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     keys = []
     for _ in range(2):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FASTA.encode())))
-        store, key = gather(["-"], Reading(), TokenizerConfig(), tmp_path, print)
+        store, key = gather(["-"], Reading(), TokenizerConfig(), tmp_path)
         keys.append(key)
     assert keys[0] == keys[1] and [path.name for path in tmp_path.iterdir()] == [key]
-    assert gather(["-"], Reading(), TokenizerConfig(), tmp_path, print, key)[0].id(0) == store.id(0) == "a"
+    assert gather(["-"], Reading(), TokenizerConfig(), tmp_path, key)[0].id(0) == store.id(0) == "a"
     with pytest.raises(ValueError, match="a stream is read once, and `characters` reads twice: save it as a file"):
-        gather(["-"], Reading(), TokenizerConfig("characters"), tmp_path, print)
+        gather(["-"], Reading(), TokenizerConfig("characters"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,7 @@ def test_a_stream_is_kept_by_what_it_held(monkeypatch: pytest.MonkeyPatch, tmp_p
     ids=lambda value: value.name if isinstance(value, TokenizerConfig) else "",
 )
 def test_each_tokenizer(fasta: str, tmp_path: Path, config: TokenizerConfig, name: str, size: int) -> None:
-    tokenizer = gather([fasta], Reading(), config, tmp_path / "cache", print)[0].tokenizer
+    tokenizer = gather([fasta], Reading(), config, tmp_path / "cache")[0].tokenizer
     assert (tokenizer.name, tokenizer.size) == (name, size)
     if isinstance(tokenizer, Characters):
         assert tokenizer.vocabulary == "ACGT"
@@ -128,12 +124,12 @@ def test_numbers_have_the_channels_of_the_first(tmp_path: Path) -> None:
     for number in range(3):
         np.save(tmp_path / f"{number}.npy", np.stack([np.arange(5 + number) * 1e4, np.full(5 + number, 7)], axis=1))
     paths = [str(tmp_path / f"{number}.npy") for number in range(3)]
-    store, _ = gather(paths, Reading(labels="files"), TokenizerConfig(), tmp_path / "cache", print)
+    store, _ = gather(paths, Reading(labels="files"), TokenizerConfig(), tmp_path / "cache")
     assert (store.tokenizer.size, store.tokens(2).shape) == (2, (7, 2))
     assert store.values.mean(axis=0) == pytest.approx(0, abs=1e-6) and store.values[:, 0].std() == pytest.approx(1)
     assert store.tokenizer.decode(store.tokens(0)).split()[1] == "10000,7"
     with pytest.raises(ValueError, match=r"0\.npy .* holds numbers: characters are of texts; use numbers"):
-        gather(paths, Reading(), TokenizerConfig("characters"), tmp_path / "cache", print)
+        gather(paths, Reading(), TokenizerConfig("characters"), tmp_path / "cache")
 
 
 def test_bad_characters_by_policy(tmp_path: Path) -> None:
@@ -142,7 +138,7 @@ def test_bad_characters_by_policy(tmp_path: Path) -> None:
 
     def store(on_bad: str) -> store_cache.Store:
         config = TokenizerConfig("dna", on_bad=on_bad)  # type: ignore[arg-type]
-        return gather(paths, Reading(), config, tmp_path / "cache", print)[0]
+        return gather(paths, Reading(), config, tmp_path / "cache")[0]
 
     with pytest.raises(ValueError, match=r"record 3 \(c\): character '7' at position 3 is not a nucleotide"):
         store("error")
@@ -154,15 +150,15 @@ def test_bad_characters_by_policy(tmp_path: Path) -> None:
 def test_nothing_usable(tmp_path: Path) -> None:
     (tmp_path / "empty.fa").write_text(">a\n\n>b\n\n")
     with pytest.raises(ValueError, match=r"empty\.fa holds no record that can be used"):
-        gather([str(tmp_path / "empty.fa")], Reading(on_empty="reject"), TokenizerConfig(), tmp_path / "c", print)
+        gather([str(tmp_path / "empty.fa")], Reading(on_empty="reject"), TokenizerConfig(), tmp_path / "c")
 
 
 def test_long_reading_says_how_far_it_is(
-    fasta: str, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    fasta: str, tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_cache, "EVERY_SECONDS", -1.0)
-    gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache", said.append)
-    assert "  0 records, 0 letters so far" in said
+    gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache")
+    assert "  0 records, 0 letters so far" in log.messages
 
 
 # --- Labels where none are given ---
@@ -179,24 +175,25 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def test_several_files_without_labels_are_classes(write: Write, said: list[str]) -> None:
+def test_several_files_without_labels_are_classes(write: Write) -> None:
     paths = [write("worm.fa", FASTA), write("fly.fa.txt", FASTA)]
-    assert with_file_labels(paths, Reading(), said.append) == Reading(labels="files")
-    assert said == ["the records have no labels of their own, so each file is a class: worm, fly.fa"]
+    assert with_file_labels(paths, Reading()) == Reading(labels="files")
+    line = "the records have no labels of their own, so each file is a class: worm, fly.fa"
+    assert file_labels_line(paths) == line
 
 
 @pytest.mark.parametrize("column", ["label", "target"])
-def test_records_with_answers_keep_them(write: Write, said: list[str], column: str) -> None:
+def test_records_with_answers_keep_them(write: Write, column: str) -> None:
     paths = [write(f"{n}.csv", f"sequence,{column}\nACGT,1\n") for n in "ab"]
-    assert with_file_labels(paths, Reading(), said.append) == Reading() and said == []
+    assert with_file_labels(paths, Reading()) == Reading()
 
 
-def test_one_file_a_stream_or_given_labels_stay(write: Write, said: list[str]) -> None:
+def test_one_file_a_stream_or_given_labels_stay(write: Write) -> None:
     paths = [write("a.fa", FASTA), write("b.fa", FASTA)]
-    assert with_file_labels(paths[:1], Reading(), said.append) == Reading()
-    assert with_file_labels([paths[0], "-"], Reading(), said.append) == Reading()
+    assert with_file_labels(paths[:1], Reading()) == Reading()
+    assert with_file_labels([paths[0], "-"], Reading()) == Reading()
     headers = replace(Reading(), labels="header:gene")
-    assert with_file_labels(paths, headers, said.append) == headers and said == []
+    assert with_file_labels(paths, headers) == headers
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,14 +227,14 @@ def test_built_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert build.times == 2 and {p.name for p in (tmp_path / "cache").iterdir()} == {KEY, OTHER}
 
 
-def test_a_torn_cache_is_built_again_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_cache_is_built_again_and_said(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     build = Built()
     store = cached_store(KEY, tmp_path, build)
     (store.folder / "tokens.bin").write_bytes(b"")
     assert cached_store(KEY, tmp_path, build).tokens(1).tolist() == [2, 2]
     assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
     torn = f"{store.folder / 'tokens.bin'} has 0 bytes of 6: the store is torn; rebuild it; doing so"
-    assert capsys.readouterr().err == f"warning: {torn}\n"
+    assert log.messages[-1] == torn
 
 
 def flip(path: Path, at: int = 0) -> None:
@@ -249,7 +246,7 @@ def flip(path: Path, at: int = 0) -> None:
 @pytest.mark.parametrize("large", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("name", DATA)
 def test_a_changed_byte_is_built_again_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, large: bool
+    tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, large: bool
 ) -> None:
     if large:
         monkeypatch.setattr(store_module, "WHOLE", 3)
@@ -261,8 +258,8 @@ def test_a_changed_byte_is_built_again_and_said(
     flip(folder / name, at={"tokens.bin": 5, "offsets.bin": 8, "records.arrow": 500}[name])
     assert cached_store(KEY, tmp_path, build).tokens(0).tolist() == [0, 1, 2, 3]
     assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
-    said = capsys.readouterr().err
-    assert said == f"warning: {folder / name} was changed or damaged since it was written: rebuild it; doing so\n"
+    line = f"{folder / name} was changed or damaged since it was written: rebuild it; doing so"
+    assert [(record.levelname, record.getMessage()) for record in log.records] == [("WARNING", line)]
 
 
 def test_what_cannot_be_built_again_stays(tmp_path: Path) -> None:

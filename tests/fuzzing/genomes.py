@@ -99,7 +99,7 @@ def fetching(form: str, page: bytes, damaged: str, note: bool = False) -> Target
 
     def call(folder: Path, draw: random.Random, damaged: str) -> None:
         config = ncbi.FetchConfig("me@here", format=form)  # type: ignore[arg-type]
-        path = ncbi.fetch("Carassius", folder, config, lambda line: None, service=_Answers(folder))
+        path = ncbi.fetch("Carassius", folder, config, service=_Answers(folder))
         known = json.loads((folder / f"{name}.fetch.json").read_bytes())
         whole = gzip.decompress(path.read_bytes())
         found = ncbi.FORMATS[form].count(whole)

@@ -38,7 +38,7 @@ def reading(files: Files, count: Count = lambda data: None, **settings: Any) -> 
         path, table = folder / next(iter(files)).split("/")[0], folder / "labels.csv"
         given = {**settings, **({"labels": str(table)} if table.exists() else {}), "on_unmatched": "reject"}
         how = TokenizerConfig(on_bad=draw.choice(("unknown", "reject")))
-        store, _ = gather([str(path)], Reading(on_empty="reject", **given), how, folder / "cache", lambda line: None)
+        store, _ = gather([str(path)], Reading(on_empty="reject", **given), how, folder / "cache")
         inspect(store)
         account = store.account
         if not account.read == account.used + account.rejected.total() == len(store) + account.rejected.total():

@@ -50,10 +50,10 @@ def make_run(folder: Path) -> Path:
         )
         files.write_text(folder / f"{name}.fa", "".join(records))
         paths.append(str(folder / f"{name}.fa"))
-    experiment = recipes.files(FilesConfig(tuple(paths), Reading(labels="files")), lambda line: None)
+    experiment = recipes.files(FilesConfig(tuple(paths), Reading(labels="files")))
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         train(override(experiment, TINY), folder / "run")
-        compare(folder / "run", lambda line: None)
+        compare(folder / "run")
         explain_tests(folder / "run")
         write_report(folder / "run")
     return folder / "run"
@@ -68,13 +68,13 @@ def _evaluated(run: Path) -> str:
 
 def _predicted(run: Path) -> str:
     files.write_text(run.parent / "new.fa", NEW)
-    predict(run, [run.parent / "new.fa"], run.parent / "out.tsv", device="cpu", force=True, say=lambda line: None)
+    predict(run, [run.parent / "new.fa"], run.parent / "out.tsv", device="cpu", force=True)
     return (run.parent / "out.tsv").read_text()
 
 
 def _embedded(run: Path) -> str:
     files.write_text(run.parent / "new.fa", NEW)
-    embed(run, [run.parent / "new.fa"], run.parent / "out.parquet", device="cpu", force=True, say=lambda line: None)
+    embed(run, [run.parent / "new.fa"], run.parent / "out.parquet", device="cpu", force=True)
     return (run.parent / "out.parquet").read_bytes().hex()
 
 

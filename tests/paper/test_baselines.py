@@ -75,13 +75,13 @@ def configs(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def found(name: str, config: Any, folder: Path, said: list[str] | None = None) -> list[Evaluation]:
+def found(name: str, config: Any, folder: Path) -> list[Evaluation]:
     """Of a run folder that has its config alone."""
     task, network = task_class(name)(config), ChordMixerConfig(max_length=4_000)
     head = "pair" if name == "retrieval" else "average"
     model = ModelConfig(task.inputs, task.target.outputs, embedding=task.embedding, head=head, network=network)
     Experiment(name, task.config, model).save(folder)
-    return compare(folder, (said if said is not None else []).append)
+    return compare(folder)
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,20 @@ def test_own_texts_have_words_besides(tmp_path: Path) -> None:
     assert any(name.startswith("words") for name in names)
 
 
-def test_a_sample_is_stated(configs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_stated(
+    configs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(baselines, "TOKENS", 1_000)
     monkeypatch.setattr(baselines, "LONG", 1_000)
-    said: list[str] = []
-    evaluations = found("listops", configs["listops"], tmp_path / "run", said)
+    evaluations = found("listops", configs["listops"], tmp_path / "run")
     lengths = ListOps(configs["listops"]).records("training").lengths
     count = len(sample(lengths, 1_000))
     assert 15 < count < 60 and [e.encoder for e in evaluations][2] == f"2-grams ({count} records)"
     sentence = files.read_json(tmp_path / "run" / "baselines.json")["baselines"][2]["sentence"]
     assert sentence.endswith(f"all 225 2-grams, standardised, fitted on {count} of 60 training records")
-    assert said == ["baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"]
+    assert log.messages == [
+        "baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"
+    ]
 
 
 def test_a_sample_is_of_all_and_always_the_same() -> None:

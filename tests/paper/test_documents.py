@@ -27,9 +27,6 @@ SHARED = Path(__file__).parents[3] / "shared" / "data" / "arxiv_papers.parquet"
 CLASSES = {"cs.AI": "agents plan and search", "cs.NE": "neurons évoluent", "math.GR": "groups act on trees ∎"}
 
 
-def silent(line: str) -> None: ...
-
-
 def texts(label: str, count: int = 20) -> list[str]:
     chance, words = random.Random(label), CLASSES[label].split()
     return [" ".join(chance.choices(words, k=chance.randint(4, 30))) + "\r\n" for _ in range(count)]
@@ -52,7 +49,7 @@ def small(experiment: Experiment) -> Experiment:
 
 
 def test_the_papers_choices_and_ours(folder: str) -> None:
-    experiment = documents(FilesConfig((folder,)), silent)
+    experiment = documents(FilesConfig((folder,)))
     network, data = experiment.model.network, experiment.data
     assert (network.hidden, network.track_size, network.prenorm, network.init) == (128, 16, "layer", "identity")
     assert (experiment.model.drop_tokens, network.dropout) == (0.3, 0.1)
@@ -79,35 +76,35 @@ def test_what_was_chosen_stays(folder: str) -> None:
     given = FilesConfig(
         (folder,), tokenizer=TokenizerConfig("bytes"), split=SplitConfig(fractions=(0.5, 0.25, 0.25), seed=4), cut=50
     )
-    experiment = documents(given, silent)
+    experiment = documents(given)
     data = experiment.data
     assert (data.tokenizer, data.split, data.cut) == (given.tokenizer, given.split, 50)
     assert experiment.model.network.max_length == 64
-    assert documents(data, silent) == experiment
+    assert documents(data) == experiment
 
 
 def test_a_table_is_the_same_as_a_folder(folder: str, tmp_path: Path) -> None:
     rows = [(f"{label}/{i}", text, label) for label in CLASSES for i, text in enumerate(texts(label))]
     ids, bodies, labels = zip(*rows, strict=True)
     pq.write_table(pa.table({"id": ids, "text": bodies, "label": labels}), tmp_path / "papers.parquet")
-    one = documents(FilesConfig((str(tmp_path / "papers.parquet"),), cut=100), silent)
-    other = documents(FilesConfig((folder,), cut=100), silent)
+    one = documents(FilesConfig((str(tmp_path / "papers.parquet"),), cut=100))
+    other = documents(FilesConfig((folder,), cut=100))
     assert one.model == other.model
     first, second = one.build_task(), other.build_task()
     assert first.records("training").lengths == second.records("training").lengths
 
 
-def test_stamps_that_name_the_class_are_told(folder: str, tmp_path: Path) -> None:
-    said: list[str] = []
-    documents(FilesConfig((folder,)), said.append)
-    assert not any("bracket" in line for line in said)
+def test_stamps_that_name_the_class_are_told(folder: str, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    documents(FilesConfig((folder,)))
+    assert not any("bracket" in line for line in log.messages)
     for label in CLASSES:
         (tmp_path / "papers" / label).mkdir(parents=True)
         for number, text in enumerate(texts(label)):
             stamp = f"arXiv:1301.0001v1 [{label}] 1 Jan" if number < 7 else f"Submitted to {label}: "
             (tmp_path / "papers" / label / f"{number}.txt").write_text(stamp + text)
-    documents(FilesConfig((str(tmp_path / "papers"),)), said.append)
-    assert "warning: 21 of 60 documents name a class in brackets, such as [cs.AI]" in said[-1]
+    documents(FilesConfig((str(tmp_path / "papers"),)))
+    assert "21 of 60 documents name a class in brackets, such as [cs.AI]" in log.messages[-1]
+    assert log.records[-1].levelname == "WARNING"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,7 @@ def test_stamps_that_name_the_class_are_told(folder: str, tmp_path: Path) -> Non
 )
 def test_missing_files_and_how_to_get_them(files: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        documents(FilesConfig(files), silent)
+        documents(FilesConfig(files))
     assert "\n" not in str(error.value)
 
 
@@ -136,7 +133,7 @@ def run(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
-        train(small(documents(FilesConfig((folder,), cut=64), silent)), out)
+        train(small(documents(FilesConfig((folder,), cut=64))), out)
     return out
 
 
@@ -160,11 +157,11 @@ def test_a_run_says_what_it_cut(run: Path) -> None:
 
 def test_baselines_see_the_same_records(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-    assert all(plain.by_length[-1].longest == 64 for plain in compare(run, silent))
+    assert all(plain.by_length[-1].longest == 64 for plain in compare(run))
 
 
 def test_predict_cuts_in_the_same_way(run: Path, new: list[str], tmp_path: Path) -> None:
-    account = predict(run, new, tmp_path / "answers.jsonl", say=silent)
+    account = predict(run, new, tmp_path / "answers.jsonl")
     assert [*account.lines()] == ["3 records read: 3 used, 0 rejected", "1 records cut at 64 tokens"]
     long, short, ended = (json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines())
     assert (long["length"], short["length"], long["windows"]) == (64, 10, 1)
@@ -176,9 +173,9 @@ def test_evaluate_and_embed_too(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
     account = Account()
-    scores = evaluate_files(run, new, account=account, say=silent).overall
+    scores = evaluate_files(run, new, account=account).overall
     assert scores.by_length[-1].longest == 64 and account.notes["records cut at 64 tokens"] == 1
-    assert embed(run, new, tmp_path / "e.parquet", per_token=True, say=silent).notes["records cut at 64 tokens"] == 1
+    assert embed(run, new, tmp_path / "e.parquet", per_token=True).notes["records cut at 64 tokens"] == 1
     rows = pq.read_table(tmp_path / "e.parquet").to_pylist()
     assert [len(row["embedding"]) for row in rows] == [64, 10, 64]
 
@@ -205,7 +202,7 @@ def test_real_papers(tmp_path: Path) -> None:
     """One in forty of them: the whole takes a quarter of a minute to read."""
     papers = pq.read_table(SHARED)
     pq.write_table(papers.take([*range(0, len(papers), 40)]), tmp_path / "papers.parquet")
-    experiment = documents(FilesConfig((str(tmp_path / "papers.parquet"),)), silent)
+    experiment = documents(FilesConfig((str(tmp_path / "papers.parquet"),)))
     assert experiment.model.network.max_length <= 131_072 and experiment.model.outputs == 3
     sizes = [len(experiment.build_task().records(part).lengths) for part in ("training", "validation", "test")]
     assert sizes == [84, 24, 12]

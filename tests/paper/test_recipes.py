@@ -226,11 +226,8 @@ def test_retrieval_without_data(tmp_path: Path, chordmixer: Command) -> None:
     assert err.startswith("chordmixer: retrieval has no data.source: it is read from new_aan_pairs.train.tsv")
 
 
-def silent(line: str) -> None: ...
-
-
 def test_letters_have_norms_and_an_identity_start(motifs: list[str]) -> None:
-    experiment = paper_files(FilesConfig(tuple(motifs)), silent)
+    experiment = paper_files(FilesConfig(tuple(motifs)))
     network = experiment.model.network
     assert (network.order, network.prenorm, network.norm, network.init) == ("paper", "layer", None, "identity")
     assert (experiment.model.final_norm, experiment.model.embedding) == ("layer", "tokens")
@@ -245,7 +242,7 @@ def test_real_numbers_have_the_papers_settings(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     rows = [f'{{"series": {np.arange(i + 3).tolist()}, "target": {i}.5}}' for i in range(30)]
     (tmp_path / "s.jsonl").write_text("\n".join(rows))
-    experiment = paper_files(FilesConfig((str(tmp_path / "s.jsonl"),)), silent)
+    experiment = paper_files(FilesConfig((str(tmp_path / "s.jsonl"),)))
     network = experiment.model.network
     assert (network.prenorm, network.init, experiment.model.final_norm) == (None, "xavier", None)
     assert (experiment.model.head, experiment.model.drop_tokens) == ("average", 0.0)
@@ -253,7 +250,7 @@ def test_real_numbers_have_the_papers_settings(tmp_path: Path) -> None:
 
 
 def test_the_model_takes_the_data_and_room_to_spare_costs_nothing(motifs: list[str]) -> None:
-    experiment = paper_files(FilesConfig(tuple(motifs)), silent)
+    experiment = paper_files(FilesConfig(tuple(motifs)))
     task = experiment.build_task()
     network = experiment.model.network
     assert task.max_length <= network.max_length == 128
@@ -265,15 +262,15 @@ def test_the_model_takes_the_data_and_room_to_spare_costs_nothing(motifs: list[s
 
 
 def test_small_sets_get_a_small_network(motifs: list[str], tmp_path: Path) -> None:
-    assert paper_files(FilesConfig(tuple(motifs)), silent).model.network.track_size == 8
+    assert paper_files(FilesConfig(tuple(motifs))).model.network.track_size == 8
     rows = [f"{'ACGT'[i % 4]}{i:b}".replace("0", "A").replace("1", "C") + f",{i % 2}" for i in range(1600)]
     (tmp_path / "many.csv").write_text("\n".join(["sequence,label", *rows]))
-    network = paper_files(FilesConfig((str(tmp_path / "many.csv"),)), silent).model.network
+    network = paper_files(FilesConfig((str(tmp_path / "many.csv"),))).model.network
     assert (network.track_size, network.hidden) == (16, 128)
 
 
 def test_a_run_can_be_made_again_from_its_config(motifs: list[str], tmp_path: Path) -> None:
-    experiment = paper_files(FilesConfig(tuple(motifs)), silent)
+    experiment = paper_files(FilesConfig(tuple(motifs)))
     experiment.save(tmp_path)
     assert Experiment.load(tmp_path) == experiment
-    assert paper_files(experiment.data, silent) == experiment
+    assert paper_files(experiment.data) == experiment

@@ -24,9 +24,6 @@ LINEAGES = {
 }
 
 
-def silent(line: str) -> None: ...
-
-
 def letters(chance: random.Random, organism: str) -> str:
     """One genus has more G and C."""
     weights = (3, 2, 2, 3) if organism.startswith("Carassius") else (2, 3, 3, 2)
@@ -100,14 +97,14 @@ def small(experiment: Experiment) -> Experiment:
 def test_taxa_of_files_as_they_come(folder: Path, names: tuple[str, ...], labels: list[str]) -> None:
     if names[0].endswith(".gb"):
         pytest.importorskip("Bio", reason="GenBank needs Biopython: pip install 'chordmixer[genbank]'")
-    experiment = taxonomy(FilesConfig(tuple(str(folder / name) for name in names)), silent)
+    experiment = taxonomy(FilesConfig(tuple(str(folder / name) for name in names)))
     task = experiment.build_task()
     assert isinstance(task, Files) and task.target.labels == labels and task.target.headline == "roc_auc"
     assert task.target.counts.tolist() == [21, 14]
     assert task.target.weights.tolist() == pytest.approx([35 / 42, 35 / 28])
     shares = [task.question.targets[own].mean() for own in task.split.parts.values()]
     assert shares == pytest.approx([0.4] * 3)
-    assert taxonomy(experiment.data, silent) == experiment
+    assert taxonomy(experiment.data) == experiment
 
 
 @pytest.mark.parametrize(
@@ -131,13 +128,13 @@ def test_the_genus_of_a_header(header: str, genus: str | None) -> None:
 
 def test_labels_that_were_asked_for_stay(folder: Path) -> None:
     data = FilesConfig((str(folder / "all.fa"),), Reading(labels=r"header:/(rohita|auratus)/"))
-    assert taxonomy(data, silent).build_task().target.labels == ["auratus", "rohita"]
+    assert taxonomy(data).build_task().target.labels == ["auratus", "rohita"]
 
 
 def test_a_header_without_a_genus(tmp_path: Path) -> None:
     (tmp_path / "x.fa").write_text(">NC_1.1 Danio rerio\nACGT\n>NC_2.1\nACGG\n")
     with pytest.raises(ValueError, match=r"record 2: 'header:/.*finds no label in the header 'NC_2\.1': correct it"):
-        taxonomy(FilesConfig((str(tmp_path / "x.fa"),)), silent)
+        taxonomy(FilesConfig((str(tmp_path / "x.fa"),)))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ def test_a_header_without_a_genus(tmp_path: Path) -> None:
 )
 def test_missing_files_and_how_to_get_them(files: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
-        taxonomy(FilesConfig(files), silent)
+        taxonomy(FilesConfig(files))
     assert "\n" not in str(error.value)
 
 
@@ -169,9 +166,9 @@ def test_the_papers_pairs() -> None:
 
 
 def test_the_papers_sizes_and_our_training(folder: Path) -> None:
-    one = taxonomy(FilesConfig((str(folder / "all.fa"),)), silent)
+    one = taxonomy(FilesConfig((str(folder / "all.fa"),)))
     genomes = (str(folder / "goldfish.fa"), str(folder / "rohu.fa"))
-    other = fragments(FragmentsConfig(genomes, shortest=20, median=40), silent)
+    other = fragments(FragmentsConfig(genomes, shortest=20, median=40))
     for experiment in (one, other):
         network = experiment.model.network
         assert (network.track_size, network.hidden, network.prenorm, network.init) == (16, 128, "layer", "identity")
@@ -179,7 +176,7 @@ def test_the_papers_sizes_and_our_training(folder: Path) -> None:
         assert (experiment.training.learning_rate, experiment.training.weight_decay) == (1e-3, 0.1)
     assert (other.training.epochs, other.training.batch_sequences) == (60, 128)
     assert load(RECIPES["fragments"]) is fragments and other.data.key is not None and other.task == "fragments"
-    assert fragments(other.data, silent) == other
+    assert fragments(other.data) == other
 
 
 # --- From files to scores ---
@@ -187,17 +184,18 @@ def test_the_papers_sizes_and_our_training(folder: Path) -> None:
 
 def test_from_files_to_scores_by_length(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-    scores = train(small(taxonomy(FilesConfig((str(folder / "all.fa"),)), silent)), tmp_path / "run")
+    scores = train(small(taxonomy(FilesConfig((str(folder / "all.fa"),)))), tmp_path / "run")
     assert (scores.headline, scores.records) == ("roc_auc", 10) and len(scores.by_length) > 5
 
 
-def test_fragments_from_genomes_to_scores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fragments_from_genomes_to_scores(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
     genomes = (str(folder / "goldfish.fa"), str(folder / "rohu.fa"))
     data = FragmentsConfig(genomes, training=40, validation=20, test=20, shortest=20, median=40)
-    said: list[str] = []
-    experiment = small(fragments(data, said.append))
-    assert "50 records read: 50 used, 0 rejected" in said
+    experiment = small(fragments(data))
+    assert "50 records read: 50 used, 0 rejected" in log.messages
     scores = train(experiment, tmp_path / "run")
     assert (scores.headline, scores.records) == ("roc_auc", 20) and Experiment.load(tmp_path / "run") == experiment
 
@@ -205,6 +203,6 @@ def test_fragments_from_genomes_to_scores(folder: Path, tmp_path: Path, monkeypa
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside this checkout")
 def test_real_plasmids() -> None:
     paths = tuple(str(path) for path in sorted(SHARED.glob("*.fa.gz")))
-    experiment = taxonomy(FilesConfig(paths), silent)
+    experiment = taxonomy(FilesConfig(paths))
     assert experiment.model.network.max_length == 1 << 19
     assert experiment.build_task().target.labels == ["firmicutes", "proteobacteria"]

@@ -14,9 +14,6 @@ from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment
 
 
-def silent(line: str) -> None: ...
-
-
 def series(folder: Path, label: str) -> FilesConfig:
     rows = [f'{{"series": {np.arange(i % 7 + 3).tolist()}, {label.format(i, i % 2)}}}' for i in range(40)]
     (folder / "s.jsonl").write_text("\n".join(rows))
@@ -24,7 +21,7 @@ def series(folder: Path, label: str) -> FilesConfig:
 
 
 def test_letters_have_a_stem_three_pools_and_words_on_trial(motifs: list[str]) -> None:
-    made = files(FilesConfig(tuple(motifs)), silent)
+    made = files(FilesConfig(tuple(motifs)))
     model = made.model
     assert (model.stem.layers, model.head, model.final_norm) == (3, "mean_maximum_attention", "layer")
     assert (model.words.lengths, made.training.trial) == ((4, 6, 8), TRIAL)
@@ -34,22 +31,22 @@ def test_letters_have_a_stem_three_pools_and_words_on_trial(motifs: list[str]) -
 
 
 def test_series_are_cropped_where_they_are_told_apart(tmp_path: Path) -> None:
-    made = files(series(tmp_path, '"label": "{1}"'), silent)
+    made = files(series(tmp_path, '"label": "{1}"'))
     assert made.data.augment and made.model.within_record and not made.model.words.lengths
     assert made.training.trial == 0 and made.model.stem.taps == 9
     (tmp_path / "numbers").mkdir()
-    assert files(series(tmp_path / "numbers", '"target": {0}.5'), silent).data.augment is False
+    assert files(series(tmp_path / "numbers", '"target": {0}.5')).data.augment is False
 
 
 def test_what_the_user_says_of_crops_counts(tmp_path: Path) -> None:
     told = series(tmp_path, '"label": "{1}"')
-    assert files(FilesConfig(told.files, augment=False), silent).data.augment is False
+    assert files(FilesConfig(told.files, augment=False)).data.augment is False
 
 
 def test_a_run_can_be_made_again_from_its_config(motifs: list[str], tmp_path: Path) -> None:
-    made = files(FilesConfig(tuple(motifs)), silent)
+    made = files(FilesConfig(tuple(motifs)))
     made.save(tmp_path)
-    assert Experiment.load(tmp_path) == made == files(made.data, silent)
+    assert Experiment.load(tmp_path) == made == files(made.data)
 
 
 def test_minutes_become_steps(motifs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +54,9 @@ def test_minutes_become_steps(motifs: list[str], monkeypatch: pytest.MonkeyPatch
     from chordmixer.training import speed
 
     monkeypatch.setattr(speed, "measure", lambda *given: speed.Speed(1e-6, 0.0))
-    short, long = (files(FilesConfig(tuple(motifs)), silent, minutes, "cpu").training for minutes in (0.05, 0.1))
+    short, long = (files(FilesConfig(tuple(motifs)), minutes, "cpu").training for minutes in (0.05, 0.1))
     assert 1.9 < long.steps / short.steps < 2.1 and short.minutes == 0
-    least = files(FilesConfig(tuple(motifs)), silent, 1e-9, "cpu").training
+    least = files(FilesConfig(tuple(motifs)), 1e-9, "cpu").training
     assert (least.steps, least.evaluate_every) == (20, 10) and long.evaluate_every == long.steps // EVALUATIONS + 1
 
 

@@ -11,19 +11,14 @@ from chordmixer.recipes.variants import GTEX_WINDOW, MPRA_WINDOW, is_gtex, varia
 from chordmixer.tasks.variants import VariantsConfig
 
 
-def silent(_: str) -> None:
-    """Nobody listens."""
-
-
-def test_an_experiment_from_the_data(tmp_path: Path) -> None:
+def test_an_experiment_from_the_data(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     data = VariantsConfig(
         (str(write_vcf(tmp_path / "calls.vcf", rows())),),
         str(write_genome(tmp_path)),
         64,
         VariantColumns(label="CLASS"),
     )
-    said: list[str] = []
-    experiment = variants(data, said.append)
+    experiment, said = variants(data), log.messages
     assert load(RECIPES["variants"]) is variants and experiment.build_task().max_length == 64
     model = experiment.model
     assert (model.head, model.network.max_length, model.network.prenorm, model.outputs) == ("variant", 64, "layer", 2)
@@ -42,12 +37,12 @@ def test_tissues_by_the_names_of_files(tmp_path: Path) -> None:
     folder = tmp_path / "vcfs"
     folder.mkdir()
     given = tissues(folder, ("Skin_pos.vcf", "Skin_neg.vcf", "Whole_Blood_pos.vcf", "Whole_Blood_neg.vcf"))
-    task = gtex(VariantsConfig((given,), str(write_genome(tmp_path))), silent).build_task()
+    task = gtex(VariantsConfig((given,), str(write_genome(tmp_path)))).build_task()
     assert task.config.window == GTEX_WINDOW and task.data.contexts == ["Skin", "Whole_Blood"]  # type: ignore[attr-defined]
     assert task.target.labels == ["neg", "pos"] and task.account.used == 2 * 288  # type: ignore[attr-defined]
     parts = [{task.records(part).name(i) for i in range(len(task.records(part)))} for part in ("training", "test")]  # type: ignore[arg-type]
     assert not parts[0] & parts[1], "one variant in two tissues is one locus"
-    narrow = gtex(VariantsConfig((given,), str(tmp_path / "genome.fa"), window=64), silent)
+    narrow = gtex(VariantsConfig((given,), str(tmp_path / "genome.fa"), window=64))
     assert narrow.data.window == 64
 
 
@@ -56,7 +51,7 @@ def test_a_tissue_with_one_class(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"Lung_neg\.vcf has no Lung_pos\.vcf beside it: each tissue needs both; add"
     ):
-        gtex(VariantsConfig((given,), "genome.fa"), silent)
+        gtex(VariantsConfig((given,), "genome.fa"))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +74,6 @@ def test_saturation_mutagenesis(tmp_path: Path) -> None:
         answer = "" if number % 10 == 0 else "yes" if alt in "AC" else "no"
         lines.append(f"{contig}\t{position}\t{ref}\t{alt}\t0.1\t{answer}\n")
     (tmp_path / "variants.tsv.gz").write_text("".join(lines))
-    task = mpra(tmp_path, silent).build_task()
+    task = mpra(tmp_path).build_task()
     assert task.account.rejected == {"without a label": 29} and task.target.labels == ["no", "yes"]  # type: ignore[attr-defined]
     assert task.max_length == MPRA_WINDOW

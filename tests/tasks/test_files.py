@@ -41,11 +41,10 @@ def table(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def test_two_files_are_two_classes(motifs: list[str]) -> None:
-    said: list[str] = []
-    task = Files(FilesConfig(tuple(motifs)), said.append)
+def test_two_files_are_two_classes(motifs: list[str], log: pytest.LogCaptureFixture) -> None:
+    task = Files(FilesConfig(tuple(motifs)))
     assert task_class("files") is Files
-    assert "each file is a class: with, without" in said[0]
+    assert "each file is a class: with, without" in log.messages[0]
     assert (task.embedding, task.inputs, task.kind) == ("tokens", 5, "dna")
     assert isinstance(task.target, Classification) and task.target.labels == ["with", "without"]
     assert {part: len(own) for part, own in task.split.parts.items()} == {

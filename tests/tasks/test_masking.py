@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     lengths = [50, 300, 2, 120, 31]
     records = [f">r{i}\n{''.join(chance.choice(list('ACGT'), n))}\n" for i, n in enumerate(lengths)]
     (folder / "five.fa").write_text("".join(records))
-    return gather([str(folder / "five.fa")], Reading(), TokenizerConfig("dna"), folder, lambda _: None)[0]
+    return gather([str(folder / "five.fa")], Reading(), TokenizerConfig("dna"), folder)[0]
 
 
 @pytest.fixture

@@ -131,16 +131,16 @@ SMALL = {
 def delivered(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on both strands with its baseline: only to be read."""
     folder = tmp_path_factory.mktemp("delivery") / "run"
-    experiment = override(recipe(FilesConfig(tuple(motifs), both_strands=True), lambda line: None), SMALL)
+    experiment = override(recipe(FilesConfig(tuple(motifs), both_strands=True)), SMALL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
         train(experiment, folder)
-        compare(folder, lambda line: None, deliver=True)
+        compare(folder, deliver=True)
     return folder
 
 
 def asked(run: Path, motifs: list[str], out: Path, using: str | None) -> list[dict[str, float]]:
-    predict(run, motifs, out, using=using, say=lambda line: None)  # type: ignore[arg-type]
+    predict(run, motifs, out, using=using)  # type: ignore[arg-type]
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -199,7 +199,7 @@ def test_a_run_that_is_finished_again_starts_from_its_network(delivered: Path, t
     train(Experiment.load(run), run, resume=True)
     assert not (run / "combination.json").exists() and read_document(run) is None
     files.verify(run, files.recorded(run))
-    compare(run, lambda line: None, deliver=True)
+    compare(run, deliver=True)
     for name in ("combination.json", "baseline.safetensors", "predictions.parquet", "labels.json", "baselines.json"):
         assert (run / name).read_bytes() == (delivered / name).read_bytes(), name
 

@@ -101,12 +101,12 @@ def test_a_row_that_no_reader_would_take(run: Path, tmp_path: Path, monkeypatch:
         embed(run, [write_fasta(tmp_path / "x.fa", [100, 101])], tmp_path / "e.parquet", per_token=True)
 
 
-def test_nothing_is_left_to_do(run: Path, tmp_path: Path) -> None:
-    said: list[str] = []
+def test_nothing_is_left_to_do(run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     path = write_fasta(tmp_path / "x.fa", [10])
     embed(run, [path], tmp_path / "e.parquet")
-    embed(run, [path], tmp_path / "e.parquet", resume=True, say=said.append)
-    assert said == [f"{tmp_path / 'e.parquet'} is whole already: nothing is left to do"]
+    log.clear()
+    embed(run, [path], tmp_path / "e.parquet", resume=True)
+    assert log.messages == [f"{tmp_path / 'e.parquet'} is whole already: nothing is left to do"]
 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv", "npy"])

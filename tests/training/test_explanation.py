@@ -212,11 +212,12 @@ def test_mistakes_are_told_before_a_record_is_read(tmp_path: Path, planted: Path
         list(explain(engine, [Entry("e", b"", "x")]))
 
 
-def test_progress_of_long_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_long_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("chordmixer.training.progress.EVERY_SECONDS", 0.0)
-    lines: list[str] = []
-    list(explain(Engine(make_run(tmp_path), batch_tokens=60), records(30), blocks=4, say=lines.append))
-    assert [line.split(" done")[0] for line in lines] == [
+    list(explain(Engine(make_run(tmp_path), batch_tokens=60), records(30), blocks=4))
+    assert [line.split(" done")[0] for line in log.messages] == [
         "0 records, 60 tokens",
         "0 records, 120 tokens",
         "1 records, 120 tokens",

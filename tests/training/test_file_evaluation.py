@@ -147,4 +147,4 @@ def test_records_without_a_label_are_left_out_by_policy(run: Path, tmp_path: Pat
 def test_nothing_to_score(run: Path, tmp_path: Path) -> None:
     path = labelled(tmp_path / "x.csv", ["a,AC7T,fly,"])
     with pytest.raises(ValueError, match="no record is left of 1 read"):
-        evaluate_files(run, [path], on_bad="reject", say=lambda line: None)
+        evaluate_files(run, [path], on_bad="reject")

@@ -31,7 +31,7 @@ def entries(lengths: list[int]) -> list[Entry]:
 
 
 def sizes(trained: Engine, lengths: list[int]) -> list[list[int]]:
-    windows = trained.windows(entries(lengths), Account(), None, print)
+    windows = trained.windows(entries(lengths), Account(), None)
     return [[len(item.tokens) for item in window] for window in windows]
 
 
@@ -45,21 +45,21 @@ def test_windows_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_windows_are_gathered_as_they_are_used(tmp_path: Path) -> None:
     taken = []
     stream = (taken.append(entry.id) or entry for entry in entries([40] * 9))  # type: ignore[func-returns-value]
-    windows = Engine(make_run(tmp_path), batch_tokens=10).windows(stream, Account(), None, print)
+    windows = Engine(make_run(tmp_path), batch_tokens=10).windows(stream, Account(), None)
     next(windows)
     assert len(taken) == 2
 
 
 def test_batches_have_like_lengths_under_a_budget(tmp_path: Path) -> None:
     trained = Engine(make_run(tmp_path), batch_tokens=10)
-    (window,) = trained.windows(entries([1, 9, 2, 12, 8]), Account(), None, print)
+    (window,) = trained.windows(entries([1, 9, 2, 12, 8]), Account(), None)
     found = [packed.lengths for _, packed in trained.batches(window, trained.pieces(window, "error"))]
     assert found == [(12,), (9,), (8, 2), (1,)]
 
 
 def test_a_device_that_is_too_small_is_one_line(tmp_path: Path) -> None:
     trained = Engine(make_run(tmp_path), batch_tokens=10)
-    (window,) = trained.windows(entries([3, 5]), Account(), None, print)
+    (window,) = trained.windows(entries([3, 5]), Account(), None)
 
     def fail(packed: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory\nand much more")
@@ -70,7 +70,7 @@ def test_a_device_that_is_too_small_is_one_line(tmp_path: Path) -> None:
 
 def test_other_failures_stay_what_they_are(tmp_path: Path) -> None:
     trained = Engine(make_run(tmp_path))
-    (window,) = trained.windows(entries([3]), Account(), None, print)
+    (window,) = trained.windows(entries([3]), Account(), None)
 
     def fail(packed: Any) -> torch.Tensor:
         raise RuntimeError("a bug")
@@ -138,7 +138,7 @@ def outputs(trained: Engine, path: Path) -> np.ndarray:
     entries = read([path], Reading(), Account())
     rows = [
         trained.outputs(window, trained.pieces(window, "windows"))
-        for window in trained.windows(entries, Account(), None, print)
+        for window in trained.windows(entries, Account(), None)
     ]
     return np.concatenate(rows)
 
@@ -159,7 +159,7 @@ def test_what_takes_one_network_names_a_member(run: Path, tmp_path: Path) -> Non
     fasta = write_fasta(tmp_path / "new.fa", [20])
     with pytest.raises(ValueError, match=r"has 3 networks, and this command takes one: give a member, .*members/0"):
         embed(run, [fasta], tmp_path / "out.parquet")
-    embed(ensemble.folder_of(run, 0), [fasta], tmp_path / "out.parquet", say=lambda line: None)
+    embed(ensemble.folder_of(run, 0), [fasta], tmp_path / "out.parquet")
     with pytest.raises(ValueError, match="keeps no baseline for --using baseline"):
         predict(run, [fasta], tmp_path / "out.tsv", using="baseline")
 

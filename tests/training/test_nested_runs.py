@@ -191,7 +191,7 @@ def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "training": {"steps": 2, "trial": 0.0, "replicates": 2, "seed": 4, "device": "cpu"},
     }
     run = tmp_path / "run"
-    scored = train(override(recipe(data, lambda line: None), small), run)
+    scored = train(override(recipe(data), small), run)
     assert scored.headline == "r2" and scored.encoder == "mean of 2 members"
     folders = [ensemble.folder_of(run, k) for k in range(2)]
     assert [Experiment.load(own).training.seed for own in folders] == [4, 5]
@@ -208,7 +208,7 @@ def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_members_need_one_process(motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = recipe(override(FilesConfig(tuple(motifs)), {"split": {"folds": 2}}), lambda line: None)
+    experiment = recipe(override(FilesConfig(tuple(motifs)), {"split": {"folds": 2}}))
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="train in one process: start it without torchrun"):
         train(experiment, tmp_path / "run")
@@ -226,7 +226,7 @@ SMALL = {
 
 @pytest.fixture
 def experiment(motifs: list[str]) -> Experiment:
-    made: Experiment = override(recipe(FilesConfig(tuple(motifs)), lambda line: None), SMALL)
+    made: Experiment = override(recipe(FilesConfig(tuple(motifs))), SMALL)
     return made
 
 

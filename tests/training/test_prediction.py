@@ -180,7 +180,7 @@ def test_long_records_can_be_left_out(run: Path, tmp_path: Path) -> None:
     trained = inference.Engine(run)
     trained.cut = 100
     entries = read([tmp_path / "x.fa"], Reading(), Account())
-    (window,) = trained.windows(entries, Account(), None, lambda _: None, "reject")
+    (window,) = trained.windows(entries, Account(), None, "reject")
     assert [len(tokens) for _, tokens in window] == [100, 100, 10, 100]
 
 
@@ -205,24 +205,25 @@ def test_a_record_above_the_models_length_is_refused(run: Path, tmp_path: Path) 
     assert [p.name for p in tmp_path.iterdir()] == ["x.fa"]
 
 
-def test_bad_letters(run: Path, tmp_path: Path) -> None:
+def test_bad_letters(run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     (tmp_path / "x.fa").write_text(">a\nACGT\n>b\nAC7T\n>c\nacgt\n")
     with pytest.raises(ValueError, match=r"x\.fa, record 2 \(b\): character '7' at position 3 is not a nucleotide"):
         predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
     account = predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", on_bad="unknown")
     assert account.used == 3 and account.notes["bad characters taken as N"] == 1
 
-    said: list[str] = []
-    account = predict(run, [tmp_path / "x.fa"], tmp_path / "z.tsv", on_bad="reject", say=said.append)
+    log.clear()
+    account = predict(run, [tmp_path / "x.fa"], tmp_path / "z.tsv", on_bad="reject")
     assert [row["id"] for row in rows(tmp_path / "z.tsv")] == ["a", "c"]
     assert (account.read, account.used, dict(account.rejected)) == (3, 2, {"refused by the dna tokenizer": 1})
+    said = log.messages
     assert len(said) == 1 and "rejected" in said[0] and "record 2 (b): character '7'" in said[0]
 
 
 def test_a_file_of_which_nothing_is_left_has_no_rows(run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.fa").write_text(">b\nAC7T\n")
     for ending in ("tsv", "parquet"):
-        account = predict(run, [tmp_path / "x.fa"], tmp_path / f"y.{ending}", on_bad="reject", say=lambda line: None)
+        account = predict(run, [tmp_path / "x.fa"], tmp_path / f"y.{ending}", on_bad="reject")
         assert account.rejected.total() == 1
     assert rows(tmp_path / "y.tsv") == [] and pq.read_table(tmp_path / "y.parquet").num_rows == 0
 

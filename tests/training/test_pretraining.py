@@ -138,7 +138,7 @@ def test_it_learns_more_than_letters(genome: str, tmp_path: Path) -> None:
     data = MaskingConfig((genome,), shortest=16, longest=96, segments=96)
     experiment = override(masking(data), {"model": model, "training": SMALL["training"] | faster})
     found = train(experiment, tmp_path / "run")
-    chains = {chain.encoder: chain.scores["accuracy"].value for chain in compare(tmp_path / "run", lambda _: None)}
+    chains = {chain.encoder: chain.scores["accuracy"].value for chain in compare(tmp_path / "run")}
     assert found.scores["accuracy"].value > chains["Markov order 0"] + 0.2
     assert chains["Markov order 0"] < chains["Markov order 1"] < chains["Markov order 2, both sides"]
     assert found.guessing["accuracy"] == pytest.approx(chains["Markov order 0"], abs=0.05)
@@ -160,7 +160,7 @@ def test_the_run_folder(pretrained: Path) -> None:
 
 def test_markov_chains_stand_beside_it(pretrained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(pretrained, tmp_path / "run"))
-    found = compare(run, lambda _: None)
+    found = compare(run)
     rows = files.read_json(run / "baselines.json")["baselines"]
     assert [row["name"] for row in rows] == [own.encoder for own in found] and len(found) == 11
     assert rows[2]["sentence"].startswith("each masked letter by up to 2 known letters before it")
@@ -177,13 +177,13 @@ def test_markov_chains_are_asked_about_the_same_tokens(pretrained: Path, small: 
 
 
 def test_embeddings_and_no_answers(pretrained: Path, genome: str, tmp_path: Path) -> None:
-    embed(pretrained, [genome], tmp_path / "e.parquet", over_length="windows", say=lambda _: None)
+    embed(pretrained, [genome], tmp_path / "e.parquet", over_length="windows")
     vectors = pq.read_table(tmp_path / "e.parquet")["embedding"]
     assert len(vectors) == 10 and len(vectors[0]) == Model.from_pretrained(pretrained).encoder.width
     with pytest.raises(
         ValueError, match="was pre-trained: it finds masked tokens and has no answers about records; em"
     ):
-        predict(pretrained, [genome], tmp_path / "a.tsv", over_length="windows", say=lambda _: None)
+        predict(pretrained, [genome], tmp_path / "a.tsv", over_length="windows")
 
 
 def test_files_of_different_runs(pretrained: Path, genome: str, tmp_path: Path) -> None:
@@ -193,4 +193,4 @@ def test_files_of_different_runs(pretrained: Path, genome: str, tmp_path: Path) 
     with pytest.raises(
         ValueError, match=r"the model, tokenizer\.json do not fit each other: use the files of one run"
     ):
-        embed(folder, [genome], tmp_path / "e.parquet", say=lambda _: None)
+        embed(folder, [genome], tmp_path / "e.parquet")

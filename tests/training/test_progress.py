@@ -148,11 +148,12 @@ def test_a_journal_on_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytes
     assert "\n" not in str(error.value)
 
 
-def test_pace_says_what_is_done_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pace_says_what_is_done_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
     clock = iter([0.0, 4.0, 11.0, 15.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    lines: list[str] = []
-    pace = progress.Throughput(lines.append)
+    pace = progress.Throughput()
     for _ in range(3):
         pace.done(records=2, tokens=1_100)
-    assert lines == ["4 records, 2,200 tokens done, 200 tokens/s"]
+    assert log.messages == ["4 records, 2,200 tokens done, 200 tokens/s"]

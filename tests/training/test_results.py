@@ -47,7 +47,7 @@ TINY = {
 
 
 def experiment(data: FilesConfig, **changes: Any) -> Experiment:
-    return override(override(recipe(data, lambda line: None), TINY), changes)
+    return override(override(recipe(data), TINY), changes)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_evaluation_and_prediction_answer_alike_on_both_strands(whole: Path, tmp
             tokens = records[index].values.numpy()
             for name, strand in (("here", tokens), ("there", tokenizer.reverse_complement(tokens))):
                 file.write(f">{name}{index}\n{tokenizer.decode(strand)}\n")
-    predict(whole, [fasta], tmp_path / "out.jsonl", say=lambda line: None)
+    predict(whole, [fasta], tmp_path / "out.jsonl")
     answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     for index in range(8):
         here, there = answers[2 * index : 2 * index + 2]
@@ -159,15 +159,14 @@ def test_evaluation_and_prediction_answer_alike_on_both_strands(whole: Path, tmp
         assert [rows[f"output_{k}"][index] for k in range(2)] == pytest.approx(outputs, abs=1e-5)
 
 
-def test_baselines_stand_beside(whole: Path, tmp_path: Path) -> None:
+def test_baselines_stand_beside(whole: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
-    said: list[str] = []
-    found = compare(run, said.append)
+    found = compare(run)
     written = files.read_json(run / "baselines.json")
     names = [row["name"] for row in written["baselines"]]
     assert names[:2] == ["majority class", "length alone"] and names[3].startswith("neighbours by ")
     assert written["format"] == 1 and all(row["sentence"] for row in written["baselines"])
-    assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and said == []
+    assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and log.messages == []
     assert found[2].scores["roc_auc"].value > 0.75 > found[1].scores["roc_auc"].value
     assert {e.records for e in found} == {40} and found[0].headline == "roc_auc"
     files.verify(run, ["baselines.json", "baselines.parquet"])
@@ -181,7 +180,7 @@ def test_baselines_stand_beside(whole: Path, tmp_path: Path) -> None:
 def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
     grouped = FilesConfig(tuple(motifs), Reading(labels="files", group="header:gene"))
     train(experiment(grouped, training={"epochs": 1}), tmp_path / "run")
-    compare(tmp_path / "run", print)
+    compare(tmp_path / "run")
     task = Experiment.load(tmp_path / "run").build_task()
     assert isinstance(task, Files) and (groups := task.groups("test")) is not None
     rows = pyarrow.parquet.read_table(tmp_path / "run" / "predictions.parquet")
@@ -191,12 +190,13 @@ def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
 
 
 def test_long_baselines_are_announced(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Experiment
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Experiment, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(results, "LONG", 0)
-    said: list[str] = []
-    compare(shutil.copytree(whole, tmp_path / "run"), said.append)
-    assert said == ["baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"]
+    compare(shutil.copytree(whole, tmp_path / "run"))
+    assert log.messages == [
+        "baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"
+    ]
     tiny.save(tmp_path / "adding")
     with pytest.raises(ValueError, match="is a run of adding, which has no baselines: give a run on files"):
         compare(tmp_path / "adding")
@@ -237,7 +237,7 @@ def test_other_questions_from_end_to_end(tmp_path: Path, name: str, asked: Any, 
     if name == "several":
         assert len(table["target"][0].as_py()) == 2
     assert (OutputLabels.load(tmp_path / "run").temperature is None) == (name == "numbers")
-    assert len(compare(tmp_path / "run", print)) >= 3
+    assert len(compare(tmp_path / "run")) >= 3
 
 
 def test_series_from_end_to_end(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_series_from_end_to_end(tmp_path: Path) -> None:
         np.save(folder / f"{i}.npy", np.sin(np.arange(20 + i) * (0.3 + i % 2)) + chance.normal(size=20 + i) * 0.1)
     scored = train(experiment(FilesConfig((str(tmp_path / "series"),))), tmp_path / "run")
     assert scored.records == 8 and files.read_json(tmp_path / "run" / "tokenizer.json")["tokenizer"] == "numbers"
-    assert [e.encoder for e in compare(tmp_path / "run", print)] == [
+    assert [e.encoder for e in compare(tmp_path / "run")] == [
         "majority class",
         "length alone",
         "series features",
@@ -315,9 +315,9 @@ SMALL = {
 @pytest.fixture(scope="module")
 def run(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ladder") / "run"
-    train(override(recipe(FilesConfig(tuple(motifs)), lambda line: None), SMALL), folder)
+    train(override(recipe(FilesConfig(tuple(motifs))), SMALL), folder)
     train_local(folder, Console(quiet=True))
-    compare(folder, lambda line: None, deliver=True)
+    compare(folder, deliver=True)
     return folder
 
 

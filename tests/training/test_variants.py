@@ -70,7 +70,7 @@ def of_table(path: Path) -> list[dict[str, Any]]:
 def scored(run: Path, lines: Sequence[str], out: Path, config: ScoringConfig = HERE, **settings: Any) -> Path:
     """The output for a VCF file with these lines."""
     path = write_vcf(out.parent / "new.vcf", list(lines))
-    score(run, path, run.parent / "genome.fa", out, config, say=lambda _: None, **settings)
+    score(run, path, run.parent / "genome.fa", out, config, **settings)
     return out
 
 
@@ -196,7 +196,9 @@ def test_an_answer_that_is_not_finite(run: Path, tmp_path: Path, monkeypatch: py
         scored(run, rows()[:1], tmp_path / "scored.vcf")
 
 
-def test_a_table_can_be_gone_on_with(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_can_be_gone_on_with(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
     whole = scored(run, rows(), tmp_path / "whole.tsv", replace(HERE, batch_tokens=512)).read_bytes()
     monkeypatch.setattr("chordmixer.training.output_files.SECONDS", 0.0)
     forward, calls = Model.forward, [0]
@@ -213,6 +215,6 @@ def test_a_table_can_be_gone_on_with(run: Path, tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "part.tsv").exists()
     again = scored(run, rows(), tmp_path / "part.tsv", replace(HERE, batch_tokens=512), resume=True)
     assert again.read_bytes() == whole and calls[0] < 2 * 288 // 4
-    said: list[str] = []
-    score(run, tmp_path / "new.vcf", run.parent / "genome.fa", again, HERE, resume=True, say=said.append)
-    assert said == [f"{again} is whole already: nothing is left to do"]
+    log.clear()
+    score(run, tmp_path / "new.vcf", run.parent / "genome.fa", again, HERE, resume=True)
+    assert log.messages == [f"{again} is whole already: nothing is left to do"]

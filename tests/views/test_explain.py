@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,12 +36,6 @@ from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 
 
-def write(*given: Any, **settings: Any) -> list[str]:
-    said: list[str] = []
-    explain_files(*given, say=said.append, **settings)
-    return said
-
-
 @pytest.fixture
 def random_run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "run")
@@ -61,13 +54,13 @@ def expected(random_run: Path, fasta: Path) -> list[Explanation]:
 def test_bedgraph_and_tsv_have_all_values(
     random_run: Path, fasta: Path, expected: list[Explanation], tmp_path: Path
 ) -> None:
-    write(random_run, [fasta], tmp_path / "a.bedgraph", blocks=10)
+    explain_files(random_run, [fasta], tmp_path / "a.bedgraph", blocks=10)
     rows = [line.split("\t") for line in (tmp_path / "a.bedgraph").read_text().splitlines()]
     read_back = {(name, at): float(v) for name, a, b, v in rows for at in range(int(a), int(b))}
     values = {(own.entry.id, at): v for own in expected for at, v in enumerate(own.values.tolist())}
     assert read_back == pytest.approx(values, rel=1e-5) and len(rows) <= 30
 
-    write(random_run, [fasta], tmp_path / "a.tsv", blocks=10)
+    explain_files(random_run, [fasta], tmp_path / "a.tsv", blocks=10)
     head, *rows = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
     assert head == ["id", "position", "letter", "value"]
     assert [(row[0], int(row[1]) - 1) for row in rows] == [*values]
@@ -75,19 +68,19 @@ def test_bedgraph_and_tsv_have_all_values(
     assert [float(row[3]) for row in rows] == pytest.approx([*values.values()], rel=1e-5)
 
 
-def test_a_page_has_the_first_records(random_run: Path, tmp_path: Path) -> None:
+def test_a_page_has_the_first_records(random_run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     fasta = write_fasta(tmp_path / "many.fa", [10] * (SHOWN + 3))
-    said = write(random_run, [fasta], tmp_path / "a.html", blocks=2)
+    explain_files(random_run, [fasta], tmp_path / "a.html", blocks=2)
     page = (tmp_path / "a.html").read_text()
     assert page.count("<h2>") == SHOWN and "3 more records are not shown" in page
     assert "Explanations of the predictions of run" in page and "Each part of a record was hidden in turn" in page
-    assert any("3 more records are not shown: a page has the first 20" in line for line in said)
+    assert any("3 more records are not shown: a page has the first 20" in line for line in log.messages)
 
 
 def test_series_of_two_channels(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokenizer=Numbers(2))
     np.save(tmp_path / "x.npy", np.arange(8.0).reshape(4, 2))
-    write(run, [tmp_path / "x.npy"], tmp_path / "a.tsv")
+    explain_files(run, [tmp_path / "x.npy"], tmp_path / "a.tsv")
     lines = (tmp_path / "a.tsv").read_text().splitlines()
     assert lines[0] == "id\tposition\tsample\tvalue" and lines[2].split("\t")[1:3] == ["2", "2,3"]
 
@@ -95,9 +88,9 @@ def test_series_of_two_channels(tmp_path: Path) -> None:
 def test_nothing_is_replaced_unasked(random_run: Path, fasta: Path, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("mine")
     with pytest.raises(ValueError, match=r"a\.tsv is there already: give another name with -o, or replace it with"):
-        write(random_run, [fasta], tmp_path / "a.tsv")
+        explain_files(random_run, [fasta], tmp_path / "a.tsv")
     assert (tmp_path / "a.tsv").read_text() == "mine"
-    write(random_run, [fasta], tmp_path / "a.tsv", force=True)
+    explain_files(random_run, [fasta], tmp_path / "a.tsv", force=True)
     assert (tmp_path / "a.tsv").read_text().startswith("id\tposition")
 
 
@@ -114,7 +107,7 @@ def test_outputs_that_cannot_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
-        write(random_run, [fasta], out)
+        explain_files(random_run, [fasta], out)
 
 
 def test_a_failure_leaves_what_was_there(random_run: Path, tmp_path: Path) -> None:
@@ -122,7 +115,7 @@ def test_a_failure_leaves_what_was_there(random_run: Path, tmp_path: Path) -> No
     (tmp_path / "a.tsv").write_text("mine")
     before = {path.name for path in tmp_path.iterdir()}
     with pytest.raises(ValueError, match="has 300 tokens, above this model's max_length=128"):
-        write(random_run, [fasta], tmp_path / "a.tsv", force=True)
+        explain_files(random_run, [fasta], tmp_path / "a.tsv", force=True)
     assert (tmp_path / "a.tsv").read_text() == "mine" and {path.name for path in tmp_path.iterdir()} == before
 
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from chordmixer.cli import fetch, inspect, predict, train, variants
-from chordmixer.terminal import tell
+from chordmixer.terminal import show_log, tell
 from chordmixer.version import __version__
 
 PAPER = {
@@ -86,7 +86,8 @@ def root(
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
     try:
-        code = app(standalone_mode=False) or 0
+        with show_log():
+            code = app(standalone_mode=False) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # a full device shows here, and not when the interpreter ends
         raise SystemExit(code)

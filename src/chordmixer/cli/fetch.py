@@ -11,7 +11,6 @@ from typing import Annotated, Self
 
 from chordmixer import terminal
 from chordmixer.cli.options import argument, option
-from chordmixer.cli.output import say
 from chordmixer.terminal import tell
 
 EVERY_SECONDS = 10.0
@@ -55,7 +54,7 @@ def fetch(
     try:
         for query, name in zip(queries, names, strict=True):
             with FetchMeter(name) as meter:
-                ncbi.fetch(query, out, config, say, meter.update)
+                ncbi.fetch(query, out, config, meter.update)
     except KeyboardInterrupt:
         tell("chordmixer: stopped; the records fetched so far are kept, and the same command continues", stderr=True)
         raise SystemExit(130) from None

@@ -10,8 +10,8 @@ import typer
 from chordmixer import terminal
 from chordmixer.cli import options
 from chordmixer.cli.options import LabelOptions, UseOptions, option
-from chordmixer.cli.output import print_lengths, say, show_lengths
-from chordmixer.terminal import tell
+from chordmixer.cli.output import print_lengths, print_line, show_lengths
+from chordmixer.terminal import show_log, tell
 
 if TYPE_CHECKING:
     from chordmixer.data.reading import Reading
@@ -34,7 +34,7 @@ def inspect(
     chordmixer inspect proteins.csv --column target=solubility --target-type number
     """
     from chordmixer.config import override
-    from chordmixer.data.store_cache import cache_folder, gather, with_file_labels
+    from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
     from chordmixer.data.tokenizers import TokenizerConfig
     from chordmixer.tasks.targets import inspect_target
     from chordmixer.views import inspection as view
@@ -42,7 +42,10 @@ def inspect(
 
     paths, reading = files.named(inputs)
     config = override(TokenizerConfig(), {"name": tokenizer, "on_bad": on_bad or "error"}, "tokenizer")
-    store, _ = gather(paths, with_file_labels(paths, reading, say), config, cache or cache_folder(), say)
+    labelled = with_file_labels(paths, reading)
+    if labelled != reading:
+        print_line(file_labels_line(paths))
+    store, _ = gather(paths, labelled, config, cache or cache_folder())
     found = inspect_target(store, target_type)  # type: ignore[arg-type]
     terminal.console().print(view.report(found))
     if plot:
@@ -92,7 +95,7 @@ def evaluate(
 
 def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None, *, force: bool, **how: Any) -> None:
     from chordmixer.data.entries import Account
-    from chordmixer.data.store_cache import with_file_labels
+    from chordmixer.data.store_cache import file_labels_line, with_file_labels
     from chordmixer.training import file_evaluation
     from chordmixer.views import tables
     from chordmixer.views.plots import plot_lengths
@@ -100,21 +103,22 @@ def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None
     if out is not None:
         file_evaluation.check_folder(out, force)
     account = Account()
-    notes: list[str] = []  # printed below the line that says which records were seen in training
-    reading = with_file_labels(paths, reading, notes.append)
-    found = file_evaluation.evaluate_files(run, paths, reading=reading, account=account, **how)
+    labelled = with_file_labels(paths, reading)
+    with show_log(stderr=True):
+        found = file_evaluation.evaluate_files(run, paths, reading=labelled, account=account, **how)
+    notes = [] if labelled == reading else [file_labels_line(paths)]
     for line in (tables.seen_line(found), *notes, *account.lines()):
-        say(line)
+        print_line(line)
     columns = tables.seen_and_unseen(found)
     terminal.console().print(tables.metrics_table(columns).terminal())
     shown = [next(iter(columns.values()))]
     print_lengths(shown)
     if out is None:
-        say("not saved: add -o FOLDER to keep the scores, predictions and plot")
+        print_line("not saved: add -o FOLDER to keep the scores, predictions and plot")
         return
     file_evaluation.save(out, found, run, paths)
     plot_lengths(shown, out / file_evaluation.PLOT)
-    say(f"saved in {out}: {file_evaluation.SCORES}, {file_evaluation.ROWS}, {file_evaluation.PLOT}")
+    print_line(f"saved in {out}: {file_evaluation.SCORES}, {file_evaluation.ROWS}, {file_evaluation.PLOT}")
 
 
 def report(run: options.Run, unverified: options.Unverified = False) -> None:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from chordmixer.cli.output import say
-
 if TYPE_CHECKING:
     from chordmixer.data.reading import Reading
     from chordmixer.training import Experiment
@@ -262,7 +260,7 @@ class RunOptions:
         """The recipe's experiment for these data, changed by the TOML file, then by `changes`."""
         from chordmixer import fitting
 
-        return fitting.build(recipe, data, settings_table(self.config, changes), say)
+        return fitting.build(recipe, data, settings_table(self.config, changes))
 
 
 @dataclass(frozen=True)
@@ -306,7 +304,7 @@ class TrainOptions(RunOptions):
         start = (self.device, self.start, self.freeze, self.unverified)
         data = override(FilesConfig(reading=reading), self.data(inputs), "data")
         changes = self.changes(minutes=False)  # the recipe measures the time
-        return self.build(lambda known: fitting.for_files(known, self.minutes, members, *start, say), data, changes)
+        return self.build(lambda known: fitting.for_files(known, self.minutes, members, *start), data, changes)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chordmixer import terminal
-from chordmixer.terminal import tell
+from chordmixer.terminal import first_rank, tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
 
 
-def first_rank() -> bool:
-    """Whether this process prints, where torchrun started several."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def say(line: str) -> None:
+def print_line(line: str) -> None:
+    """Print a line, in the first process alone."""
     if first_rank():
         tell(line)
 
@@ -36,9 +31,9 @@ def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Pa
     show_lengths([evaluation, *([replace(best, encoder=f"baseline: {best.encoder}")] if best else [])], folder)
     for other in [*others, evaluation]:
         name = "the model" if other is evaluation else other.encoder
-        say(f"{name}: {metrics.name(metric)} {metrics.number(other.scores[metric].value)}")
+        print_line(f"{name}: {metrics.name(metric)} {metrics.number(other.scores[metric].value)}")
     for sentence in verdict.headline(Run.load(folder)):
-        say(sentence)
+        print_line(sentence)
 
 
 def show_lengths(evaluations: list[Evaluation], folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from chordmixer.cli import options
 from chordmixer.cli.options import FileOptions, UseOptions, option
-from chordmixer.terminal import tell
+from chordmixer.terminal import show_log, tell
 
 
 @options.with_options
@@ -33,17 +33,18 @@ def predict(
     """
     from chordmixer.training.prediction import predict as answer
 
-    account = answer(
-        run,
-        inputs,
-        out,
-        min_confidence=min_confidence,
-        reading=files.reading(),
-        safe_cells=safe_cells,
-        using=using,  # type: ignore[arg-type]
-        resume=resume,
-        **vars(use),
-    )
+    with show_log(stderr=True):  # standard output may hold the predictions
+        account = answer(
+            run,
+            inputs,
+            out,
+            min_confidence=min_confidence,
+            reading=files.reading(),
+            safe_cells=safe_cells,
+            using=using,  # type: ignore[arg-type]
+            resume=resume,
+            **vars(use),
+        )
     _to_stderr(account.lines())
 
 
@@ -66,7 +67,8 @@ def embed(
     from chordmixer.training.prediction import embed as write
 
     how = {"reading": files.reading(), "resume": resume, **vars(use)}
-    account = write(run, inputs, out, per_token=per_token, **how)
+    with show_log(stderr=True):
+        account = write(run, inputs, out, per_token=per_token, **how)
     _to_stderr(account.lines())
 
 
@@ -101,17 +103,18 @@ def explain(
     """
     from chordmixer.views.explain import explain_files
 
-    account = explain_files(
-        run,
-        inputs,
-        out,
-        method=method,  # type: ignore[arg-type]
-        target=target,
-        blocks=blocks,
-        reading=files.reading(),
-        using=using,  # type: ignore[arg-type]
-        **vars(use),
-    )
+    with show_log(stderr=True):
+        account = explain_files(
+            run,
+            inputs,
+            out,
+            method=method,  # type: ignore[arg-type]
+            target=target,
+            blocks=blocks,
+            reading=files.reading(),
+            using=using,  # type: ignore[arg-type]
+            **vars(use),
+        )
     _to_stderr(account.lines())
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from chordmixer.cli import options
 from chordmixer.cli.options import FileOptions, LabelOptions, RunOptions, TrainOptions, argument, option
-from chordmixer.cli.output import first_rank, say, show_comparison, show_lengths
-from chordmixer.terminal import tell
+from chordmixer.cli.output import print_line, show_comparison, show_lengths
+from chordmixer.terminal import first_rank, tell
 
 if TYPE_CHECKING:
     from chordmixer.data.reading import Reading
@@ -74,7 +74,7 @@ def train(
         _train_task(experiment, out, resume, given.unverified, baselines)
         return
     how: dict[str, Any] = {"resume": resume, "unverified": given.unverified}
-    fitted = fitting.run_files(experiment, out, baselines=baselines, ladder=ladder, say=say, **how)
+    fitted = fitting.run_files(experiment, out, baselines=baselines, ladder=ladder, **how)
     if fitted is not None:
         _conclude(fitted, out)
 
@@ -154,9 +154,9 @@ def plan(
         if given.start is not None:
             take_over(Model(experiment.model), Model.from_pretrained(given.start))  # the same refusals as `train`
     for line in plan_lines(experiment, timed=time):
-        say(line)
+        print_line(line)
     command = "pretrain" if pretrain else "train"
-    say(f"Next:  chordmixer {command} with the same files and options{'' if out else ', and --out RUN'}")
+    print_line(f"Next:  chordmixer {command} with the same files and options{'' if out else ', and --out RUN'}")
 
 
 # --- The experiment of each command ---
@@ -225,7 +225,9 @@ def _files_experiment(paths: list[str], reading: Reading, given: TrainOptions, b
                 f"{', '.join(recipes.RECIPES)}"
             )
     if paths[0] in recipes.RECIPES:
-        say(f"{paths[0]} is here as a file or folder, and is read as one; for the task of this name, start elsewhere")
+        print_line(
+            f"{paths[0]} is here as a file or folder, and is read as one; for the task of this name, start elsewhere"
+        )
     if base_length is not None:
         raise ValueError("--base-length is an option of the task adding: leave it out, or name that task")
     return given.files_experiment(paths, reading)
@@ -238,7 +240,7 @@ def _masking_experiment(paths: list[str], reading: Reading, given: RunOptions) -
     from chordmixer.tasks.masking import MaskingConfig
 
     data = override(MaskingConfig(reading=reading), RunOptions.data(given, paths), "data")
-    return given.build(lambda known: masking(known, say), data, given.changes())
+    return given.build(masking, data, given.changes())
 
 
 def _refuse(given: FileOptions | RunOptions, names: tuple[str, ...]) -> None:
@@ -265,7 +267,7 @@ def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: boo
         show_lengths([evaluation], out)
         return
     cache = getattr(experiment.data, "cache", None)
-    show_comparison(evaluation, recipes.load(recipes.TASK_BASELINES)(out, say, cache) if baselines else [], out)
+    show_comparison(evaluation, recipes.load(recipes.TASK_BASELINES)(out, cache) if baselines else [], out)
     tell(f"report: {write_report(out)}")
 
 
@@ -291,12 +293,12 @@ def _introduce(experiment: Experiment) -> None:
         return
     task: Any = experiment.build_task()
     for line in task.account.lines():
-        say(line)
+        print_line(line)
     sizes = ", ".join(f"{len(own.starts):,} for {part}" for part, own in task.stretches.items())
-    say(f"split ({task.method}): {sizes}")
+    print_line(f"split ({task.method}): {sizes}")
     if task.segmented:
         counts = ", ".join(f"{len(task.records(part)):,} for {part}" for part in task.stretches)
-        say(f"segments of {task.config.shortest:,} to {task.max_length:,} tokens: {counts}")
+        print_line(f"segments of {task.config.shortest:,} to {task.max_length:,} tokens: {counts}")
 
 
 def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, cache: str | None) -> None:
@@ -305,18 +307,18 @@ def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, ca
     from chordmixer.views.runs import Run
     from chordmixer.views.verdict import baseline_sentence
 
-    chains = compare(out, say, cache) if baselines else []
+    chains = compare(out, cache) if baselines else []
     best = max(chains, key=lambda chain: chain.scores["accuracy"].value, default=None)
     show_lengths([evaluation, *([best] if best else [])], out)
     for scored in [*chains, evaluation]:
-        say(f"{'the model' if scored is evaluation else scored.encoder}: {_accuracy(scored)}")
+        print_line(f"{'the model' if scored is evaluation else scored.encoder}: {_accuracy(scored)}")
     for name in evaluation.scores:
         if name.startswith("accuracy_"):
             letter = name.removeprefix("accuracy_")
-            say(f"  of {letter}: {_accuracy(evaluation, f'_{letter}')}")
+            print_line(f"  of {letter}: {_accuracy(evaluation, f'_{letter}')}")
     if chains:
         for sentence in baseline_sentence(Run.load(out).baselines, "accuracy", "Train longer, or give more data."):
-            say(sentence)
+            print_line(sentence)
     run = shlex.quote(str(out))
     tell(
         f"Next:  chordmixer embed {run} FILES -o embeddings.parquet\n"

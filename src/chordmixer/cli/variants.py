@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from chordmixer.cli import options
 from chordmixer.cli.options import LEARNING, POLICIES, READING, argument, option
-from chordmixer.cli.output import first_rank, say, show_comparison
-from chordmixer.terminal import tell
+from chordmixer.cli.output import print_line, show_comparison
+from chordmixer.terminal import first_rank, show_log, tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation, Experiment
@@ -84,7 +84,8 @@ def variants(
         if len(inputs) > 1 or given.window or given.names or given.start or given.freeze or given.config or given.set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
         how = ScoringConfig(columns, context, on_mismatch, batch_tokens, device, safe_cells)  # type: ignore[arg-type]
-        account = score(run, inputs[0], reference, out, how, resume=resume, force=force, unverified=unverified)
+        with show_log(stderr=True):  # standard output may hold the scores
+            account = score(run, inputs[0], reference, out, how, resume=resume, force=force, unverified=unverified)
         for line in account.lines():
             tell(line, stderr=True)
         return
@@ -111,12 +112,12 @@ def _experiment(data: dict[str, Any], columns: Any, given: VariantOptions, unver
 
     tissues = given.names is None and is_gtex(paths(data["files"]))
     if tissues:
-        say("files named TISSUE_pos.vcf and TISSUE_neg.vcf: tissues and classes are read from their names")
+        print_line("files named TISSUE_pos.vcf and TISSUE_neg.vcf: tissues and classes are read from their names")
     data |= {name: getattr(given, name) for name in ("names", "on_unmatched", "target_type")}
     data |= {} if given.window is None else {"window": given.window}
     config = override(VariantsConfig(columns=columns), data, "data")
     changes = options.settings_table(given.config, given.set or [])
-    experiment = fitting.build(lambda known: (gtex if tissues else recipe)(known, say), config, changes, say)
+    experiment = fitting.build(gtex if tissues else recipe, config, changes)
     if given.freeze and given.start is None:
         raise ValueError("--freeze keeps the weights of a run as they are: name it with --from RUN, or leave it out")
     return experiment if given.start is None else start_from(experiment, given.start, given.freeze, unverified)

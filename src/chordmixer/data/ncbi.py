@@ -10,6 +10,7 @@ are in "Entrez Programming Utilities Help", https://www.ncbi.nlm.nih.gov/books/N
 from __future__ import annotations
 
 import gzip
+import logging
 import re
 import time
 import zlib
@@ -27,7 +28,8 @@ from xml.etree import ElementTree
 
 from chordmixer import files
 from chordmixer.config import check_numbers, from_dict
-from chordmixer.terminal import tell
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -308,7 +310,6 @@ def fetch(
     query: str,
     folder: Path | str,
     config: FetchConfig,
-    say: Callable[[str], None] = tell,
     seen: Callable[[int, int], None] = lambda done, wanted: None,
     service: Service | None = None,
 ) -> Path:
@@ -324,9 +325,11 @@ def fetch(
     before = _state(target, note, state)
     if before and before.finished:
         _remove(parts)
-        say(f"{target}: its {before.records:,} records came on {before.finished[:10]}; remove it to fetch again")
+        logger.info(
+            f"{target}: its {before.records:,} records came on {before.finished[:10]}; remove it to fetch again"
+        )
         return target
-    found = _search(service, state.term, say)
+    found = _search(service, state.term)
     names = _kept(parts, before) if before else None
     if before is None or names is None:
         note.unlink(missing_ok=True)  # an old one must never count for a new list
@@ -339,7 +342,7 @@ def fetch(
     else:
         state = before
         if found.total != state.total:
-            say(
+            logger.info(
                 f"{target}: NCBI has {found.total:,} records now and had {state.total:,} on {state.found[:10]}: "
                 f"those of that day are fetched; remove {note} to begin with today's"
             )
@@ -349,7 +352,7 @@ def fetch(
     _join(parts, target, note, state, FORMATS[config.format].count)
     _save(note, replace(state, finished=_now()))
     _remove(parts)
-    say(state.summary(target))
+    logger.info(state.summary(target))
     return target
 
 
@@ -409,14 +412,14 @@ def _save(note: Path, state: FetchState) -> None:
     files.write_json(note, {key: value for key, value in asdict(state).items() if value or key != "finished"})
 
 
-def _search(service: Service, term: str, say: Callable[[str], None]) -> Found:
+def _search(service: Service, term: str) -> Found:
     found = service.search(term)
     unknown = ", ".join(found.unknown)
     if not found.total:
         why = f" (unknown there: {unknown})" if unknown else ""
         raise ValueError(f"{term} finds no record at NCBI{why}: check how the name is spelt, or give another term")
     if unknown:
-        say(f"NCBI does not know {unknown}, and searched without")
+        logger.info(f"NCBI does not know {unknown}, and searched without")
     return found
 
 

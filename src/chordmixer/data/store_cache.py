@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 import re
 import secrets
@@ -16,13 +17,15 @@ from dataclasses import asdict, replace
 from itertools import chain, islice
 from pathlib import Path
 
-from chordmixer import files, terminal
+from chordmixer import files
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import FILES, Policy, Reading, file_label, own_name, read
 from chordmixer.data.record_files import class_files
 from chordmixer.data.store import ABOUT, BLOCK, DATA, KIND, NAMES, TOKENS, VERIFIED, Store, write_store
 from chordmixer.data.tokenizers import TokenizerConfig, make_tokenizer
 from chordmixer.files import is_folder
+
+logger = logging.getLogger(__name__)
 
 SAMPLE, SAMPLE_BYTES = 200, 1 << 24
 """Records from which a tokenizer is guessed, and their letters, at most."""
@@ -32,8 +35,6 @@ IN_MEMORY = "records in memory"
 """In place of paths, where a program gave the records."""
 EVERY_SECONDS = 5.0
 """Between progress messages while reading."""
-
-Say = Callable[[str], None]
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -56,16 +57,17 @@ def gather(
     reading: Reading,
     tokenizer: TokenizerConfig,
     cache: Path,
-    say: Say,
     key: str | None = None,
 ) -> tuple[Store, str]:
     """The store of these files and its key; with a key from before, the files need not exist any more."""
 
+    level = logging.INFO if key is None else logging.DEBUG  # a run whose store is gone reads its files silently
+
     def build(folder: Path) -> None:
-        say(f"reading {_brief(paths)}")
+        logger.log(level, f"reading {_brief(paths)}")
         account = Account()
         entries = read(paths, reading, account)
-        _write(entries, lambda: read(paths, reading, Account()), paths, account, tokenizer, folder, say)
+        _write(entries, lambda: read(paths, reading, Account()), paths, account, tokenizer, folder, level)
 
     def rebuild(folder: Path) -> None:
         _check_exist(paths, folder)
@@ -84,20 +86,20 @@ def gather(
             raise ValueError("a stream is read once, and `characters` reads twice: save it as a file, or use bytes")
         return _named_by_content(build, cache)
     if store_path(cache, found).exists():
-        say(f"{_brief(paths)}: read before, found in {cache}")
+        logger.info(f"{_brief(paths)}: read before, found in {cache}")
     return cached_store(found, cache, build), found
 
 
-def gather_records(records: Sequence[Entry], tokenizer: TokenizerConfig, cache: Path, say: Say) -> tuple[Store, str]:
+def gather_records(records: Sequence[Entry], tokenizer: TokenizerConfig, cache: Path) -> tuple[Store, str]:
     """The store of records in memory, and its key: a hash of its content."""
 
     def build(folder: Path) -> None:
-        _write(iter(records), lambda: records, [IN_MEMORY], Account(), tokenizer, folder, say)
+        _write(iter(records), lambda: records, [IN_MEMORY], Account(), tokenizer, folder)
 
     return _named_by_content(build, cache)
 
 
-def with_file_labels(paths: Sequence[str], reading: Reading, say: Say) -> Reading:
+def with_file_labels(paths: Sequence[str], reading: Reading) -> Reading:
     """The same, or `labels="files"` where several files are given and their first records have no labels.
 
     One file per class is the most common way to have labels; a record's own label or number takes precedence.
@@ -108,9 +110,13 @@ def with_file_labels(paths: Sequence[str], reading: Reading, say: Say) -> Readin
         entries = read([path], replace(reading, on_empty="reject", on_unmatched="reject"), Account())
         if any(e.label is not None or e.target is not None for e in _first(entries, LABEL_SAMPLE, LABEL_BYTES)):
             return reading
-    names = dict.fromkeys(file_label(path) for path in paths)
-    say(f"the records have no labels of their own, so each file is a class: {', '.join(names)}")
     return replace(reading, labels=FILES)
+
+
+def file_labels_line(paths: Sequence[str]) -> str:
+    """What to tell the user where `with_file_labels` found that files are classes."""
+    names = dict.fromkeys(file_label(path) for path in paths)
+    return f"the records have no labels of their own, so each file is a class: {', '.join(names)}"
 
 
 # --- Keys ---
@@ -190,7 +196,7 @@ def cached_store(key: str, cache: Path, build: Callable[[Path], object]) -> Stor
         return _verified(folder)
     except ValueError as error:
         _check_ours(folder)
-        terminal.tell(f"warning: {error}; doing so", stderr=True)
+        logger.warning(f"{error}; doing so", extra={"stderr": True})
     with files.temporary_folder(cache, KIND) as aside:
         with suppress(OSError):  # another process was quicker
             folder.rename(aside / key)
@@ -256,7 +262,7 @@ def _write(
     account: Account,
     config: TokenizerConfig,
     folder: Path,
-    say: Say,
+    level: int = logging.INFO,
 ) -> None:
     """Write entries as they come; `again` yields them once more to a tokenizer that reads all of them first."""
     began = time.monotonic()
@@ -265,10 +271,11 @@ def _write(
         raise ValueError(f"{_brief(sources)} holds no record that can be used: see above why; give other files")
     tokenizer = make_tokenizer(config, sample, again)
     on_bad: Policy = "reject" if config.on_bad == "reject" else "error"
-    store = write_store(_reported(chain(sample, entries), say), tokenizer, folder, account, sources, on_bad)
-    say(
+    store = write_store(_reported(chain(sample, entries), level), tokenizer, folder, account, sources, on_bad)
+    logger.log(
+        level,
         f"read {len(store):,} records, {len(store.values):,} tokens ({tokenizer.name}) "
-        f"in {time.monotonic() - began:.1f} s; kept in {folder.parent}"
+        f"in {time.monotonic() - began:.1f} s; kept in {folder.parent}",
     )
 
 
@@ -296,13 +303,13 @@ def _first(entries: Iterator[Entry], count: int, letters: int) -> Iterator[Entry
             return
 
 
-def _reported(entries: Iterable[Entry], say: Say) -> Iterator[Entry]:
+def _reported(entries: Iterable[Entry], level: int) -> Iterator[Entry]:
     """The same entries, with a progress message every few seconds."""
     last, letters = time.monotonic(), 0
     for count, entry in enumerate(entries):
         if count % 1024 == 0 and time.monotonic() - last > EVERY_SECONDS:
             last = time.monotonic()
-            say(f"  {count:,} records, {letters:,} letters so far")
+            logger.log(level, f"  {count:,} records, {letters:,} letters so far")
         letters += entry.length
         yield entry
 

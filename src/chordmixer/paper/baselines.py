@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from chordmixer.data import Records, draws
 from chordmixer.data.loading import MadeRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.terminal import tell
 from chordmixer.training import results
 from chordmixer.training.baselines.candidates import SINGLE
 from chordmixer.training.baselines.features import Grams, gram_counts
@@ -24,21 +24,19 @@ from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
 from chordmixer.training.results import LONG
 
+logger = logging.getLogger(__name__)
+
 KINDS = {"fragments": "dna", "listops": "operations", "retrieval": "text", "text": "text"}
 """What the tokens of a task are; of any other, which has real numbers, lengths and answers alone are looked at."""
-OWN: dict[str, Callable[[Path, Callable[[str], None], Path | str | None], list[Evaluation]]] = {
-    "files": results.compare,
-    "masking": results.compare,
-    "variants": results.compare,
-}
-"""Tasks that know their own."""
+OWN = ("files", "masking", "variants")
+"""Tasks whose baselines `results.compare` knows."""
 TOKENS = 120_000_000
 """Of training records that are read, at most: some minutes. All of ListOps and Text, one in ten of AAN's pairs."""
 STEP = 1_000_000
 """Tokens that are read at a time, about."""
 
 
-def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | str | None = None) -> list[Evaluation]:
+def compare(run: Path | str, cache: Path | str | None = None, *, announce: bool = True) -> list[Evaluation]:
     """Score baselines on the test part of a run, by the model's own code; leaves baselines.json in its folder.
 
     Where the training records have more than `TOKENS`, so many of them are drawn, and the baselines' names say it.
@@ -46,14 +44,14 @@ def compare(run: Path | str, say: Callable[[str], None] = tell, cache: Path | st
     folder = Path(run)
     experiment = Experiment.load(folder, cache=cache)
     if experiment.task in OWN:
-        return OWN[experiment.task](folder, say, cache)
+        return results.compare(folder, cache, announce=announce)
     task, kind = experiment.build_task(), KINDS.get(experiment.task, "real")
     target: Any = task.target  # one answer a record, all of them
     parts = {part: task.records(part) for part in PARTS}
     chosen = {part: np.arange(len(records.lengths)) for part, records in parts.items()}
     chosen["training"] = sample(parts["training"].lengths, TOKENS)
-    if sum(int(np.array(parts[part].lengths)[own].sum()) for part, own in chosen.items()) > LONG:
-        say("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+    if announce and sum(int(np.array(parts[part].lengths)[own].sum()) for part, own in chosen.items()) > LONG:
+        logger.info("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
     read = {part: _read(parts[part], own, kind != "real") for part, own in chosen.items()}
     test, names = read["test"], [parts["test"].name(i) for i in chosen["test"].tolist()]
     stated = _stating(_baselines(read, target, kind), len(chosen["training"]), parts["training"])

@@ -11,8 +11,8 @@ import typer
 
 from chordmixer import terminal
 from chordmixer.cli import options
-from chordmixer.cli.output import first_rank, say, show_lengths
-from chordmixer.terminal import tell
+from chordmixer.cli.output import print_line, show_lengths
+from chordmixer.terminal import first_rank, tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation
@@ -82,12 +82,12 @@ def reproduce(
     folder = out or Path("runs") / name
     given: dict[str, Any] = {"like": like, "start": start, "unverified": unverified, "changes": changes}
     if plan and minutes is not None:
-        reproduction.measure(name, folder, data or [], models=named, minutes=minutes, say=say, **given)
+        reproduction.measure(name, folder, data or [], models=named, minutes=minutes, **given)
         return
     if plan:
         plans = reproduction.plan(name, data or [], scale, models=named, seeds=seeds, rates=_rates(rates), **given)
         for line in reproduction.plan_lines(name, plans):
-            say(line)
+            print_line(line)
         return
     try:
         pages, scores = reproduction.reproduce(
@@ -104,11 +104,10 @@ def reproduce(
             baselines=baselines,
             results=results,
             command=shlex.join(["chordmixer", *sys.argv[1:]]),
-            say=say,
             **given,
         )
     except SystemExit:  # a signal: the run has saved where it was
-        say("the same command with --resume goes on with all of it")
+        print_line("the same command with --resume goes on with all of it")
         raise
     if first_rank():
         _show(pages, scores)
@@ -139,14 +138,16 @@ def _list(time: bool) -> None:
     from chordmixer.paper import reproduction
 
     if time:
-        say("measuring a step, to tell how long runs take here (--no-time leaves it out) ...")
+        print_line("measuring a step, to tell how long runs take here (--no-time leaves it out) ...")
     console = terminal.console()
     console.print(
         reproduction.listing(reproduction.ENTRIES, reproduction.all_costs(reproduction.ENTRIES, time), console.width)
     )
     if time:
-        say("Times follow from one step of adding-200, within two or three times; --plan measures the entry itself.")
-    say("Next:  chordmixer reproduce NAME --plan    what it takes\n       chordmixer reproduce NAME --out RUN")
+        print_line(
+            "Times follow from one step of adding-200, within two or three times; --plan measures the entry itself."
+        )
+    print_line("Next:  chordmixer reproduce NAME --plan    what it takes\n       chordmixer reproduce NAME --out RUN")
 
 
 def bench(
@@ -201,15 +202,15 @@ def bench(
     names = [name.strip() for name in models.split(",")] if models else [name for name in ENCODERS if name != "none"]
     command = shlex.join(["chordmixer", *sys.argv[1:]])
     try:
-        report = benching.bench(names, at, out, config, longest=longest, resume=resume, command=command, say=say)
+        report = benching.bench(names, at, out, config, longest=longest, resume=resume, command=command)
     except KeyboardInterrupt:
-        say(f"what was measured is in {out}: the same command with --resume goes on")
+        print_line(f"what was measured is in {out}: the same command with --resume goes on")
         raise
     console = terminal.console()
     for setting in report.settings:
         console.print(views.table(setting, report.at(setting), console.width).terminal())
         for line in benching.words(report.at(setting), setting):
-            say(line)
+            print_line(line)
     if report.reaches:
         console.print(views.reach_table(report.reaches).terminal())
     tell(f"page: {out.with_suffix('.md')}")

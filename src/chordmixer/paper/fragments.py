@@ -5,7 +5,7 @@ enough; those of validation and test are always the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -101,13 +101,13 @@ class Fragments:
     complement = None
     keeps_validation = True
 
-    def __init__(self, config: FragmentsConfig, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, config: FragmentsConfig) -> None:
         if not config.files:
             raise ValueError(
                 "data.files names no genomes: give FASTA or GenBank files, most simply one a class, as in "
                 """--set 'data.files=["cyprinidae.fa.gz", "cobitidae.fa.gz"]'"""
             )
-        self.genomes = Files(config.genomes, say)
+        self.genomes = Files(config.genomes)
         self.config = replace(config, reading=self.genomes.config.reading, key=self.genomes.config.key)
         self.inputs = self.genomes.inputs
         self.names, classes = _against(self.genomes.question.names, self.genomes.question.targets, config.against)

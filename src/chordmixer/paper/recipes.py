@@ -6,7 +6,7 @@ ours, and so is the precision: bfloat16 on a GPU, float32 elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +28,9 @@ from chordmixer.paper.lra.text import TextConfig
 from chordmixer.recipes.batches import SMALL, training
 from chordmixer.tasks import task_class
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.terminal import tell
 from chordmixer.training import Experiment, TrainingConfig
+
+logger = logging.getLogger(__name__)
 
 SETTINGS = {200: (64, 1e-3, 13, 0.0), 1_000: (64, 1e-3, 18, 0.0), 16_000: (16, 7e-4, 6, 0.02)}
 """From a base length on: sequences of a batch, learning rate, epochs, and the share of the run that the weights'
@@ -153,7 +154,7 @@ def _with_ema(experiment: Experiment) -> Experiment:
     return replace(experiment, model=replace(experiment.model, head="standard"), training=training)
 
 
-def paper_files(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment:
+def paper_files(data: FilesConfig) -> Experiment:
     """An experiment for these files; reads them if they have not been read before.
 
     - Letters and text: layer norm before Rotate, a last one before the head, and an identity start. Series of real
@@ -173,7 +174,7 @@ def paper_files(data: FilesConfig, say: Callable[[str], None] = tell) -> Experim
       evaluations without a better validation loss, which count only from when it has learnt something.
     - bfloat16 on a GPU, which cost nothing in accuracy; float32 elsewhere.
     """
-    task = Files(data, say)
+    task = Files(data)
     lengths = task.records("training").lengths
     symbols = task.embedding == "tokens"
     small = len(lengths) < SMALL
@@ -207,7 +208,7 @@ DOCUMENTS_NEEDED = (
 )
 
 
-def documents(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment:
+def documents(data: FilesConfig) -> Experiment:
     """The class of a document, character by character, cut at 131,072 and split 70 / 20 / 10, every class alike.
 
     What `data` leaves as it is by default is chosen so: the tokenizer, the cut, and the shares of the split.
@@ -222,12 +223,12 @@ def documents(data: FilesConfig, say: Callable[[str], None] = tell) -> Experimen
     - It also removes stamps such as [cs.AI], which name the class. We change no text, and say where they stand.
     """
     check_there(data, "documents", DOCUMENTS_NEEDED)
-    experiment = paper_files(_as_the_paper(data), say)
+    experiment = paper_files(_as_the_paper(data))
     task = Files(experiment.data)
     stamped = count_stamped(task)
     if stamped:
-        say(
-            f"warning: {stamped:,} of {len(task.store):,} documents name a class in brackets, such as "
+        logger.warning(
+            f"{stamped:,} of {len(task.store):,} documents name a class in brackets, such as "
             f"[{task.question.names[0]}], and this may be the answer: remove such stamps from the texts"
         )
     network = replace(experiment.model.network, track_size=16, hidden=128, dropout=0.1)
@@ -313,7 +314,7 @@ TAXA_NEEDED = (
 )
 
 
-def taxonomy(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment:
+def taxonomy(data: FilesConfig) -> Experiment:
     """The taxon of each record; of two taxa the score is ROC-AUC, and classes weigh the same whatever their size.
 
     The class is what `data.reading` says. Else it is the genus that ends a GenBank record's lineage; or of several
@@ -325,21 +326,21 @@ def taxonomy(data: FilesConfig, say: Callable[[str], None] = tell) -> Experiment
     - The split is stratified, as the paper's; it does not say its shares.
     """
     check_there(data, "taxonomy", TAXA_NEEDED)
-    experiment = paper_files(_with_taxa(data, say), say)
+    experiment = paper_files(_with_taxa(data))
     network = replace(experiment.model.network, track_size=16, hidden=128)
     return replace(experiment, model=replace(experiment.model, network=network))
 
 
-def fragments(data: FragmentsConfig, say: Callable[[str], None] = tell) -> Experiment:
+def fragments(data: FragmentsConfig) -> Experiment:
     """The class of fragments of whole genomes, cut anew in each epoch, with lengths like the paper's first pair.
 
     H = 128 and S = 16 are the paper's. 60 epochs of batches of 128 at rate 1e-3, weight decay 0.1, layer norms before
     Rotate and before the head, and an identity start: what a sketch of the network had on carps against other
     families of their order, with ROC-AUC 0.988. This recipe itself has not been run at full size yet.
     """
-    task = Fragments(data, say)
+    task = Fragments(data)
     for line in task.genomes.account.lines():
-        say(line)
+        logger.info(line)
     network = ChordMixerConfig(
         max_length=1 << (task.max_length - 1).bit_length(),
         track_size=16,
@@ -359,7 +360,7 @@ def fragments(data: FragmentsConfig, say: Callable[[str], None] = tell) -> Exper
     return Experiment("fragments", task.config, model, training)
 
 
-def _with_taxa(data: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
+def _with_taxa(data: FilesConfig) -> FilesConfig:
     """The same, with a rule for the classes where none was given and the store is still to be made."""
     reading = data.reading
     if data.key is not None or reading.labels is not None or "-" in data.files:
@@ -368,6 +369,6 @@ def _with_taxa(data: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
     if len(data.files) == 1:
         first = next(read(data.files, replace(reading, on_empty="reject"), Account()), None)
         if first is not None and first.label is None and first.target is None:
-            say("the records have no labels of their own, so the genus in each header is the class")
+            logger.info("the records have no labels of their own, so the genus in each header is the class")
             reading = replace(reading, labels=GENUS)
     return replace(data, reading=reading)

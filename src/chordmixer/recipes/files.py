@@ -6,7 +6,6 @@ encoder, words, three ways of pooling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,7 +15,6 @@ from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
 from chordmixer.recipes.batches import batches
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.terminal import tell
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.devices import choose_device
 from chordmixer.training.forecast import forecast, scored_lengths
@@ -45,9 +43,7 @@ APART = 10
 """Steps from one evaluation to the next at least, in a given time: each takes as long as several steps."""
 
 
-def files(
-    data: FilesConfig, say: Callable[[str], None] = tell, minutes: float | None = None, device: str = "auto"
-) -> Experiment:
+def files(data: FilesConfig, minutes: float | None = None, device: str = "auto") -> Experiment:
     """An experiment for these files; reads them if they have not been read before.
 
     The numbers are validation losses after 2,000 steps of 64 records on one H200, with a head of mean and maximum;
@@ -68,10 +64,10 @@ def files(
     - AdamW at 1e-3 with beta2 0.98, weights averaged over a twentieth of the run; bfloat16 on a GPU, else float32.
     - With `minutes`, as many steps as fit into them here, by measurement: the number then stands in config.json.
     """
-    task = Files(data, say)
+    task = Files(data)
     if data.augment is None:
         told_apart = task.embedding == "real" and task.question.kind != "number"
-        task = Files(replace(task.config, augment=told_apart), say)
+        task = Files(replace(task.config, augment=told_apart))
     lengths = task.records("training").lengths
     place = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
     model = _model(task, cpu=place == "cpu", small=place == "cpu" or len(lengths) < SMALL)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from chordmixer.models import ChordMixerConfig, ModelConfig
@@ -12,7 +10,7 @@ from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.training import Experiment
 
 
-def masking(data: MaskingConfig, say: Callable[[str], None] = lambda _: None) -> Experiment:
+def masking(data: MaskingConfig) -> Experiment:
     """An experiment for these files; reads them if they have not been read before.
 
     - The paper's autoencoder: encoder and decoder are ChordMixer networks of the same settings, 30 % of the tokens
@@ -20,7 +18,7 @@ def masking(data: MaskingConfig, say: Callable[[str], None] = lambda _: None) ->
     - Networks and training are those of `recipes.paper_files` for letters and text, of the larger size whatever the
       number of records: masks are drawn anew in every pass, which holds back overfitting. Not tuned beyond that.
     """
-    task = Masking(data, say)
+    task = Masking(data)
     network = ChordMixerConfig(
         max_length=1 << (task.max_length - 1).bit_length(),
         track_size=16,

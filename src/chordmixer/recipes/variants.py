@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from chordmixer.data.variants import VariantColumns, values_of_name
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.recipes.batches import SMALL, training
 from chordmixer.tasks.variants import Variants, VariantsConfig, paths
-from chordmixer.terminal import tell
 from chordmixer.training import Experiment
+
+logger = logging.getLogger(__name__)
 
 GTEX_NAMES = r"(?P<context>.+)_(?P<label>pos|neg)\.vcf"
 """The layout of the fine-mapped eQTLs that Enformer was tested on (Avsec et al., 2021): for each of 49 tissues of
@@ -29,21 +30,21 @@ of validation within elements, the mean of three splits on a CPU (S = 8, H = 64,
 pre-trained network: 0.66 and 0.65 with 21 bases, 0.64 and 0.66 with 51, 0.64 and 0.63 with 101."""
 
 
-def variants(data: VariantsConfig, say: Callable[[str], None] = tell) -> Experiment:
+def variants(data: VariantsConfig) -> Experiment:
     """An experiment for these variants; reads them, and checks them against the reference.
 
     The network and its training are what `files` chooses for as many records of DNA: layer norms, an identity start,
     weight decay of 1. The length of a record is that of both its windows.
     """
-    task = Variants(data, say)
+    task = Variants(data)
     for line in task.account.lines():
-        say(line)
+        logger.info(line)
     about = task.documents()["data.json"]
     sizes = ", ".join(
         f"{count:,} in {about['split']['loci'][part]:,} loci for {part}"
         for part, count in about["split"]["sizes"].items()
     )
-    say(f"split ({about['split']['method']}): {sizes}")
+    logger.info(f"split ({about['split']['method']}): {sizes}")
     lengths = task.records("training").lengths
     small = len(lengths) < SMALL
     network = ChordMixerConfig(
@@ -59,7 +60,7 @@ def variants(data: VariantsConfig, say: Callable[[str], None] = tell) -> Experim
     return Experiment("variants", task.config, model, training(lengths, longest, device))
 
 
-def mpra(folder: Path | str, say: Callable[[str], None] = tell) -> Experiment:
+def mpra(folder: Path | str) -> Experiment:
     """Is a single-base change of a regulatory element significant? Whole elements are held out.
 
     From `variants.tsv.gz` (element, pos, ref, alt, significant: yes, no, or empty for what is between and left out)
@@ -73,10 +74,10 @@ def mpra(folder: Path | str, say: Callable[[str], None] = tell) -> Experiment:
         )
     columns = VariantColumns(contig="element", label="significant")
     data = VariantsConfig((str(table),), str(reference), MPRA_WINDOW, columns, on_unmatched="reject")
-    return variants(data, say)
+    return variants(data)
 
 
-def gtex(data: VariantsConfig, say: Callable[[str], None] = tell) -> Experiment:
+def gtex(data: VariantsConfig) -> Experiment:
     """Does a variant change the expression of a gene in a tissue? One VCF file for each tissue and class.
 
     The tissue is the context of a variant, and its class `pos` or `neg`, both by the file's name (`GTEX_NAMES`).
@@ -84,7 +85,7 @@ def gtex(data: VariantsConfig, say: Callable[[str], None] = tell) -> Experiment:
     """
     check_tissues(paths(data.files))
     window = GTEX_WINDOW if data.window == VariantsConfig().window else data.window
-    return variants(replace(data, names=data.names or GTEX_NAMES, window=window), say)
+    return variants(replace(data, names=data.names or GTEX_NAMES, window=window))
 
 
 def check_tissues(found: list[Path]) -> None:

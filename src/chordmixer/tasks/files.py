@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import logging
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -19,9 +20,11 @@ from chordmixer.data.reading import Reading
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import Split, SplitConfig, split
 from chordmixer.data.store import CutStore, Store
-from chordmixer.data.store_cache import cache_folder, gather, with_file_labels
+from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks.targets import TargetType, inspect_target, question
+
+logger = logging.getLogger(__name__)
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
 """The kind of tokens of each tokenizer, for k-mer counts and sketches; real numbers are `real`."""
@@ -79,8 +82,8 @@ class Files:
     Config = FilesConfig
     keeps_validation = True
 
-    def __init__(self, config: FilesConfig, say: Callable[[str], None] = lambda _: None) -> None:
-        self.config = _with_key(config, say)
+    def __init__(self, config: FilesConfig) -> None:
+        self.config = _with_key(config)
         self._opened = _open(self.config)
         store, self.question = self._opened.store, self._opened.question
         self.store, self.split = store, self._opened.split
@@ -174,12 +177,14 @@ def _relative(weights: ndarray) -> ndarray:
     return relative
 
 
-def _with_key(config: FilesConfig, say: Callable[[str], None]) -> FilesConfig:
+def _with_key(config: FilesConfig) -> FilesConfig:
     """Read the files, or find their store."""
     if not config.files:
         raise ValueError("no files were given: name at least one, or - for standard input")
-    reading = with_file_labels(config.files, config.reading, say) if config.key is None else config.reading
-    _, key = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), say, config.key)
+    reading = with_file_labels(config.files, config.reading) if config.key is None else config.reading
+    if reading != config.reading:
+        logger.info(file_labels_line(config.files))
+    _, key = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), config.key)
     return replace(config, reading=reading, key=key)
 
 
@@ -188,7 +193,7 @@ class _Opened:
 
     def __init__(self, config: FilesConfig) -> None:
         reading, self.separator = config.reading, config.separator
-        store, _ = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), _silent, config.key)
+        store, _ = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), config.key)
         self.store = store if config.cut is None else CutStore(store, config.cut)
         self.question = question(self.store, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
@@ -242,7 +247,3 @@ def _renumbered(leak: Leak, records: ndarray) -> Leak:
         for kind, pairs in leak.examples.items()
     }
     return replace(leak, examples=examples)
-
-
-def _silent(_: str) -> None:
-    """For a store that is there already."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -247,12 +247,12 @@ class Masking:
     complement = None
     keeps_validation = False
 
-    def __init__(self, config: MaskingConfig, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, config: MaskingConfig) -> None:
         if not config.files:
             raise ValueError("no files were given: name at least one, or - for standard input")
         cache = cache_folder(config.cache)
         reading = config.reading if config.balance == 1 else replace(config.reading, labels=FILES)
-        self.store, key = gather(config.files, reading, config.tokenizer, cache, say, config.key)
+        self.store, key = gather(config.files, reading, config.tokenizer, cache, config.key)
         self.config = replace(config, key=key)
         _check_tokenizer(self.store.tokenizer)
         self.stretches, self.method = _share_out(self.store, config.split)

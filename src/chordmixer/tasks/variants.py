@@ -7,7 +7,7 @@ copies of each other: a model that has seen a locus with other variants in train
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -78,7 +78,7 @@ class Variants:
     complement = None
     keeps_validation = True
 
-    def __init__(self, config: VariantsConfig, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, config: VariantsConfig) -> None:
         self.config = _with_key(config)
         self.data = _open(self.config)
         self.target = self.data.question.target(self.data.split.training)

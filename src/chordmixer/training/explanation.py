@@ -85,7 +85,6 @@ def explain(
     over_length: OverLength = "error",
     on_bad: OnBad | None = None,
     account: Account | None = None,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Explanation]:
     """Explain the prediction for each record, in their order; records are in memory or come from `data.reading.read`.
 
@@ -100,8 +99,8 @@ def explain(
     output = None if target is None else _output(labels, target)
     networks = _networks(engine, over_length) if method == "gradients" else []
     account = Account() if account is None else account
-    windows = engine.windows(entries, account, on_bad, say, over_length)
-    return _explained(engine, windows, networks, output, blocks, over_length, Throughput(say))
+    windows = engine.windows(entries, account, on_bad, over_length)
+    return _explained(engine, windows, networks, output, blocks, over_length, Throughput())
 
 
 def _explained(

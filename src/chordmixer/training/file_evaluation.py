@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +24,7 @@ from chordmixer.training.experiment import Experiment
 from chordmixer.training.inference import Engine, OnBad, OverLength, check_choice, open_run
 from chordmixer.training.labels import OutputLabels, RecordTarget, label_names
 from chordmixer.training.output_files import Tsv, batch_of
-from chordmixer.training.prediction import RECORD, prediction_columns, prediction_schema, record_columns, to_stderr
+from chordmixer.training.prediction import RECORD, prediction_columns, prediction_schema, record_columns
 
 SCORES, ROWS, PLOT = "evaluation.json", "predictions.tsv", "lengths.png"
 """What a folder of scores holds."""
@@ -79,7 +79,6 @@ def evaluate_files(
     device: str | None = None,
     account: Account | None = None,
     unverified: bool = False,
-    say: Callable[[str], None] = to_stderr,
 ) -> FilesEvaluation:
     """Score a run on files with labels, as it was scored on its own test set.
 
@@ -94,7 +93,7 @@ def evaluate_files(
     answered = with_targets(
         read(paths, reading, account), engine.labels.target, reading.on_unmatched == "reject", account
     )
-    return score_entries(engine, answered, account, over_length, on_bad, say)
+    return score_entries(engine, answered, account, over_length, on_bad)
 
 
 def score_entries(
@@ -103,12 +102,11 @@ def score_entries(
     account: Account,
     over_length: OverLength = "error",
     on_bad: OnBad | None = None,
-    say: Callable[[str], None] = to_stderr,
 ) -> FilesEvaluation:
     """The same for records that all have a target."""
     target, separator, rows = engine.labels.target, engine.separator, Rows()
     known = leakage.load_seen(engine.folder)
-    for window in engine.windows(entries, account, on_bad, say, over_length):
+    for window in engine.windows(entries, account, on_bad, over_length):
         pieces = engine.pieces(window, over_length)
         rows.truth += [_target(entry, target, separator) for entry, _ in window]
         rows.outputs.append(engine.outputs(window, pieces))

@@ -7,6 +7,7 @@ and batches on their window, so that a record's outputs do not depend on where a
 from __future__ import annotations
 
 import hashlib
+import logging
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import TrainingConfig
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.strands import both_strands
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OnBad = Literal["error", "unknown", "reject"]
@@ -195,7 +198,6 @@ class Engine:
         entries: Iterable[Entry],
         account: Account,
         on_bad: OnBad | None,
-        say: Callable[[str], None],
         over_length: OverLength = "error",
     ) -> Iterator[list[Item]]:
         """The records as tokens, some at a time, so that memory is bounded.
@@ -206,7 +208,7 @@ class Engine:
         tokenizer = _lenient(self.tokenizer) if on_bad == "unknown" else self.tokenizer
         cut_to_fit = self.cut is not None and self.cut <= self.max_length
         most = self.max_length if over_length == "reject" and not cut_to_fit and self.network else None
-        items = _items(entries, tokenizer, on_bad == "reject", most, self.cut, account, say)
+        items = _items(entries, tokenizer, on_bad == "reject", most, self.cut, account)
         size = BATCHES * self.batch_tokens
         for window in batched(items, lambda item: len(item.tokens), size, MOST_RECORDS):
             account.notes.update(tokenizer.notes(tokenizer.census([item.entry.sequence for item in window])))
@@ -404,7 +406,6 @@ def _items(
     most: int | None,
     cut: int | None,
     account: Account,
-    say: Callable[[str], None],
 ) -> Iterator[Item]:
     """Records as tokens; those of more than `most` tokens are rejected, and with `reject` those with bad letters."""
     for entry in entries:
@@ -413,7 +414,7 @@ def _items(
         except ValueError as error:
             if not reject:
                 raise ValueError(f"{entry.place} ({entry.id}): {error}") from None
-            say(f"rejected {entry.place} ({entry.id}): {error}")
+            logger.info(f"rejected {entry.place} ({entry.id}): {error}")
             account.reject(entry.id, f"refused by the {tokenizer.name} tokenizer")
             continue
         if most is not None and len(tokens) > most:

@@ -5,9 +5,10 @@ They are runs like any other, in RUN/trials, RUN/local and RUN/members, so that 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from rich.console import Console
 from chordmixer import files, terminal
 from chordmixer.config import from_dict, to_dict
 from chordmixer.models.words import WordsConfig
-from chordmixer.terminal import tell
 from chordmixer.training import ensemble, results
 from chordmixer.training.devices import choose_device
 from chordmixer.training.ensemble import Answered, Ensemble, EnsembleMember
@@ -36,6 +36,8 @@ from chordmixer.training.labels import FILE as LABELS
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.run_folder import CONFIG, PROVENANCE, open_folder, recording_provenance
+
+logger = logging.getLogger(__name__)
 
 TRIALS_FILE, TRIALS = "trials.json", "trials"
 WITH, WITHOUT = "words", "no words"
@@ -198,7 +200,6 @@ def train_members(
     console: Console,
     unverified: bool = False,
     baselines: bool = True,
-    say: Callable[[str], None] = tell,
 ) -> Evaluation:
     """Train the members of an ensemble that are left; returns the scores of their mean on the test set.
 
@@ -214,8 +215,8 @@ def train_members(
             files.unrecord(out, [PROVENANCE])
             with recording_provenance(out, choose_device(experiment.training)):
                 for number in range(len(known.members), known.size):
-                    say(f"member {number + 1} of {known.size}")
-                    known = _train_member(experiment, out, known, number, console, say)
+                    logger.info(f"member {number + 1} of {known.size}")
+                    known = _train_member(experiment, out, known, number, console)
         evaluation = _finish_ensemble(experiment, task, out, known)
     if known.baselines:
         _copy_baselines(experiment, task, out)
@@ -239,14 +240,12 @@ def _write_ensemble(out: Path, known: Ensemble) -> None:
     files.write_recorded(out, {ensemble.FILE: files.json_bytes(to_dict(known))})
 
 
-def _train_member(
-    experiment: Experiment, out: Path, known: Ensemble, number: int, console: Console, say: Callable[[str], None]
-) -> Ensemble:
+def _train_member(experiment: Experiment, out: Path, known: Ensemble, number: int, console: Console) -> Ensemble:
     """Train one member, and add its scores to ensemble.json."""
     own, folder = ensemble.member(experiment, number), ensemble.folder_of(out, number)
     train(own, folder, resume=(folder / CONFIG).exists(), console=console, resumed_as=out)
     if known.baselines:
-        results.compare(folder, say, own.data.cache, deliver=True)
+        results.compare(folder, own.data.cache, deliver=True)
     scored = {part: _evaluation(folder, part) for part in ("validation", "test")}
     scores = {part: evaluation.scores[known.metric] for part, evaluation in scored.items()}
     known = replace(known, members=(*known.members, EnsembleMember(number, scored["test"].encoder, **scores)))

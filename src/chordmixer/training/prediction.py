@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.terminal import tell
 from chordmixer.training import speed
 from chordmixer.training.combination import Using
 from chordmixer.training.inference import Engine, Item, OnBad, OverLength, Piece, check_choice, open_run
@@ -27,6 +27,8 @@ from chordmixer.training.labels import OutputLabels, label_names
 from chordmixer.training.output_files import batch_of, check_output, open_output
 from chordmixer.training.progress import Throughput
 from chordmixer.version import __version__
+
+logger = logging.getLogger(__name__)
 
 ENDINGS = ("-", ".tsv", ".csv", ".jsonl", ".parquet")
 """Of predictions; `-` is standard output."""
@@ -37,10 +39,6 @@ RECORD = {"id": pa.string(), "length": pa.int64(), "windows": pa.int32()}
 UNCLASSIFIED = "unclassified"
 MOST_BYTES = 2**31 - 1
 """Of one row: what readers of Parquet can be trusted with."""
-
-
-def to_stderr(line: str) -> None:
-    tell(line, stderr=True)
 
 
 def predict(
@@ -59,7 +57,6 @@ def predict(
     resume: bool = False,
     force: bool = False,
     unverified: bool = False,
-    say: Callable[[str], None] = to_stderr,
 ) -> Account:
     """Predict a class, labels or a number for every record; `out` is .tsv, .csv, .jsonl, .parquet, or `-` for TSV.
 
@@ -74,7 +71,7 @@ def predict(
     read. Records read = rows + rejected ones in the account.
     """
     if not check_output(out, paths, ENDINGS, resume=resume, force=force, safe_cells=safe_cells):
-        say(f"{out} is whole already: nothing is left to do")
+        logger.info(f"{out} is whole already: nothing is left to do")
         return Account()
     engine = open_run(run, device, batch_tokens, using=using, unverified=unverified)
     _check_confidence(min_confidence, engine.labels)
@@ -83,7 +80,7 @@ def predict(
         return prediction_columns(engine.labels, engine.outputs(window, pieces), min_confidence)
 
     schema, settings = prediction_schema(engine.labels), {"min_confidence": min_confidence, "safe_cells": safe_cells}
-    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad, "say": say}
+    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad}
     return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
 
 
@@ -101,7 +98,6 @@ def embed(
     resume: bool = False,
     force: bool = False,
     unverified: bool = False,
-    say: Callable[[str], None] = to_stderr,
 ) -> Account:
     """Write id, length, windows and embedding of every record to a .parquet file.
 
@@ -112,7 +108,7 @@ def embed(
     such lists, of the strand that the file has.
     """
     if not check_output(out, paths, (".parquet",) if per_token else VECTOR_ENDINGS, resume=resume, force=force):
-        say(f"{out} is whole already: nothing is left to do")
+        logger.info(f"{out} is whole already: nothing is left to do")
         return Account()
     if per_token and over_length == "windows":
         raise ValueError("--over-length windows gives a token several embeddings: leave it out, or --per-token")
@@ -129,7 +125,7 @@ def embed(
         return [pa.ListArray.from_arrays(ends, _vectors(np.concatenate(rows), width))]
 
     schema, settings = pa.schema({**RECORD, "embedding": kind}), {"per_token": per_token}
-    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad, "say": say}
+    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad}
     return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
 
 
@@ -146,7 +142,6 @@ def _write_rows(
     on_bad: OnBad | None,
     resume: bool,
     force: bool,
-    say: Callable[[str], None],
 ) -> Account:
     """Write the records of files; `columns` gives those behind the first three."""
     check_choice("over_length", over_length, get_args(OverLength))
@@ -164,11 +159,11 @@ def _write_rows(
         "reading": how,
         **settings,
     }
-    account, pace = Account(), Throughput(say)
+    account, pace = Account(), Throughput()
     with open_output(out, schema, settings, resume=resume, force=force) as sink:
         if chosen := speed.threads_line():
-            say(chosen)
-        for window in engine.windows(read(paths, reading, account), account, on_bad, say, over_length):
+            logger.info(chosen)
+        for window in engine.windows(read(paths, reading, account), account, on_bad, over_length):
             pieces = engine.pieces(window, over_length)
             if not sink.has(window):
                 first = record_columns(window, pieces)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -16,6 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from chordmixer import files
 from chordmixer.data.loading import TokenSampler
+
+logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
 """Seconds between lines where there is no terminal."""
@@ -53,8 +56,8 @@ def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) ->
 class Throughput:
     """A line every ten seconds, for work on a stream of unknown length."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say, self.records, self.tokens = say, 0, 0
+    def __init__(self) -> None:
+        self.records, self.tokens = 0, 0
         self.start = self.said = time.monotonic()
 
     def done(self, records: int, tokens: int) -> None:
@@ -64,7 +67,7 @@ class Throughput:
         if now - self.said >= EVERY_SECONDS:
             self.said = now
             rate = self.tokens / (now - self.start)
-            self.say(f"{self.records:,} records, {self.tokens:,} tokens done, {rate:,.0f} tokens/s")
+            logger.info(f"{self.records:,} records, {self.tokens:,} tokens done, {rate:,.0f} tokens/s")
 
 
 class Journal:

@@ -7,8 +7,9 @@ predictions.parquet has the run's, so that any run on the same data can be compa
 
 from __future__ import annotations
 
+import logging
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -25,7 +26,6 @@ from chordmixer.tasks import Task
 from chordmixer.tasks.files import Files
 from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, Target, TokenTarget
-from chordmixer.terminal import tell
 from chordmixer.training import combination, labels
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines, fit_variant_baselines
 from chordmixer.training.evaluation import (
@@ -44,6 +44,8 @@ from chordmixer.training.intervals import Difference
 from chordmixer.training.labels import OutputLabels, fit_temperature
 from chordmixer.training.run_folder import CONFIG, JOURNAL, PROVENANCE, WAIT, WEIGHTS, RunLock
 from chordmixer.version import __version__
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,10 +121,10 @@ def _labels_file(known: OutputLabels, validation: Predictions) -> dict[str, byte
 
 def compare(
     run: Path | str,
-    say: Callable[[str], None] = tell,
     cache: Path | str | None = None,
     *,
     deliver: bool = False,
+    announce: bool = True,
 ) -> list[Evaluation]:
     """Score baselines on the test part of a run on files or variants, by the run's own code; writes baselines.json.
 
@@ -137,8 +139,8 @@ def compare(
     if experiment.task == "variants":
         rows = [_row(task, own) for own in fit_variant_baselines(task)]
         return write_baselines(folder, experiment, task.target, rows)
-    if len(task.store.values) > LONG:
-        say("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
+    if announce and len(task.store.values) > LONG:
+        logger.info("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
     if experiment.task == "masking":
         return write_baselines(folder, experiment, task.target, _markov_rows(task, experiment))
     fitted = list(_fit_file_baselines(task))

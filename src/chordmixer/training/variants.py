@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -34,9 +35,11 @@ from chordmixer.tasks.targets import Regression
 from chordmixer.tasks.variants import CONTEXTS, VariantsConfig, context_number
 from chordmixer.training.inference import BATCHES, Engine, Item, batched, finite
 from chordmixer.training.output_files import batch_of, check_output, open_output
-from chordmixer.training.prediction import ENDINGS, prediction_columns, prediction_schema, to_stderr
+from chordmixer.training.prediction import ENDINGS, prediction_columns, prediction_schema
 from chordmixer.training.progress import Throughput
 from chordmixer.version import __version__
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -91,7 +94,6 @@ def score(
     resume: bool = False,
     force: bool = False,
     unverified: bool = False,
-    say: Callable[[str], None] = to_stderr,
 ) -> Account:
     """Score the variants of a file, in its order.
 
@@ -104,11 +106,11 @@ def score(
     as_vcf = str(out).endswith((".vcf", ".vcf.gz"))
     endings = (".vcf", ".gz") if as_vcf else ENDINGS
     if not check_output(out, [path, reference], endings, resume=resume, force=force, safe_cells=config.safe_cells):
-        say(f"{out} is whole already: nothing is left to do")
+        logger.info(f"{out} is whole already: nothing is left to do")
         return Account()
     if as_vcf and (resume or not is_vcf(path)):
         raise ValueError(f"{out} is written whole, from a VCF file: leave out --resume, or name a table (.tsv)")
-    scorer = _Scorer(run, reference, config, say, unverified)
+    scorer = _Scorer(run, reference, config, unverified)
     if as_vcf:
         scorer.write_vcf(Path(path), Path(out))
     else:
@@ -124,10 +126,9 @@ class _Scorer:
         run: Path | str,
         reference: Path | str,
         config: ScoringConfig,
-        say: Callable[[str], None],
         unverified: bool = False,
     ) -> None:
-        self.config, self.account, self.pace = config, Account(), Throughput(say)
+        self.config, self.account, self.pace = config, Account(), Throughput()
         self.engine = Engine(run, config.device, config.batch_tokens, using="network", unverified=unverified)
         folder, trained = self.engine.folder, self.engine.config
         if trained.get("task") != "variants":

@@ -6,7 +6,8 @@ data nor the network. The work is bounded by sizes alone, not by time, so that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,11 +30,13 @@ from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain
 from chordmixer.training.inference import Engine, OnBad, OverLength, open_run
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.output_files import check_output
-from chordmixer.training.prediction import to_stderr, unlabelled
+from chordmixer.training.prediction import unlabelled
 from chordmixer.training.run_folder import EXPLANATIONS, WAIT, RunLock
 from chordmixer.views import explanations, metrics
 from chordmixer.views.explanations import Explained, Picture
 from chordmixer.views.page import short
+
+logger = logging.getLogger(__name__)
 
 KINDS = (".bedgraph", ".bedGraph", ".tsv", ".html")
 SHOWN = 20
@@ -71,7 +74,6 @@ def explain_files(
     using: Using | None = None,
     force: bool = False,
     unverified: bool = False,
-    say: Callable[[str], None] = to_stderr,
 ) -> Account:
     """Write which parts of each record the prediction depends on; the ending of `out` is the format.
 
@@ -84,11 +86,11 @@ def explain_files(
     entries = read(paths, unlabelled(reading or Reading()), account)
     shown = islice(entries, SHOWN) if Path(out).suffix == ".html" else entries
     how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "over_length": over_length}
-    found = explain(engine, shown, on_bad=on_bad, account=account, say=say, **how)
+    found = explain(engine, shown, on_bad=on_bad, account=account, **how)
     if chosen := speed.threads_line():
-        say(chosen)
+        logger.info(chosen)
     if Path(out).suffix == ".html":
-        _write_page(Path(out), engine, found, entries, method, say)
+        _write_page(Path(out), engine, found, entries, method)
     else:
         column = "sample" if engine.tokenizer.dtype.kind == "f" else "letter"
         lines = tsv(found, column) if Path(out).suffix == ".tsv" else bedgraph(found)
@@ -145,12 +147,13 @@ def _write_page(
     found: Iterator[Explanation],
     rest: Iterator[Entry],
     method: Method,
-    say: Callable[[str], None],
 ) -> None:
     pictures = [Picture.of(own) for own in found]
     more = sum(1 for _ in rest)
     if more:
-        say(f"{more:,} more records are not shown: a page has the first {SHOWN}; a .tsv or .bedgraph file has all")
+        logger.info(
+            f"{more:,} more records are not shown: a page has the first {SHOWN}; a .tsv or .bedgraph file has all"
+        )
     title = f"Explanations of the predictions of {engine.folder.resolve().name}"
     files.write_text(out, explanations.document(title, METHODS[method], pictures, more))
 

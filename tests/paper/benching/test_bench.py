@@ -39,10 +39,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_settings_first_then_the_longest(asked: list[str], tmp_path: Path) -> None:
-    said: list[str] = []
+def test_settings_first_then_the_longest(asked: list[str], tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     at = [fixed(9, 2), fixed(20, 2)]
-    report = bench(["chordmixer", "cnn"], at, tmp_path / "r.json", CONFIG, longest=True, say=said.append)
+    report = bench(["chordmixer", "cnn"], at, tmp_path / "r.json", CONFIG, longest=True)
+    said = log.messages
     assert asked[:4] == ["chordmixer length 9", "cnn length 9", "chordmixer length 20", "cnn length 20"]
     assert asked[4:6] == ["chordmixer inference", "chordmixer training"] and len(report.reaches) == 4
     assert said[0] == "1 of 8: chordmixer at length 9; at most 40 min left"
@@ -54,10 +54,10 @@ def test_settings_first_then_the_longest(asked: list[str], tmp_path: Path) -> No
 def test_interrupted_and_resumed(asked: list[str], tmp_path: Path) -> None:
     out, at = tmp_path / "r.json", [fixed(9, 2)]
     with pytest.raises(KeyboardInterrupt):
-        bench(["cnn", "lstm", "tcn"], at, out, CONFIG, command="first", say=lambda line: None)
+        bench(["cnn", "lstm", "tcn"], at, out, CONFIG, command="first")
     assert [r.encoder for r in load(out).results] == ["cnn"] and out.with_suffix(".md").exists()
     del asked[:]
-    go_on = {"resume": True, "command": "second", "say": lambda line: None}
+    go_on = {"resume": True, "command": "second"}
     report = bench(["cnn", "tcn"], [*at, fixed(20, 2)], out, CONFIG, **go_on)
     assert asked == ["tcn length 9", "cnn length 20", "tcn length 20"] and len(report.results) == 4
     del asked[:]
@@ -70,7 +70,7 @@ def test_more_time_for_those_that_were_stopped(asked: list[str], tmp_path: Path)
     def go(models: str, limit: float) -> Report:
         del asked[:]
         config = replace(CONFIG, time_limit=limit)
-        return bench(models.split(), [fixed(9, 2)], out, config, longest=True, resume=True, say=lambda line: None)
+        return bench(models.split(), [fixed(9, 2)], out, config, longest=True, resume=True)
 
     out = tmp_path / "r.json"
     assert go("cnn transformer", 20).results[1].failed == "time limit"
@@ -86,7 +86,7 @@ def test_more_time_for_those_that_were_stopped(asked: list[str], tmp_path: Path)
 
 def test_refusals(asked: list[str], tmp_path: Path) -> None:
     out, at = tmp_path / "r.json", [fixed(9, 2)]
-    bench(["cnn"], at, out, CONFIG, say=lambda line: None)
+    bench(["cnn"], at, out, CONFIG)
     with pytest.raises(ValueError, match=r"r.json is there already: give a new --out, or add --resume to go on"):
         bench(["cnn"], at, out, CONFIG)
     with pytest.raises(ValueError, match=r"r.json was measured with batch=2, not 3: give another --out"):

@@ -27,10 +27,6 @@ NAMES = ("ablation", "ablation-mitogenomes", "padding")
 VERSIONS = {name: entry for name, entry in ENTRIES.items() if name in NAMES and isinstance(entry, RunEntry)}
 
 
-def quiet(_: str) -> None:
-    """Nobody listens."""
-
-
 def test_the_table_of_paddings() -> None:
     paper = VERSIONS["padding"].paper
     assert len(paper) == 8
@@ -61,7 +57,7 @@ def test_the_page_says_what_padding_breaks() -> None:
 
 def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
     names = ["poolformer-class_token", "poolformer-segment"]
-    pages, scores = reproduce("ablation", tmp_path / "r", motifs, models=names, changes=SMALL, say=quiet)
+    pages, scores = reproduce("ablation", tmp_path / "r", motifs, models=names, changes=SMALL)
     assert [score.encoder for score in scores] == [*names, "baseline: 8-mers"]
     page = pages[0].read_text()
     (columns,) = (line for line in page.splitlines() if line.startswith("| length percentile |"))
@@ -214,10 +210,10 @@ def test_a_version_that_is_not_there() -> None:
 
 
 def test_networks_are_built_for_the_longest(motifs: list[str]) -> None:
-    taxa = ablations.ablation(FilesConfig(tuple(motifs)), quiet)
+    taxa = ablations.ablation(FilesConfig(tuple(motifs)))
     lengths = [n for part in ("training", "validation", "test") for n in taxa.build_task().records(part).lengths]
     assert taxa.model.network.max_length == max(lengths) <= 120
     pieces = FragmentsConfig(tuple(motifs), shortest=5, median=20, longest=45, training=40, validation=20, test=20)
-    assert ablations.ablation_of_fragments(pieces, quiet).model.network.max_length <= 45
-    texts = ablations.padding(FilesConfig(tuple(motifs)), quiet)
+    assert ablations.ablation_of_fragments(pieces).model.network.max_length <= 45
+    texts = ablations.padding(FilesConfig(tuple(motifs)))
     assert (texts.model.network.max_length, texts.model.network.hidden) == (max(lengths), 128)

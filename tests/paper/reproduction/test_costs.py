@@ -160,9 +160,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_each_has_its_steps_and_epochs_enough(tiny: Experiment, tmp_path: Path, measured: list[str]) -> None:
-    said: list[str] = []
-    runs = equal_time(each(tiny, ["chordmixer", "pointwise"], seeds=2), 0.01, tmp_path, said.append)
+def test_each_has_its_steps_and_epochs_enough(
+    tiny: Experiment, tmp_path: Path, measured: list[str], log: pytest.LogCaptureFixture
+) -> None:
+    runs = equal_time(each(tiny, ["chordmixer", "pointwise"], seeds=2), 0.01, tmp_path)
     assert measured == ["chordmixer", "pointwise"], "once for both seeds"
     assert {name: (own.training.steps, own.training.epochs) for name, own in runs.items()} == {
         "chordmixer-seed0": (60, 21),
@@ -170,24 +171,24 @@ def test_each_has_its_steps_and_epochs_enough(tiny: Experiment, tmp_path: Path, 
         "pointwise-seed0": (15, 6),
         "pointwise-seed1": (15, 6),
     }
-    assert said[0] == "chordmixer: 10 ms a step alone, 60 in 0.01 min"
+    assert log.messages[0] == "chordmixer: 10 ms a step alone, 60 in 0.01 min"
 
 
 def test_a_long_run_keeps_its_epochs(tiny: Experiment, tmp_path: Path, measured: list[str]) -> None:
     long = replace(tiny, training=replace(tiny.training, epochs=500))
-    (run,) = equal_time(each(long, ["pointwise"], 1), 0.01, tmp_path, print).values()
+    (run,) = equal_time(each(long, ["pointwise"], 1), 0.01, tmp_path).values()
     assert (run.training.steps, run.training.epochs) == (15, 500)
 
 
 def test_what_was_measured_is_not_measured_again(tiny: Experiment, tmp_path: Path, measured: list[str]) -> None:
-    first = equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path, print)
-    assert equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path, print) == first and len(measured) == 1
-    (longer,) = equal_time(each(tiny, ["chordmixer"], 1), 2, tmp_path, print).values()
+    first = equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path)
+    assert equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path) == first and len(measured) == 1
+    (longer,) = equal_time(each(tiny, ["chordmixer"], 1), 2, tmp_path).values()
     assert (longer.training.steps, len(measured)) == (12_000, 1), "another time, the same pace"
-    equal_time(each(tiny, ["pointwise"], 1), 1, tmp_path, print)
+    equal_time(each(tiny, ["pointwise"], 1), 1, tmp_path)
     assert {*files.read_json(tmp_path / costs.PACE_FILE)["models"]} == {"chordmixer", "pointwise"}
     other = replace(tiny, training=replace(tiny.training, batch_sequences=3))
-    equal_time(each(other, ["chordmixer"], 1), 1, tmp_path, print)
+    equal_time(each(other, ["chordmixer"], 1), 1, tmp_path)
     assert measured == ["chordmixer", "pointwise", "chordmixer"], "a step of other settings takes another time"
 
 
@@ -199,7 +200,7 @@ def test_a_damaged_file_is_one_line(tiny: Experiment, tmp_path: Path, measured: 
     with pytest.raises(
         ValueError, match=r"pace.json holds no paces of models: remove it, and they are measured again"
     ):
-        equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path, print)
+        equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path)
     assert not measured
 
 
@@ -213,7 +214,7 @@ def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monke
 
     monkeypatch.setattr(costs, "step_time", step_time)
     with pytest.raises(ValueError, match=r"^pointwise cannot be measured: out of memory at record r1: use a smaller"):
-        equal_time(each(tiny, ["chordmixer", "pointwise"], 1), 1, tmp_path, print)
+        equal_time(each(tiny, ["chordmixer", "pointwise"], 1), 1, tmp_path)
     assert [*files.read_json(tmp_path / costs.PACE_FILE)["models"]] == ["chordmixer"]
 
 
@@ -221,11 +222,11 @@ def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monke
 def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, measured: list[str]) -> None:
     """What `measure` leaves is found by runs, one command each, and by the one that writes the page of all."""
     given: dict[str, Any] = {"models": ["chordmixer", "pointwise-average"], "changes": changes, "minutes": 0.0002}
-    steps = reproduction.measure("adding-200", tmp_path / "r", **given, say=lambda _: None)
+    steps = reproduction.measure("adding-200", tmp_path / "r", **given)
     assert steps == {"chordmixer-seed0": 1, "pointwise-average-seed0": 1}
     alone = {**given, "models": ["pointwise-average"]}
-    reproduction.reproduce("adding-200", tmp_path / "r", **alone, say=lambda _: None)
-    together = {"resume": True, "at_once": 2, "say": lambda _: None}
+    reproduction.reproduce("adding-200", tmp_path / "r", **alone)
+    together = {"resume": True, "at_once": 2}
     (page,), scores = reproduction.reproduce("adding-200", tmp_path / "r", **given, **together)
     assert len(measured) == 2 and len(scores) == 3
     lines = page.read_text().splitlines()
@@ -239,10 +240,10 @@ def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, m
 def test_refusals(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = each(tiny, ["chordmixer"], 1)
     with pytest.raises(ValueError, match=r"--minutes 0 is not a time to train for: give a number above 0, such as 1"):
-        equal_time(runs, 0, tmp_path, print)
+        equal_time(runs, 0, tmp_path)
     limited = {"run": replace(tiny, training=replace(tiny.training, minutes=2.0))}
     with pytest.raises(ValueError, match=r"--minutes 1 and training.minutes=2 are both the end of a run: leave one"):
-        equal_time(limited, 1, tmp_path, print)
+        equal_time(limited, 1, tmp_path)
     with pytest.raises(ValueError, match=r"--scale 0.5 and --minutes 1 are both the length of a run: leave one of"):
         reproduction.reproduce("adding-200", tmp_path / "r", scale=0.5, minutes=1)
     for call in (reproduction.measure, reproduction.reproduce):
@@ -252,7 +253,7 @@ def test_refusals(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             call("reach", tmp_path / "r", minutes=1)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"--minutes 1 on 2 processes is not possible: use one"):
-        equal_time(runs, 1, tmp_path, print)
+        equal_time(runs, 1, tmp_path)
 
 
 @pytest.fixture

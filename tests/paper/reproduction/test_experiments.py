@@ -197,14 +197,16 @@ def test_one_rate_or_the_other(tiny: Experiment) -> None:
         experiments.check_rates([1e-3], {"training": {"learning_rate": 1e-3}})
 
 
-def test_rates_are_added_to_what_is_trained(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_rates_are_added_to_what_is_trained(
+    changes: dict[str, Any], tmp_path: Path, log: pytest.LogCaptureFixture
+) -> None:
     """The page then has the better of both."""
-    said: list[str] = []
-    quiet: dict[str, Any] = {"changes": changes, "baselines": False, "say": said.append}
-    reproduce("adding-200", tmp_path, **quiet)
+    given: dict[str, Any] = {"changes": changes, "baselines": False}
+    reproduce("adding-200", tmp_path, **given)
     weights = (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes()
-    said.clear()
-    _, scores = reproduce("adding-200", tmp_path, rates=[1e-3, 1e-9], resume=True, **quiet)
+    log.clear()
+    _, scores = reproduce("adding-200", tmp_path, rates=[1e-3, 1e-9], resume=True, **given)
+    said = log.messages
     assert "chordmixer-seed0, 1 of 2: finished before" in said and "chordmixer-rate1e-09-seed0, 2 of 2" in said
     assert (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes() == weights
     assert [own.encoder for own in scores] == ["chordmixer"], "of the chosen one alone"

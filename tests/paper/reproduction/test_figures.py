@@ -27,18 +27,14 @@ def run(tiny: Experiment, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def quiet(_: str) -> None:
-    """Nobody listens."""
-
-
 def test_reach() -> None:
-    result = figures.figure("reach", ENTRIES["reach"], [], quiet)  # type: ignore[arg-type]
+    result = figures.figure("reach", ENTRIES["reach"], [])  # type: ignore[arg-type]
     assert "| standard deviation | 3.04e-05 | 3e-5 |" in result.body
     assert result.numbers["hops"] == 14 and result.pictures[""].startswith(PNG)
 
 
 def test_attention(run: Path) -> None:
-    body, numbers, pictures = figures.attention([str(run)], quiet)
+    body, numbers, pictures = figures.attention([str(run)])
     assert body[0].startswith("Base length 20. The place of the two marked positions")
     assert len(numbers["sequences"]) == 6 and all(len(row["ranks"]) == 2 for row in numbers["sequences"])
     assert pictures[""].startswith(PNG)
@@ -47,7 +43,7 @@ def test_attention(run: Path) -> None:
 def test_attention_needs_a_model(run: Path) -> None:
     (run / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="has no model yet: its training is not finished; go on with it first"):
-        figures.attention([str(run)], quiet)
+        figures.attention([str(run)])
 
 
 def test_attention_needs_the_adding_problem(tmp_path: Path) -> None:
@@ -58,11 +54,11 @@ def test_attention_needs_the_adding_problem(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="is a run of listops, whose marked positions nobody knows: give one of adding"
     ):
-        figures.attention([str(tmp_path)], quiet)
+        figures.attention([str(tmp_path)])
 
 
 def test_lengths(motifs: list[str]) -> None:
-    body, numbers, pictures = figures.lengths(motifs, quiet)
+    body, numbers, pictures = figures.lengths(motifs)
     assert body[2].startswith("| with | 100 | 3") and len(numbers["sets"]) == 2
     assert [*pictures] == ["1-with", "2-without"] and pictures["1-with"] != pictures["2-without"]
 
@@ -70,7 +66,7 @@ def test_lengths(motifs: list[str]) -> None:
 def test_tradeoff(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "SECONDS", 0.01)
     monkeypatch.setattr(figures.measure_run, "__defaults__", (0.01, False))
-    body, numbers, pictures = figures.tradeoff([str(run), str(run)], quiet)
+    body, numbers, pictures = figures.tradeoff([str(run), str(run)])
     assert len(numbers["models"]) == 2 and numbers["models"][0]["memory"] > 0 and pictures[""].startswith(PNG)
     assert body[0] == "| model | accuracy, % | sequences a second | memory of a batch |"
 
@@ -80,7 +76,7 @@ def test_tradeoff_is_of_one_task(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     points = iter([point, replace(point, metric="roc_auc")])
     monkeypatch.setattr(figures, "measure_run", lambda path, unverified: next(points))
     with pytest.raises(ValueError, match="the runs are scored by accuracy and roc_auc: give runs of one task"):
-        figures.tradeoff(["a", "b"], quiet)
+        figures.tradeoff(["a", "b"])
 
 
 def test_all_figures_are_there() -> None:

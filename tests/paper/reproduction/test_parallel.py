@@ -32,11 +32,12 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path) -> None:
+def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     runs = each(tiny, ["chordmixer", "pointwise"], 1)
-    alone = run_all(runs, RunsJournal.open(tmp_path / "a", "x", False), False, lambda _: None)
-    said: list[str] = []
-    both = run_all(runs, RunsJournal.open(tmp_path / "b", "x", False), False, said.append, at_once=2)
+    alone = run_all(runs, RunsJournal.open(tmp_path / "a", "x", False), False)
+    log.clear()
+    both = run_all(runs, RunsJournal.open(tmp_path / "b", "x", False), False, at_once=2)
+    said = log.messages
     assert [run.evaluation.loss for run in both] == [run.evaluation.loss for run in alone]
     for name in runs:
         own, other = (tmp_path / folder / name / "model.safetensors" for folder in "ab")
@@ -47,9 +48,9 @@ def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path) -> No
     assert said[3].endswith(" has ended, 2 of 2") and " has ended, 1 of 2; about " in said[2]
     assert "validation at step 2" in (tmp_path / "b" / "logs" / "chordmixer-seed0.log").read_text()
 
-    said.clear()
-    again = run_all(runs, RunsJournal.open(tmp_path / "b", "x", True), True, said.append, at_once=2)
-    assert said == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2: finished before"]
+    log.clear()
+    again = run_all(runs, RunsJournal.open(tmp_path / "b", "x", True), True, at_once=2)
+    assert log.messages == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2: finished before"]
     assert [run.evaluation for run in again] == [run.evaluation for run in both]
 
 
@@ -69,19 +70,20 @@ sys.exit(name == "b")"""
         r"^1 of 3 runs came to no end, b \(not enough of it; see .*r/logs/b.log\): the others are kept; mend that"
     )
     with pytest.raises(ValueError, match=message):
-        parallel.train_parallel(dict.fromkeys("abc", tiny), journal, 2, lambda _: None)
+        parallel.train_parallel(dict.fromkeys("abc", tiny), journal, 2)
     (a, b, c) = (list(map(float, (tmp_path / f"{name}.times").read_text().split())) for name in "abc")
     assert c[0] >= min(a[1], b[1]), "the third began when there was room"
     assert {*files.read_json(tmp_path / "r" / "reproduction.json")["runs"]} == {*"abc"}
 
 
-def test_what_is_told_meanwhile(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_told_meanwhile(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
     code = "import time; print(' 50%  epoch 1  step 3', flush=True); print('and more', flush=True); time.sleep(1)"
     monkeypatch.setattr(subprocesses, "COMMAND", [sys.executable, "-c", code])
     monkeypatch.setattr(parallel, "REPORT_SECONDS", 0.5)
-    said: list[str] = []
-    parallel.train_parallel({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path, "x", True), 1, said.append)
-    told = [line for line in said if line.startswith("training a 50 %; 1 to come; about ")]
+    parallel.train_parallel({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path, "x", True), 1)
+    told = [line for line in log.messages if line.startswith("training a 50 %; 1 to come; about ")]
     assert told and int(told[0].split()[-3]) >= 1, "half of one of two in half a second: three times as long is left"
 
 
@@ -92,6 +94,7 @@ from tests.forked import Copied
 from chordmixer.paper import subprocesses
 from chordmixer.paper.reproduction import parallel
 from chordmixer.paper.reproduction.running import RunsJournal
+from chordmixer.terminal import show_log
 from chordmixer.training import Experiment
 out = Path(sys.argv[1])
 
@@ -102,7 +105,8 @@ class Noted(Copied):
 
 subprocesses.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": Noted})
 runs = {name: Experiment.load(out / name) for name in ("a", "b")}
-parallel.train_parallel(runs, RunsJournal.open(out, "x", True), 2, lambda text: print(text, flush=True))
+with show_log():
+    parallel.train_parallel(runs, RunsJournal.open(out, "x", True), 2)
 """
 """Its processes are copies of it, which need not import torch again."""
 

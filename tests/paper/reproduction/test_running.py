@@ -15,18 +15,11 @@ from chordmixer.paper.reproduction.running import RunsJournal, finished, look, r
 from chordmixer.training import Evaluation, Experiment, Interrupted
 
 
-def quiet(_: str) -> None:
-    """Nobody listens."""
-
-
 def test_what_is_finished_is_not_trained_again(
-    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    said: list[str] = []
-    first = run_all(
-        each(tiny, ["chordmixer"], 1), RunsJournal.open(tmp_path / "r", "adding-200", False), False, said.append
-    )
-    assert said == ["chordmixer-seed0, 1 of 1", "baselines on the same records, on the CPU"]
+    first = run_all(each(tiny, ["chordmixer"], 1), RunsJournal.open(tmp_path / "r", "adding-200", False), False)
+    assert log.messages == ["chordmixer-seed0, 1 of 1", "baselines on the same records, on the CPU"]
 
     trained: list[str] = []
 
@@ -37,9 +30,9 @@ def test_what_is_finished_is_not_trained_again(
     train = running.train
     monkeypatch.setattr(running, "train", count)
     journal = RunsJournal.open(tmp_path / "r", "adding-200", True)
-    both = run_all(each(tiny, ["chordmixer", "pointwise"], 1), journal, True, said.append)
+    both = run_all(each(tiny, ["chordmixer", "pointwise"], 1), journal, True)
     assert trained == ["pointwise-seed0"]
-    assert said[2:] == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2"]
+    assert log.messages[2:] == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2"]
     assert (both[0].evaluation, both[0].seconds) == (first[0].evaluation, first[0].seconds)
     assert both[1].seconds > 0 and not both[1].killed
     assert [run.steps for run in both] == [2, 2], "64 records, a batch an epoch"
@@ -50,37 +43,37 @@ def test_what_is_finished_is_not_trained_again(
 
 def test_baselines_are_scored_once(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever run has them; what was changed is refused; what a kill left unlisted is made anew."""
-    run_all({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path / "r", "x", False), False, quiet, baselines=False)
+    run_all({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path / "r", "x", False), False, baselines=False)
     runs = [tmp_path / "r" / name for name in "ab"]
     assert not any((run / "baselines.json").exists() for run in runs)
-    assert [b.name for b in scored_baselines(runs[1:], quiet)] == ["mean", "length alone"]
+    assert [b.name for b in scored_baselines(runs[1:])] == ["mean", "length alone"]
     monkeypatch.setattr(running, "compare", pytest.fail)
-    assert scored_baselines(runs, quiet) == scored_baselines(runs[:1], quiet)
+    assert scored_baselines(runs) == scored_baselines(runs[:1])
     files.write_json(runs[0] / "baselines.json", {"format": 1, "baselines": []})
     with pytest.raises(ValueError, match=r"baselines.json was changed or damaged"):
-        scored_baselines(runs, quiet)
+        scored_baselines(runs)
     listed = files.read_json(runs[0] / "manifest.json")
     files.write_json(runs[0] / "manifest.json", {k: v for k, v in listed.items() if k != "baselines.json"})
-    assert scored_baselines(runs, quiet) == scored_baselines(runs[:1], quiet) != []
+    assert scored_baselines(runs) == scored_baselines(runs[:1]) != []
 
 
 def test_other_ranks_score_no_baselines(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run_all({"a": tiny}, RunsJournal.open(tmp_path / "r", "x", False), False, quiet)
+    first = run_all({"a": tiny}, RunsJournal.open(tmp_path / "r", "x", False), False)
     monkeypatch.setenv("RANK", "1")
-    again = run_all({"a": tiny}, RunsJournal.open(tmp_path / "r", "x", True), True, quiet)
+    again = run_all({"a": tiny}, RunsJournal.open(tmp_path / "r", "x", True), True)
     assert first[0].baselines and not again[0].baselines
 
 
 def test_other_settings_are_refused(tiny: Experiment, tmp_path: Path) -> None:
-    run_all({"run": tiny}, RunsJournal.open(tmp_path / "r", "a", False), False, quiet)
+    run_all({"run": tiny}, RunsJournal.open(tmp_path / "r", "a", False), False)
     other = replace(tiny, training=replace(tiny.training, learning_rate=0.5))
     assert finished(tmp_path / "r" / "run", tiny) is not None and finished(tmp_path / "r" / "run", other) is None
     with pytest.raises(ValueError, match="was started with other settings"):
-        run_all({"run": other}, RunsJournal.open(tmp_path / "r", "a", True), True, quiet)
+        run_all({"run": other}, RunsJournal.open(tmp_path / "r", "a", True), True)
 
 
 def test_scores_that_were_changed_are_refused(tiny: Experiment, tmp_path: Path) -> None:
-    run_all({"run": tiny}, RunsJournal.open(tmp_path / "r", "a", False), False, quiet)
+    run_all({"run": tiny}, RunsJournal.open(tmp_path / "r", "a", False), False)
     scores = tmp_path / "r" / "run" / "evaluation-test.json"
     files.write_json(scores, {**files.read_json(scores), "loss": 0.0})
     with pytest.raises(ValueError, match=r"evaluation-test.json was changed or damaged"):

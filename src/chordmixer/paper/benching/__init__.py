@@ -5,8 +5,9 @@ A report is three files: JSON for programs, Markdown with the numbers in words, 
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -32,9 +33,10 @@ from chordmixer.paper.benching.cases import (
     settings,
 )
 from chordmixer.paper.reproduction.page import Origin
-from chordmixer.terminal import tell
 from chordmixer.training.devices import format_bytes
 from chordmixer.views.plan import duration
+
+logger = logging.getLogger(__name__)
 
 __all__ = [
     "BenchConfig",
@@ -62,7 +64,6 @@ def bench(
     longest: bool = False,
     resume: bool = False,
     command: str = "",
-    say: Callable[[str], None] = tell,
 ) -> Report:
     """Measure encoders at settings into `out`, a .json file; .md and .png lie beside it.
 
@@ -86,7 +87,7 @@ def bench(
     with subprocesses.Spare(measuring.PROCESS, known.device == "cuda" and len(work) > 1) as spare:
         for number, (model, what) in enumerate(work):
             left = _left(began, number, len(work), known.time_limit)
-            say(f"{number + 1} of {len(work)}: {_named(model, what)}; {left}")
+            logger.info(f"{number + 1} of {len(work)}: {_named(model, what)}; {left}")
             case = Case(model, ENCODERS[model], known, threads=report.threads)
             case = replace(case, setting=what) if isinstance(what, Setting) else replace(case, phase=what)
             start = time.monotonic()
@@ -95,11 +96,11 @@ def bench(
                 found |= {"setting": what.name, "seconds": time.monotonic() - start}
                 result = from_dict(Result, found, "result")
                 report = report.plus(result)
-                say(f"    {_short(result)}")
+                logger.info(f"    {_short(result)}")
             else:
                 reached = from_dict(Reach, found | {"phase": what}, "reach")
                 report = report.plus(reached)
-                say(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
+                logger.info(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
             write(report, path)
     write(report, path, draw=True)
     return report

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from chordmixer.paper.reproduction.costs import (
 )
 from chordmixer.paper.reproduction.entries import Figure, RunEntry, find
 from chordmixer.paper.reproduction.experiments import build, check_rates, each, scaled, warnings, with_rates
-from chordmixer.terminal import tell
+from chordmixer.terminal import first_rank
 from chordmixer.training import Evaluation
 from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import Experiment
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["ENTRIES", "Figure", "RunEntry", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
 
@@ -49,7 +52,6 @@ def reproduce(
     baselines: bool = True,
     results: Path | None = None,
     command: str = "",
-    say: Callable[[str], None] = tell,
 ) -> tuple[list[Path], list[Evaluation]]:
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
@@ -68,14 +70,14 @@ def reproduce(
                 f"{name} is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, --models, "
                 "--at-once, --like and --from"
             )
-        result, scores = figures.figure(name, entry, data, say, unverified), []
+        result, scores = figures.figure(name, entry, data, unverified), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
         if minutes is not None and scale != 1:
             raise ValueError(
                 f"--scale {scale:g} and --minutes {minutes:g} are both the length of a run: leave one of them out"
             )
-        full = build(entry, data, changes, say, like, start, unverified)
+        full = build(entry, data, changes, like, start, unverified)
         short, runs = _runs(entry, full, data, models, seeds, scale, rates, changes)
         parallel.check(runs, at_once)
         journal = running.RunsJournal.open(folder, name, resume)
@@ -83,15 +85,15 @@ def reproduce(
         noted = warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes, rates)
         noted += parallel.warnings(at_once)
         for warning in noted:
-            say(warning)
-        runs = runs if minutes is None else equal_time(runs, minutes, folder, say)
-        trained = running.run_all(runs, journal, resume, say, baselines, at_once)
+            logger.info(warning)
+        runs = runs if minutes is None else equal_time(runs, minutes, folder)
+        trained = running.run_all(runs, journal, resume, baselines, at_once)
         losses = running.validation_losses(trained) if rates else {}
         trained = running.best_rates(trained, losses) if rates else trained
-        beside = running.differences(trained, entry.metric) if running.first_rank() else {}
+        beside = running.differences(trained, entry.metric) if first_rank() else {}
         result = comparison.compare(name, entry, trained, seen, noted, bool(data), losses, beside)
         scores, device = comparison.evaluations(entry, trained), choose_device(short.training)
-    folders = [folder, *([results] if results and results != folder else [])] if running.first_rank() else []
+    folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
     place = page.Origin.of(device)
     command = command or f"python: chordmixer.paper.reproduction.reproduce({name!r}, ...)"
     return [page.publish(result, place, command, own) for own in folders], scores
@@ -130,7 +132,6 @@ def measure(
     start: Path | None = None,
     unverified: bool = False,
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = tell,
 ) -> dict[str, int]:
     """The steps that each model makes alone on this device in so many `minutes`.
 
@@ -139,9 +140,9 @@ def measure(
     entry = _found(name, data)
     if isinstance(entry, Figure):
         raise ValueError(f"{name} is drawn, not trained: leave --minutes out")
-    full = build(entry, data, changes, say, like, start, unverified)
+    full = build(entry, data, changes, like, start, unverified)
     runs = each(full, models, 1, entry.versions)
-    return {run: own.training.steps for run, own in equal_time(runs, minutes, Path(out), say).items()}
+    return {run: own.training.steps for run, own in equal_time(runs, minutes, Path(out)).items()}
 
 
 def _found(name: str, data: Sequence[str]) -> RunEntry | Figure:

@@ -6,7 +6,7 @@ in how sequences are padded or cut. A version is named after both, such as `pool
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,8 +20,6 @@ from chordmixer.paper.reproduction.entries import Figure, RunEntry
 from chordmixer.recipes.batches import BATCH_TOKENS
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -96,19 +94,19 @@ READING = Study(
 """The Adding problem, in which the paper's table 1 has FLAT for all other encoders, and ChordMixer the average."""
 
 
-def ablation(data: FilesConfig, say: Say = print) -> Experiment:
+def ablation(data: FilesConfig) -> Experiment:
     """The class of DNA by `taxonomy`, to be trained in the versions of `POOLING`."""
-    return _longest(taxonomy(data, say))
+    return _longest(taxonomy(data))
 
 
-def ablation_of_fragments(data: FragmentsConfig, say: Say = print) -> Experiment:
+def ablation_of_fragments(data: FragmentsConfig) -> Experiment:
     """The same on `fragments` of genomes, which anyone can have."""
-    return _longest(fragments(data, say))
+    return _longest(fragments(data))
 
 
-def padding(data: FilesConfig, say: Say = print) -> Experiment:
+def padding(data: FilesConfig) -> Experiment:
     """The class of long documents by `documents`, to be trained in the versions of `PADDING`."""
-    return _longest(documents(data, say))
+    return _longest(documents(data))
 
 
 def _longest(experiment: Experiment) -> Experiment:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ from chordmixer.training.memory import COUNTED
 from chordmixer.version import __version__
 from chordmixer.views.charts import compact
 from chordmixer.views.plan import duration
+
+logger = logging.getLogger(__name__)
 
 SAMPLE, MADE = 2_000, 64
 """Training records of data made by rule whose lengths stand for those of all, and how many of them are made where
@@ -245,9 +248,7 @@ WARM_SECONDS, TIMED_SECONDS, LEAST_STEPS = 1.0, 3.0, 5
 """Seconds of warming up, seconds that are timed, and the fewest steps of either."""
 
 
-def equal_time(
-    experiments: Mapping[str, Experiment], minutes: float, out: Path, say: Callable[[str], None]
-) -> dict[str, Experiment]:
+def equal_time(experiments: Mapping[str, Experiment], minutes: float, out: Path) -> dict[str, Experiment]:
     """The same runs with the steps that each makes in so many minutes, and epochs enough for them.
 
     What the file in `out` has of the same settings, device and versions is not measured again.
@@ -260,7 +261,7 @@ def equal_time(
         if model not in times:
             times[model] = _step_time(model, experiment, out / PACE_FILE)
             own = times[model]
-            say(f"{model}: {own.milliseconds:.3g} ms a step alone, {own.steps(minutes):,} in {minutes:g} min")
+            logger.info(f"{model}: {own.milliseconds:.3g} ms a step alone, {own.steps(minutes):,} in {minutes:g} min")
     return {name: _limited(own, times[model_of(name)], minutes) for name, own in experiments.items()}
 
 

@@ -7,7 +7,7 @@ of them, and its validation loss chooses, as in the paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.reproduction import entries
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.recipes import load
-from chordmixer.terminal import tell
 from chordmixer.training import Experiment
 from chordmixer.training.fine_tuning import start_from
 
@@ -26,7 +25,6 @@ def build(
     entry: RunEntry,
     paths: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = tell,
     like: str = "ours",
     start: Path | None = None,
     unverified: bool = False,
@@ -46,8 +44,7 @@ def build(
         assert entry.data.setting is not None, "checked before"
         data = override(data, {entry.data.setting: list(paths) if entry.data.several else paths[0]}, "data")
     data = override(data, changed.pop("data", {}), "data")
-    reads = [say] if entry.data.setting == "files" else []  # such a recipe looks into files, and says what it saw
-    experiment: Experiment = load(entry.recipe)(data, *reads)
+    experiment: Experiment = load(entry.recipe)(data)
     experiment = override(experiment, {"training": entry.training})
     experiment = entries.like(experiment, hyper) if hyper else experiment
     return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)

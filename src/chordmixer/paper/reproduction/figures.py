@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -34,21 +35,22 @@ from chordmixer.views import plots
 from chordmixer.views.plots import COLOURS
 from chordmixer.views.runs import Run
 
+logger = logging.getLogger(__name__)
+
 LENGTHS = (40, 240, 1006)
 """Of the paper's three examples."""
 
-Say = Callable[[str], None]
 Drawn = tuple[list[str], dict[str, Any], dict[str, bytes]]
 """Lines of Markdown, numbers, and pictures by name."""
 
 
-def figure(name: str, entry: Figure, paths: Sequence[str], say: Say, unverified: bool = False) -> PageContent:
+def figure(name: str, entry: Figure, paths: Sequence[str], unverified: bool = False) -> PageContent:
     """Draw an entry."""
-    body, numbers, pictures = load(entry.draw)(paths, say, unverified)
+    body, numbers, pictures = load(entry.draw)(paths, unverified)
     return PageContent(name, entry, body, numbers, differences=list(entry.differences), pictures=pictures)
 
 
-def reach(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
+def reach(paths: Sequence[str], unverified: bool = False) -> Drawn:
     """Where a random walk ends."""
     walked = random_walk()
     numbers = {"length": walked.length, "hops": walked.hops, "mean": walked.mean, "deviation": walked.deviation}
@@ -57,7 +59,7 @@ def reach(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     return body, numbers, {"": _png(lambda path: plot_walk(walked, path))}
 
 
-def attention(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
+def attention(paths: Sequence[str], unverified: bool = False) -> Drawn:
     """What blocks of a trained model make of three sequences."""
     run = Path(paths[0])
     experiment = Experiment.load(run, unverified=unverified)
@@ -83,11 +85,11 @@ def attention(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn
     return body, {"sequences": found}, {"": _png(lambda path: matrices.plot(shown, track, path))}
 
 
-def lengths(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
+def lengths(paths: Sequence[str], unverified: bool = False) -> Drawn:
     """A histogram a data set."""
     rows, found, pictures = [], [], {}
     for number, path in enumerate(paths, 1):
-        store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), cache_folder(), say)
+        store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), cache_folder())
         seen, name = inspect(store), file_label(path)
         pictures[f"{number}-{name}"] = _png(lambda at, seen=seen: plots.plot_histogram(seen, at))  # type: ignore[misc]
         marks = [seen.percentiles[p] for p in (0, 50, 90, 99, 100)]
@@ -100,11 +102,11 @@ def lengths(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
     )
 
 
-def tradeoff(paths: Sequence[str], say: Say, unverified: bool = False) -> Drawn:
+def tradeoff(paths: Sequence[str], unverified: bool = False) -> Drawn:
     """Trained runs at work: a circle each."""
     points = []
     for path in paths:
-        say(f"measuring {path}")
+        logger.info(f"measuring {path}")
         points.append(measure_run(Path(path), unverified=unverified))
     metrics = {point.metric for point in points}
     if len(metrics) > 1:

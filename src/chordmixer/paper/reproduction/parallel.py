@@ -5,10 +5,11 @@ Runs that share a device slow each other down and change nothing else, as long a
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,18 @@ from typing import TYPE_CHECKING
 
 from chordmixer import files
 from chordmixer.paper import subprocesses
-from chordmixer.terminal import tell
+from chordmixer.terminal import show_log, tell
 from chordmixer.training import Experiment, Interrupted, train
 from chordmixer.training.devices import choose_device
 from chordmixer.training.progress import Interrupts
 from chordmixer.training.run_folder import open_folder
 from chordmixer.views.plan import duration
 
+logger = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from chordmixer.paper.reproduction.running import RunsJournal
 
-Say = Callable[[str], None]
 
 PROCESS = "chordmixer.paper.reproduction.parallel:train_folder"
 LOGS = "logs"
@@ -83,20 +85,20 @@ class RunProcess:
         return [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
 
 
-def train_parallel(experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int, say: Say) -> None:
+def train_parallel(experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int) -> None:
     """Train each into its folder beside the journal, so many at a time, or resume what is there.
 
     A run that fails stops no other; all failures are reported at the end. A signal is passed on, and all runs save
     their state.
     """
-    ParallelRuns(experiments, journal, at_once, say).train()
+    ParallelRuns(experiments, journal, at_once).train()
 
 
 class ParallelRuns:
     """The runs that wait, those that are being trained, and the failures."""
 
-    def __init__(self, experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int, say: Say) -> None:
-        self.experiments, self.journal, self.at_once, self.say = experiments, journal, at_once, say
+    def __init__(self, experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int) -> None:
+        self.experiments, self.journal, self.at_once = experiments, journal, at_once
         self.waiting, self.running, self.failed = [*experiments], list[RunProcess](), list[str]()
         self.done = 0
         self.began = self.reported = time.monotonic()
@@ -130,7 +132,7 @@ class ParallelRuns:
         while self.waiting and len(self.running) < self.at_once:
             name = self.waiting.pop(0)
             self.running.append(self._start(name))
-            self.say(f"{name} begins, {len(self.waiting)} to come")
+            logger.info(f"{name} begins, {len(self.waiting)} to come")
 
     def _start(self, name: str) -> RunProcess:
         experiment, out = self.experiments[name], self.journal.path.parent
@@ -155,7 +157,7 @@ class ParallelRuns:
         return RunProcess(name, process, log, timing)
 
     def _pass_on(self, signal: int) -> None:
-        self.say(f"stopping {len(self.running)} runs, which save where they are")
+        logger.info(f"stopping {len(self.running)} runs, which save where they are")
         for child in self.running:
             child.process.send_signal(signal)
         self.waiting.clear()
@@ -169,7 +171,7 @@ class ParallelRuns:
             if child.process.returncode:
                 self.failed.append(f"{child.name} ({child.last_line()}; see {child.log})")
             how = "stopped" if child.process.returncode else "has ended"
-            self.say(f"{child.name} {how}, {self.done} of {len(self.experiments)}{self._left()}")
+            logger.info(f"{child.name} {how}, {self.done} of {len(self.experiments)}{self._left()}")
 
     def _left(self) -> str:
         """The time left, by all that is done so far, shares of unfinished runs included."""
@@ -181,13 +183,14 @@ class ParallelRuns:
         if time.monotonic() - self.reported >= REPORT_SECONDS:
             self.reported = time.monotonic()
             names = ", ".join(child.progress() for child in self.running)
-            self.say(f"training {names}; {len(self.waiting)} to come{self._left()}")
+            logger.info(f"training {names}; {len(self.waiting)} to come{self._left()}")
 
 
 def train_folder(folder: str, cache: str | None = None) -> None:
     """In a child: train what the settings of a run folder say, or resume it; a user error is the last line."""
     try:
-        train(Experiment.load(Path(folder), cache=cache), Path(folder), resume=True)
+        with show_log():
+            train(Experiment.load(Path(folder), cache=cache), Path(folder), resume=True)
     except ValueError as error:
         tell(" ".join(str(error).split()), stderr=True)
         raise SystemExit(2) from None

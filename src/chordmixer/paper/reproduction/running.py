@@ -5,10 +5,10 @@ Baselines are scored once, since all runs share their data, and lie in the folde
 
 from __future__ import annotations
 
+import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from chordmixer.paper.baselines import compare
 from chordmixer.paper.reproduction import costs
 from chordmixer.paper.reproduction.experiments import model_of
 from chordmixer.paper.reproduction.parallel import train_parallel
+from chordmixer.terminal import first_rank
 from chordmixer.training import Evaluation, Experiment, results, train
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.intervals import Difference
@@ -27,11 +28,12 @@ from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 from chordmixer.views.verdict import best_baseline
 
+logger = logging.getLogger(__name__)
+
 STATE = "reproduction.json"
 """Beside the run folders: which entry it is, and the seconds of each run."""
 SCORES = "evaluation-test.json"
 
-Say = Callable[[str], None]
 Losses = dict[str, dict[float, float]]
 """By model and learning rate: the lowest validation loss, the mean over its seeds."""
 
@@ -72,7 +74,6 @@ def run_all(
     experiments: Mapping[str, Experiment],
     journal: RunsJournal,
     resume: bool,
-    say: Say,
     baselines: bool = True,
     at_once: int = 1,
 ) -> list[TrainedRun]:
@@ -84,17 +85,17 @@ def run_all(
     scores = {name: finished(out / name, own) for name, own in experiments.items()}
     missing = {name: own for name, own in experiments.items() if scores[name] is None}
     if at_once > 1 and missing:
-        train_parallel(missing, journal, at_once, say)
+        train_parallel(missing, journal, at_once)
         scores |= {name: finished(out / name, own) for name, own in missing.items()}
     trained = []
     for number, (folder, experiment) in enumerate(experiments.items(), 1):
         evaluation = scores[folder]
         if evaluation is None:
-            say(f"{folder}, {number} of {len(experiments)}")
+            logger.info(f"{folder}, {number} of {len(experiments)}")
             with journal.timing(folder):
                 evaluation = train(experiment, out / folder, resume=resume)
         elif folder not in missing:
-            say(f"{folder}, {number} of {len(experiments)}: finished before")
+            logger.info(f"{folder}, {number} of {len(experiments)}: finished before")
         name = model_of(folder) or evaluation.encoder  # of a version, where an encoder has several
         scored = replace(evaluation, encoder=name)
         made, loss = steps(out / folder), lowest_loss(out / folder)
@@ -103,17 +104,17 @@ def run_all(
     if not baselines or not first_rank():
         return trained
     caches = [getattr(experiment.data, "cache", None) for experiment in experiments.values()]
-    beside = scored_baselines([out / folder for folder in experiments], say, caches[0])
+    beside = scored_baselines([out / folder for folder in experiments], caches[0])
     return [replace(run, baselines=beside) for run in trained]
 
 
-def scored_baselines(runs: Sequence[Path], say: Say, cache: str | None = None) -> list[Scored]:
+def scored_baselines(runs: Sequence[Path], cache: str | None = None) -> list[Scored]:
     """The baselines of runs on the same data: found in one of their folders or scored, and put into each."""
     needed = {BASELINES, results.BASELINE_ROWS}
     having = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
     if not having:
-        say("baselines on the same records, on the CPU")
-        compare(runs[0], lambda _: None, cache)
+        logger.info("baselines on the same records, on the CPU")
+        compare(runs[0], cache, announce=False)
         having = [runs[0]]
     files.verify(having[0], needed)
     target = Experiment.load(having[0]).build_task().target
@@ -229,8 +230,3 @@ class RunsJournal:
 def _free(out: Path) -> bool:
     """Whether nothing is there, but for what was measured before."""
     return out.is_dir() and all(path.name == costs.PACE_FILE for path in out.iterdir())
-
-
-def first_rank() -> bool:
-    """Whether this process writes for all, where torchrun started several."""
-    return os.environ.get("RANK", "0") == "0"
