@@ -40,7 +40,7 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
         "validation at step",
         "majority class: ROC-AUC 0.500",
         "-mers: ROC-AUC ",
-        "tried words and no words in short runs: validation loss ",
+        "trial runs: validation loss ",
         "network alone: ROC-AUC 0.",
         "local network: ROC-AUC 0.",
         "the model: ROC-AUC ",

@@ -204,7 +204,7 @@ def test_from_the_command_line(
     options = [word for setting in settings for word in ("--set", setting)]
     code, out, err = chordmixer("train", "fragments", *options, "--out", tmp_path / "run")
     assert code == 0, err
-    assert "44 records read: 44 used, 0 rejected" in out and "fragments, test set: roc_auc" in " ".join(out.split())
+    assert "44 records read: 44 used, 0 rejected" in out and "fragments, test set: ROC-AUC" in " ".join(out.split())
     assert chordmixer("report", tmp_path / "run")[0] == 0
     code, out, err = chordmixer("predict", tmp_path / "run", families[1], "--over-length", "windows")
     assert code == 0 and out.splitlines()[0].split("\t")[3:] == ["class", "probability", "carps", "others"]

@@ -124,7 +124,7 @@ def test_each_record_is_evaluated_once(steady: Experiment, two_ranks: tuple[Path
 
 
 def test_only_the_first_rank_speaks(two_ranks: tuple[Path, str]) -> None:
-    for once in ("training sequences of", "epoch 7 of 7", "constant prediction", "plot:"):
+    for once in ("training sequences of", "epoch 7 of 7", "test set: ", "plot:"):
         assert two_ranks[1].count(once) == 1
 
 

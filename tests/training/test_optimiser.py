@@ -196,7 +196,7 @@ def test_what_is_spent_is_kept_with_the_state(tick: Callable[[float], None]) -> 
     tick(500)  # a validation
     assert state.seconds == pytest.approx(30) and limit.spent == pytest.approx(0.5)
     assert [*Budget(TrainingConfig(minutes=1.0), state, ranks=1).messages()] == [
-        "it trains for 1 min at most, 0.5 of them spent"
+        "training for at most 1 min, 0.5 done"
     ]
     with limit.counting():
         tick(100)
@@ -233,7 +233,7 @@ def test_steps_end_a_run_with_a_whole_schedule_on_any_number_of_ranks(tmp_path: 
     state = State(step=5)
     limit = Budget(TrainingConfig(steps=20), state, ranks=3)
     assert limit.spent == 0.25
-    assert [*limit.messages()] == ["it trains for 20 steps at most, 5 of them taken"]
+    assert [*limit.messages()] == ["training for at most 20 steps, 5 done"]
     train(small(steps=25, ema=0.2), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "validation"] == [10, 20, 25]

@@ -16,7 +16,7 @@ from chordmixer.terminal import tell
 EVERY_SECONDS = 10.0
 """Between lines of progress where there is no terminal."""
 NEXT = {
-    "dna": "train gattaca.fa cattaga.fa --out RUN --epochs 5",
+    "dna": "train gattaca.fa cattaga.fa --out RUN --minutes 0.1",
     "table": "train table.csv --out RUN --epochs 20",
     "series": "train series.csv --out RUN --epochs 20",
 }

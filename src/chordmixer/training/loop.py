@@ -164,7 +164,7 @@ class TrainingRun:
         while state.batch < whole and self.budget.spent < 1:
             with self.budget.counting():
                 self.advance(batches)
-            if self.config.evaluate_every and state.step % self.config.evaluate_every == 0:
+            if self._evaluates_now():
                 self.read_results()
                 self._validate(state.loss_sum / state.sequences)
             self._save_if_due()
@@ -176,7 +176,12 @@ class TrainingRun:
         last = state.epoch == self.config.epochs or self.budget.spent == 1
         if last or state.epoch % self.config.evaluate_epochs == 0:
             self.display.say(f"epoch {state.epoch} of {self.config.epochs}: training loss {mean:.5f}")
-            self._validate(mean)
+            if not self._evaluates_now():  # else the step itself was followed by one
+                self._validate(mean)
+
+    def _evaluates_now(self) -> bool:
+        """Whether `evaluate_every` asks for an evaluation after this step."""
+        return self.config.evaluate_every > 0 and self.state.step % self.config.evaluate_every == 0
 
     def advance(self, batches: Iterator[Batch]) -> None:
         """Take the next step of an epoch with these batches."""

@@ -62,11 +62,10 @@ class Trials:
         """A message for the terminal and the report.
 
         >>> Trials({"words": 0.3104, "no words": 0.3777}, "words").line()
-        'tried words and no words in short runs: validation loss 0.3104 and 0.3777; it goes on with words'
+        'trial runs: validation loss 0.3104 with words, 0.3777 with no words; continuing with words'
         """
-        losses = " and ".join(f"{loss:.4f}" for loss in self.losses.values())
-        tried = f"tried {' and '.join(self.losses)} in short runs"
-        return f"{tried}: validation loss {losses}; it goes on with {self.chosen}"
+        losses = ", ".join(f"{loss:.4f} with {name}" for name, loss in self.losses.items())
+        return f"trial runs: validation loss {losses}; continuing with {self.chosen}"
 
 
 def read_trials(folder: Path) -> Trials | None:
@@ -110,10 +109,9 @@ def _run_trials(
     with open_folder(experiment, out, resume, unverified):
         losses = {}
         for name in (WITH, WITHOUT):
-            console.print(f"a short run with {name}", markup=False, highlight=False)
+            console.print(f"trial run with {name}", markup=False, highlight=False)
             short = _shortened(_decided(experiment, name), experiment.training.trial)
-            folder = out / TRIALS / name.replace(" ", "-")
-            with _open_run(short, folder, resumed_as, console) as trial:
+            with _open_run(short, _trial_folder(out / TRIALS, name), resumed_as, console) as trial:
                 losses[name] = trial.learn()
         made = Trials(losses, min(losses, key=losses.__getitem__))
         files.write_recorded(out, {TRIALS_FILE: files.json_bytes(to_dict(made))})
@@ -151,9 +149,13 @@ def _shortened(experiment: Experiment, share: float) -> Experiment:
     )
 
 
+def _trial_folder(folder: Path, name: str) -> Path:
+    return folder / name.replace(" ", "-")
+
+
 def _remove_trials(folder: Path) -> None:
     """Remove the trial runs, and nothing else that may be in their folder."""
-    for own in (folder / name for name in ("words", "no-words")):
+    for own in (_trial_folder(folder, name) for name in (WITH, WITHOUT)):
         if not own.is_symlink() and CONFIG in files.recorded(own):
             shutil.rmtree(own)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):

@@ -162,9 +162,9 @@ class Budget:
     def messages(self) -> Iterator[str]:
         """What to tell the user at the start."""
         if self.steps:
-            yield f"it trains for {self.steps:,} steps at most, {self.state.step:,} of them taken"
+            yield f"training for at most {self.steps:,} steps, {self.state.step:,} done"
         if self.seconds:
-            yield f"it trains for {self.seconds / 60:g} min at most, {self.state.seconds / 60:.1f} of them spent"
+            yield f"training for at most {self.seconds / 60:g} min, {self.state.seconds / 60:.1f} done"
 
 
 class Ema:

@@ -198,7 +198,7 @@ def _kept_weights(run: Run, validation: Points) -> str:
         loss, step = min(known)
         why = f"which had the lowest validation loss ({loss:.4g})"
     count = f"{len(validation):,} validation" + ("s" if len(validation) > 1 else "")
-    trials = f" Before that it {run.trials.line()}." if run.trials else ""
+    trials = f" Before that, {run.trials.line()}." if run.trials else ""
     return f"{last:,} steps and {count}. The weights kept are those of step {step:,.0f}, {why}.{trials}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,13 +119,11 @@ class ReportTable:
 def escaped_markdown(text: str) -> str:
     r"""A user's text, in which nothing acts as Markdown or HTML.
 
-    >>> print(escaped_markdown("a|b <script>"))
-    a\|b &lt;script>
+    >>> print(escaped_markdown("a|b <script> tree_lstm _emphasis_"))
+    a\|b &lt;script> tree_lstm \_emphasis\_
     """
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
-    for sign in "|*_`[]":
-        safe = safe.replace(sign, f"\\{sign}")
-    return safe
+    return re.sub(r"[|*`\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", safe)  # an underscore within a word is harmless
 
 
 def _html(cell: object) -> object:
