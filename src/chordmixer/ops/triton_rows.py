@@ -181,7 +181,7 @@ def _sum_rows(values: Tensor, begin: Tensor, end: Tensor) -> Tensor:
     return out
 
 
-class _SegmentSum(torch.autograd.Function):
+class _TritonSegmentSum(torch.autograd.Function):
     """Sums by sequence in float32, first over chunks counted from its own start, then over its chunks.
 
     The number of chunks is known on the device only, so as many ranges are made as there could be; those behind the
@@ -193,7 +193,7 @@ class _SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor) -> Tensor:
         ctx.save_for_backward(offsets)
-        ctx.kind, ctx.tokens, chunk = values.dtype, len(values), _SegmentSum.CHUNK
+        ctx.kind, ctx.tokens, chunk = values.dtype, len(values), _TritonSegmentSum.CHUNK
         ends = torch.nn.functional.pad((-(-offsets.diff() // chunk)).cumsum(0), (1, 0))
         index = torch.arange(len(values) // chunk + len(offsets) - 1, device=values.device)
         sequence = torch.searchsorted(ends[1:], index, right=True).clamp_(max=len(offsets) - 2)
@@ -209,5 +209,5 @@ class _SegmentSum(torch.autograd.Function):
 
 def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
     """`reference.segment_mean`."""
-    means: Tensor = _SegmentSum.apply(values, offsets) / offsets.diff()[:, None]
+    means: Tensor = _TritonSegmentSum.apply(values, offsets) / offsets.diff()[:, None]
     return means

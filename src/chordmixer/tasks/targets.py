@@ -376,7 +376,7 @@ def _labels(target: MultiLabel, outputs: ndarray, targets: ndarray, weights: nda
 
 
 def _areas(rows: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
-    """ROC-AUC and average precision, a row a class or label and a column a resample."""
+    """ROC-AUC and average precision, with one row per class or label and one column per resample."""
     found = [scores.weighted_areas(own, true, weights) for own, true in zip(rows, positive, strict=True)]
     return np.array([roc for roc, _ in found]), np.array([precision for _, precision in found])
 

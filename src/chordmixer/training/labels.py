@@ -78,14 +78,14 @@ class OutputLabels:
         if given.get("format") != FORMAT:
             raise ValueError(f"{path} has format {given.get('format')!r}: this version reads {FORMAT}; train again")
         try:
-            known = from_dict(_Document, given, FILE)
+            known = from_dict(_LabelsDocument, given, FILE)
             return OutputLabels(target_from(known.target), known.tokenizer, known.temperature, known.both_strands)
         except ValueError as error:
             raise ValueError(f"{path} is not whole ({error}): use another copy") from None
 
 
 @dataclass(frozen=True)
-class _Document:
+class _LabelsDocument:
     """The objects of labels.json."""
 
     format: int

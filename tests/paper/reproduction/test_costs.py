@@ -127,10 +127,10 @@ def test_narrow_lines() -> None:
         "adding-200  Adding problem, base length 200 (section 4.1, figure 3)\n"
         "    paper: All models that were tested worked perfectly."
     ) in text
-    assert "    data: made by rule" in text and "    paper: accuracy 60.12 %" in text
+    assert "    data: generated" in text and "    paper: accuracy 60.12 %" in text
     assert "takes: 2.0 hours, 1.2 GB of 16.0 GB on cpu; 10 epochs of 50k records, 21M tokens" in text
     assert "takes: depends on the data (60,000 pictures of 1,024 pixels)" in text
-    assert "data: made by rule, or --data FOLDER of the release" in text
+    assert "data: generated, or --data FOLDER of the release" in text
 
 
 def test_a_table_where_there_is_room() -> None:

@@ -44,7 +44,7 @@ from chordmixer.views.plan import duration
 logger = logging.getLogger(__name__)
 
 SAMPLE, MADE = 2_000, 64
-"""Training records of data made by rule whose lengths stand for those of all, and how many of them are made where
+"""Training records of generated data whose lengths stand for those of all, and how many of them are made where
 that takes time; these then stand for the others."""
 
 
@@ -115,7 +115,7 @@ def cost(experiment: Experiment, parts: Mapping[str, PartLengths], timed: bool) 
 
 
 def all_costs(entries: Mapping[str, RunEntry | Figure], timed: bool) -> dict[str, Cost]:
-    """Of all entries whose data are made by rule. One step is measured, and others take as long as they have work:
+    """Of all entries whose data are generated. One step is measured, and others take as long as they have work:
     on two cores within 4 % of their own measurement for other Adding problems, 2.3 times too little for ListOps.
     """
     found: dict[str, Cost] = {}
@@ -204,7 +204,7 @@ def _paper(entry: RunEntry | Figure) -> str:
 def _data(entry: RunEntry | Figure) -> str:
     data = entry.data
     if data.by_rule:
-        return "made by rule" + (", or --data FOLDER of the release" if data.setting else "")
+        return "generated" + (", or --data FOLDER of the release" if data.setting else "")
     return f"--data {data.needs}; {data.get}"
 
 

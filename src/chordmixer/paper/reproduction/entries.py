@@ -171,7 +171,7 @@ class DataNeeded:
     """What has to be given with --data, if anything."""
 
     needs: str = ""
-    """In words; empty: nothing, the data are made by rule."""
+    """In words; empty: nothing, the data are generated."""
     get: str = ""
     """Where they come from."""
     setting: str | None = None

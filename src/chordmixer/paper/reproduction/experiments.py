@@ -82,7 +82,7 @@ def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
 
 
 def records_of(data: Any, part: str) -> int:
-    """Of data that are made by rule; a config may say 0 for the paper's number, and then knows it."""
+    """Of data that are generated; a config may say 0 for the paper's number, and then knows it."""
     return int(getattr(data, part) or data.sizes[part])
 
 

@@ -284,7 +284,7 @@ class FittedBaseline:
         from safetensors.torch import save
 
         documents, arrays = zip(*(described(member) for member in self.members), strict=True)
-        document = _Document(FORMAT, self.target.outputs, list(documents), list(self.weights), self.shift)
+        document = _BaselineDocument(FORMAT, self.target.outputs, list(documents), list(self.weights), self.shift)
         tensors = {
             f"{i}.{name}": torch.from_numpy(np.array(array, order="C"))
             for i, own in enumerate(arrays)
@@ -298,7 +298,7 @@ def load_baseline(path: Path | str, target: RecordTarget) -> FittedBaseline:
     """The baseline that a file holds, checked; anything wrong with it is one line."""
     tensors, metadata = _read(Path(path))
     try:
-        document = config.from_dict(_Document, json.loads(metadata.get("baseline", "null")), "baseline")
+        document = config.from_dict(_BaselineDocument, json.loads(metadata.get("baseline", "null")), "baseline")
         if document.outputs != target.outputs:
             raise ValueError(f"it has {document.outputs} outputs, where {target.outputs} are asked for")
         members = []
@@ -324,7 +324,7 @@ def _read(path: Path) -> tuple[Arrays, dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class _Document:
+class _BaselineDocument:
     format: int
     outputs: int
     members: list[MemberDocument]
