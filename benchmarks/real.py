@@ -150,20 +150,46 @@ SETS = {
     "imdb": Set("film reviews", one("imdb.parquet"), 0.870, "", 0.965),
     "arxiv": Set("arXiv papers, 3 categories", one("arxiv_papers.parquet"), 0.860, "", 0.90),
 }
+BASELINES = 6
+"""Runs whose baselines are fitted at the same time, at most."""
 PREPARING = threading.Lock()
 
 
-def run(name: str, seed: int, data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
+def run(
+    name: str, seed: int, data: Path, work: Path, extra: list[str], device: threading.Semaphore
+) -> dict[str, Any]:
+    """Train, holding the device until the network is trained; baselines and report need it no more."""
     work.mkdir(parents=True, exist_ok=True)
     with PREPARING:  # of two seeds, the second finds the files
         prepared = SETS[name].prepare(data, work.parent)
     out = work / "run"
     command = ["train", *map(str, prepared.files), *prepared.options, "--out", str(out), "--seed", str(seed), *extra]
     command += ["--resume"] if (out / "config.json").exists() else []
-    start = time.monotonic()
     with (work / "log.txt").open("a") as log:
-        subprocess.run([sys.executable, "-m", "chordmixer", *command], check=True, stdout=log, stderr=log)
-    return {"name": name, "seed": seed, "seconds": round(time.monotonic() - start, 1), **_found(out)}
+        with device:
+            start = time.monotonic()
+            process = subprocess.Popen([sys.executable, "-m", "chordmixer", *command], stdout=log, stderr=log)
+            while process.poll() is None and not _trained(out):
+                time.sleep(0.2)
+            trained = time.monotonic() - start
+        if process.wait():
+            raise subprocess.CalledProcessError(process.returncode, command)
+    seconds = time.monotonic() - start
+    return {
+        "name": name,
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "trained_after": round(trained, 1),
+        **_found(out),
+    }
+
+
+def _trained(out: Path) -> bool:
+    """Whether the network is trained, so that baselines and report are all that is left."""
+    try:
+        return bool(_json(out / "run.json")["ends"])
+    except (OSError, ValueError):
+        return False
 
 
 def _found(out: Path) -> dict[str, Any]:
@@ -208,7 +234,7 @@ def page(rows: list[dict[str, Any]], about: str) -> str:
         "validation records chose. *Before* is commit 9c7ea76. *Less baseline* is the paired difference to the",
         "baseline that is best on the test records, with its 95 % interval.",
         "",
-        "| data | metric | before | baseline | network | **delivered** | less baseline | published | training, s |",
+        "| data | metric | before | baseline | network | **delivered** | less baseline | published | trained, s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, known in SETS.items():
@@ -221,7 +247,7 @@ def page(rows: list[dict[str, Any]], about: str) -> str:
             f"| {known.title} | {first['metric']} | {_number(known.before)} "
             f"| {_mean(own, 'baseline')} ({first['baseline']['name']}) | {_mean(own, 'network')} "
             f"| **{_mean(own, 'delivered')}** ({first['using']}) | {less['value']:+.4f}{ends} "
-            f"| {known.published or '-'} | {sum(row['training_seconds'] for row in own) / len(own):.0f} |"
+            f"| {known.published or '-'} | {_seconds(own)} |"
         )
     return "\n".join([*lines, ""])
 
@@ -230,6 +256,12 @@ def _mean(rows: list[dict[str, Any]], key: str) -> str:
     values = [row[key]["value"] for row in rows]
     spread = f" [{min(values):.3f} to {max(values):.3f}]" if len(values) > 1 else ""
     return f"{_number(sum(values) / len(values))}{spread}"
+
+
+def _seconds(rows: list[dict[str, Any]]) -> str:
+    """The mean time until the network was trained; older results do not say it."""
+    known = [row["trained_after"] for row in rows if "trained_after" in row]
+    return f"{sum(known) / len(known):.0f}" if known else "-"
 
 
 def _number(value: float | None) -> str:
@@ -242,7 +274,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--only", choices=SETS, nargs="+", default=list(SETS))
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=1, help="runs that share the device")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        help="networks that train at the same time; baselines of earlier runs are fitted beside them",
+    )
     parser.add_argument("--ladder", action="store_true", help="also the network without its encoder")
     parser.add_argument("--set", action="append", default=[], help="a setting for all runs, to try others")
     parser.add_argument("--json", type=Path)
@@ -254,10 +291,12 @@ def main() -> None:
     rows, lock = {(row["name"], row["seed"]): row for row in known}, threading.Lock()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
 
+    slots = threading.Semaphore(given.at_once)
+
     def one_run(task: tuple[str, int]) -> None:
         name, seed = task
         try:
-            made = run(name, seed, given.data, given.work / f"{name}-{seed}", extra)
+            made = run(name, seed, given.data, given.work / f"{name}-{seed}", extra, slots)
         except (subprocess.CalledProcessError, OSError, KeyError) as error:
             print(f"{name}, seed {seed}: {error}; see its log.txt", flush=True)
             return
@@ -265,9 +304,12 @@ def main() -> None:
             rows[task] = {**made, "device": device, "date": date.today().isoformat(), "at_once": given.at_once}
             if given.json:
                 given.json.write_text(json.dumps({"runs": list(rows.values())}, indent=1) + "\n")
-        print(name, seed, made["using"], made["metric"], made["delivered"]["value"], made["seconds"], flush=True)
+        score = f"{made['metric']} {made['delivered']['value']:.4f} by {made['using']}"
+        print(
+            f"{name}, seed {seed}: {score}, trained after {made['trained_after']} s, {made['seconds']} s", flush=True
+        )
 
-    with ThreadPoolExecutor(given.at_once) as pool:
+    with ThreadPoolExecutor(given.at_once + BASELINES) as pool:
         list(pool.map(one_run, [(name, seed) for seed in range(given.seeds) for name in given.only]))
     made = page(list(rows.values()), f"{device}, {given.at_once} at once.")
     print(made)
