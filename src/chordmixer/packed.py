@@ -104,7 +104,7 @@ class Packed:
 
     def to_list(self) -> list[Tensor]:
         """One tensor per sequence: views, no copy."""
-        return list(self.values.split(self.lengths))
+        return list(torch.split(self.values, list(self.lengths)))
 
     def to_padded(self, fill: float = 0) -> Shaped[Tensor, "B N *C"]:
         """One row per sequence, as long as the longest, padded with `fill`.

@@ -221,7 +221,8 @@ class FlatHead(TokensHead):
         # One output at a time: what is gathered is as large as the tokens, not as all that they are multiplied with.
         each = [(own.index_select(0, place) * x.values).sum(1) for own in of_outputs]
         sums = ops.segment_mean(torch.stack(each, dim=1), x.offsets) * x.offsets.diff()[:, None]
-        return sums * self.scale + self.linear.bias
+        outputs: Tensor = sums * self.scale + self.linear.bias
+        return outputs
 
 
 class PairHead(TokensHead):

@@ -23,7 +23,8 @@ def through(blocks: nn.ModuleList, x: Packed, exits: ops.Exits) -> Tensor:
     """All blocks over sequences ordered by depth; gradients through recomputation."""
     active = blocks[: len(exits)]
     weights = tuple(p for p in active.parameters() if p.requires_grad)
-    return _Reversible.apply(active, x.offsets, exits, x.values, *weights)
+    values: Tensor = _Reversible.apply(active, x.offsets, exits, x.values, *weights)
+    return values
 
 
 def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: ops.Exits, streams: list[Tensor]) -> list[list[Tensor]]:

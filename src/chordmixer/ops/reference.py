@@ -142,4 +142,5 @@ def segment_mean(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> F
 
 
 def _sequences(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> tuple[Float[Tensor, "N C"], ...]:
-    return values.split(offsets.diff().tolist())
+    sequences: tuple[Tensor, ...] = values.split(offsets.diff().tolist())
+    return sequences

@@ -58,7 +58,8 @@ def group_statistics(
 
     def by_group(channels: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         size = channels.shape[1] // norm.groups
-        return channels.unflatten(1, (norm.groups, size)).mean(2).repeat_interleave(size, dim=1)
+        spread: Tensor = channels.unflatten(1, (norm.groups, size)).mean(2).repeat_interleave(size, dim=1)
+        return spread
 
     mean = by_group(segment_mean(values, offsets))
     lengths = offsets.diff()

@@ -86,7 +86,7 @@ def block(
         values = torch_block.normalise(values, offsets, prenorm)
     plan = plan_for(values, track_size, len(b1), order, mean is not None, dropout)
     seed = int(torch.randint(1 << 31, ())) if dropout else 0
-    mixed = _Block.apply(
+    mixed: Tensor = _Block.apply(
         plan, (seed, dropout), values.contiguous(), residual, offsets, w1, b1, w2, b2, mean, rstd, out
     )
     if norm is None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from chordmixer.ops.triton_rows import kept
 from chordmixer.ops.triton_tiles import (
     below,
     gaussian,
     hidden_before,
-    kept,
     pointers,
     product_plus,
     tile_of,

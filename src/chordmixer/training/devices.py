@@ -87,8 +87,9 @@ def _join_ranks(device: torch.device) -> None:
     ranks, local = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
     if ranks == "1" or ranks != local or "TORCHELASTIC_RESTART_COUNT" not in os.environ:
         return
-    store, rank, size = next(distributed.rendezvous("env://"))
-    store = distributed.PrefixStore(f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    store, rank, size = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
+    life = f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+    store = distributed.PrefixStore(life, store)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
 

@@ -60,7 +60,8 @@ class EnformerConfig:
     @property
     def bins(self) -> int:
         """Bins of the longest sequence."""
-        return -(-self.max_length // 2**self.halvings)
+        bins: int = -(-self.max_length // 2**self.halvings)
+        return bins
 
 
 class Stage(nn.Module):
@@ -130,7 +131,10 @@ def by_place(by_distance: Float[Tensor, "B h N 2N"]) -> Float[Tensor, "B h N N"]
     [[[[0, 1], [-1, 0]]]]
     """
     n = by_distance.shape[2]
-    return by_distance.flatten(2)[..., n - 1 : n - 1 + n * (2 * n - 1)].unflatten(2, (n, 2 * n - 1))[..., :n]
+    by_key: Tensor = by_distance.flatten(2)[..., n - 1 : n - 1 + n * (2 * n - 1)].unflatten(2, (n, 2 * n - 1))[
+        ..., :n
+    ]
+    return by_key
 
 
 class Enformer(nn.Module):

@@ -174,7 +174,8 @@ class Residual(nn.Module):
 
     def forward(self, values: Float[Tensor, "*T C"], *where: Any) -> Float[Tensor, "*T C"]:
         values = values + self.dropout(self.mixer(self.norm1(values), *where))
-        return values + self.dropout(self.mlp(self.norm2(values)))
+        mixed: Tensor = values + self.dropout(self.mlp(self.norm2(values)))
+        return mixed
 
 
 def mlp(width: int, expansion: int) -> nn.Sequential:
@@ -253,7 +254,8 @@ def _few_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Ten
         if t.shape[2] < queries:  # a mask that is the same for all of them
             return t[:, :, None]
         padded = F.pad(t, (0, 0, 0, spare), value=t.dtype == torch.bool)  # who sees nothing would be NaN
-        return padded.unflatten(2, (-1, STRETCH))
+        stretches: Tensor = padded.unflatten(2, (-1, STRETCH))
+        return stretches
 
     scores = stretched(q) * q.shape[3] ** -0.5 @ k[:, :, None].mT
     weights = _masked(scores, None if mask is None else stretched(mask)).softmax(4)
@@ -270,7 +272,8 @@ def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def by_head(values: Float[Tensor, "B N C"], heads: int) -> Float[Tensor, "B h N d"]:
     """The channels shared out among the heads."""
-    return values.unflatten(2, (heads, -1)).transpose(1, 2)
+    shared: Tensor = values.unflatten(2, (heads, -1)).transpose(1, 2)
+    return shared
 
 
 def hide(values: Float[Tensor, "B h N d"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B h N d"]:

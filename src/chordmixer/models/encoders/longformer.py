@@ -74,7 +74,8 @@ class WindowAttention(layers.Attention):
         q = F.pad(q, (0, 0, 0, spare)).unflatten(2, (chunks, w))
         q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (q, k, v))  # every chunk is a sequence to the kernel
         out = layers.softmax_attention(q, k, v, mask=seen.flatten(0, 1)[:, None])
-        return out.unflatten(0, (batch, chunks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
+        joined: Tensor = out.unflatten(0, (batch, chunks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
+        return joined
 
 
 class Longformer(layers.Stack):

@@ -51,7 +51,8 @@ def orthogonal_gaussian(rows: int, columns: int) -> Float[Tensor, "r d"]:
     """
     q, r = torch.linalg.qr(torch.randn(-(-rows // columns), columns, columns))
     q = q * r.diagonal(dim1=1, dim2=2).sign()[:, None]  # without it the signs follow the algorithm, not chance
-    return q.mT.flatten(0, 1)[:rows] * torch.randn(rows, columns).norm(dim=1, keepdim=True)
+    drawn: Tensor = q.mT.flatten(0, 1)[:rows] * torch.randn(rows, columns).norm(dim=1, keepdim=True)
+    return drawn
 
 
 class RandomFeatureAttention(layers.Attention):
@@ -75,7 +76,8 @@ class RandomFeatureAttention(layers.Attention):
         of_k = self.exponents(k).masked_fill(~mask[:, None, :, None], -torch.inf)
         phi_q = share * (torch.exp(of_q - of_q.amax(3, keepdim=True)) + EPSILON)
         phi_k = layers.hide(share * (torch.exp(of_k - of_k.amax((2, 3), keepdim=True)) + EPSILON), mask)
-        return phi_q @ (phi_k.transpose(2, 3) @ v) / (phi_q @ phi_k.sum(2).unsqueeze(3))
+        mixed: Tensor = phi_q @ (phi_k.transpose(2, 3) @ v) / (phi_q @ phi_k.sum(2).unsqueeze(3))
+        return mixed
 
 
 class Performer(layers.Stack):

@@ -84,7 +84,8 @@ class PoolformerBlock(nn.Module):
     def forward(self, values: Float[Tensor, "T C"], x: Packed) -> Float[Tensor, "T C"]:
         normed = self.norm1(values)
         values = values + self.scale1 * self.dropout(window_mean(normed, x, self.pool) - normed)
-        return values + self.scale2 * self.dropout(self.mlp(self.norm2(values)))
+        mixed: Tensor = values + self.scale2 * self.dropout(self.mlp(self.norm2(values)))
+        return mixed
 
 
 class Poolformer(PackedStack):

@@ -97,7 +97,8 @@ class HashAttention(nn.Module):
         order = (bucket * q.shape[2] + place).argsort(2)
 
         def chunks(t: Tensor) -> Tensor:
-            return t.take_along_dim(order[..., None], dim=2).unflatten(2, (-1, self.chunk))
+            cut: Tensor = t.take_along_dim(order[..., None], dim=2).unflatten(2, (-1, self.chunk))
+            return cut
 
         def with_previous(t: Tensor) -> Tensor:
             return torch.cat([F.pad(t, (0, 0, 0, 0, 1, 0))[:, :, :-1], t], dim=3)

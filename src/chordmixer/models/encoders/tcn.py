@@ -54,7 +54,8 @@ class TcnConfig:
     @property
     def receptive_field(self) -> int:
         """Tokens that can change one token's output: its own and those before it."""
-        return 1 + 2 * (self.kernel - 1) * (2**self.levels - 1)
+        tokens: int = 1 + 2 * (self.kernel - 1) * (2**self.levels - 1)
+        return tokens
 
 
 class Level(nn.Module):

@@ -71,7 +71,8 @@ class Tree(nn.Module):
         while max(level.lengths) > 1:
             level, right, paired = pairs(level)
             states, memory = self._joined(states, memory, level.values, right, paired)
-        return leaves + states.index_select(0, x.owners())
+        mixed: Tensor = leaves + states.index_select(0, x.owners())
+        return mixed
 
     def _joined(
         self,
