@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from chordmixer.dataset import Dataset
     from chordmixer.estimators import ChordMixerClassifier, ChordMixerRegressor
     from chordmixer.fitting import fit
-    from chordmixer.models import ChordMixer, ChordMixerConfig, Model, ModelConfig, load_released
+    from chordmixer.models import ChordMixer, ChordMixerConfig, Model, ModelConfig
+    from chordmixer.models.released import load_released
     from chordmixer.ops import rotate
     from chordmixer.packed import Packed
     from chordmixer.predictor import Predictor
@@ -40,7 +41,7 @@ _HOMES = {
     "Packed": "chordmixer.packed",
     "Predictor": "chordmixer.predictor",
     "fit": "chordmixer.fitting",
-    "load_released": "chordmixer.models",
+    "load_released": "chordmixer.models.released",
     "rotate": "chordmixer.ops",
     "train": "chordmixer.training",
 }

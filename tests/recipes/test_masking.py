@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chordmixer.recipes import RECIPES, load, masking
+from chordmixer.recipes import RECIPES, load
+from chordmixer.recipes.masking import masking
 from chordmixer.tasks.masking import MaskingConfig
 
 

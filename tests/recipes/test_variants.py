@@ -6,8 +6,8 @@ import pytest
 from tests.tasks.variant_files import rows, write_genome, write_vcf
 
 from chordmixer.data.variants import VariantColumns
-from chordmixer.recipes import RECIPES, gtex, load, mpra
-from chordmixer.recipes.variants import GTEX_WINDOW, MPRA_WINDOW, is_gtex, variants
+from chordmixer.recipes import RECIPES, load
+from chordmixer.recipes.variants import GTEX_WINDOW, MPRA_WINDOW, gtex, is_gtex, mpra, variants
 from chordmixer.tasks.variants import VariantsConfig
 
 

@@ -18,7 +18,7 @@ from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data import Loader, TokenSampler
 from chordmixer.models import Model
-from chordmixer.recipes import masking
+from chordmixer.recipes.masking import masking
 from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.tasks.masks import SUMS
 from chordmixer.tasks.targets import Regression, target_outputs

@@ -236,7 +236,7 @@ def _files_experiment(paths: list[str], reading: Reading, given: TrainOptions, b
 def _masking_experiment(paths: list[str], reading: Reading, given: RunOptions) -> Experiment:
     """The experiment of `pretrain`."""
     from chordmixer.config import override
-    from chordmixer.recipes import masking
+    from chordmixer.recipes.masking import masking
     from chordmixer.tasks.masking import MaskingConfig
 
     data = override(MaskingConfig(reading=reading), RunOptions.data(given, paths), "data")

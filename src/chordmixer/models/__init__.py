@@ -3,6 +3,5 @@
 from chordmixer.models.chordmixer import ChordMixer, ChordMixerConfig
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.models.model import Model, ModelConfig
-from chordmixer.models.released import load_released
 
-__all__ = ["ENCODERS", "ChordMixer", "ChordMixerConfig", "Model", "ModelConfig", "load_released"]
+__all__ = ["ENCODERS", "ChordMixer", "ChordMixerConfig", "Model", "ModelConfig"]

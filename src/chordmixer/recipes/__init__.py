@@ -4,8 +4,6 @@ from importlib import import_module
 from typing import Any
 
 from chordmixer.recipes.files import files
-from chordmixer.recipes.masking import masking
-from chordmixer.recipes.variants import gtex, mpra, variants
 
 RECIPES = {
     "adding": "chordmixer.paper.recipes:adding",
@@ -22,7 +20,7 @@ RECIPES = {
 TASK_BASELINES = "chordmixer.paper.baselines:compare"
 """What it ends with: baselines of any such task."""
 
-__all__ = ["RECIPES", "TASK_BASELINES", "files", "gtex", "load", "masking", "mpra", "variants"]
+__all__ = ["RECIPES", "TASK_BASELINES", "files", "load"]
 
 
 def load(path: str) -> Any:

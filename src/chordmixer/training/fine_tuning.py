@@ -11,7 +11,6 @@ from chordmixer import files
 from chordmixer.config import from_dict
 from chordmixer.data import tokenizers
 from chordmixer.data.tokenizers import Tokenizer
-from chordmixer.models.growing import take_over
 from chordmixer.models.heads import HEADS
 from chordmixer.models.model import Model, ModelConfig, read_config
 from chordmixer.tasks import Task
@@ -57,6 +56,8 @@ def initialise(model: Model, config: TrainingConfig, out: Path) -> None:
                 f"{folder / WEIGHTS} is not the file that this run starts from: its SHA-256 is to be "
                 f"{config.start_sha256}; put it back, or start into another folder"
             )
+        from chordmixer.models.growing import take_over  # most runs start from none
+
         take_over(model, Model.from_pretrained(folder))
     if config.freeze:
         model.freeze()
