@@ -113,6 +113,18 @@ def test_few_records_that_are_all_right_do_not_ask_for_ever_larger_weights() -> 
     assert max(found.weights["both"][:2]) < 3
 
 
+@pytest.mark.parametrize(("records", "wrong", "using"), [(10, 1, "both"), (400, 200, "baseline")])
+def test_one_alone_must_be_clearly_better(records: int, wrong: int, using: str) -> None:
+    """Where one confident error of the network decides, both are kept; one that is often wrong is left out."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=records)
+    baseline = 2.0 * np.eye(2)[truth] + 0.5 * rng.normal(size=(records, 2))
+    network = 2.5 * np.eye(2)[truth] + rng.normal(size=(records, 2))
+    network[:wrong] = 6.0 * np.eye(2)[1 - truth[:wrong]]
+    found = fit_weights(Classification(["a", "b"], truth), network, baseline, truth)
+    assert found.losses["baseline"] <= found.losses["both"] and found.using == using
+
+
 def test_answers_that_help_nobody_have_a_row_for_each_record() -> None:
     target = Classification(["no", "yes"], [0, 1, 1])
     useless = Combination("network", {"network": (0.0, 0.0, 0.0)}, {})

@@ -2,7 +2,7 @@
 
 Log-odds of classes and labels, or numbers, are added with one weight each (stacking); the weights also calibrate.
 The network alone and the baseline alone get a weight in the same way. Cross-validation on the validation records
-chooses among the three. A run folder without combination.json and baseline.safetensors predicts by its network.
+chooses among the three: one alone must be clearly better than both. A run folder without combination.json and baseline.safetensors predicts by its network.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ FOLDS = 5
 PULL = 0.5
 """L2 penalty of the weights' distance from equal ones, as a loss over all records: a few validation records that are
 all predicted right would drive the weights up, and be wrong by as much on the next."""
+CLEAR = 2.0
+"""Standard errors by which one alone must be better than both: on few validation records the lowest loss is often
+that of chance, and the mean of two models is seldom worse than either."""
+SLIGHT = 0.05
+"""Share of the weights below which a model is left out of a tie: predictions need not wait for it."""
 HEAVIEST = 20.0
 """Largest weight: outputs that are always right would drive it up without end."""
 FARTHEST = 1e6
@@ -79,16 +84,24 @@ def fit_weights(target: RecordTarget, network: ndarray, baseline: ndarray, targe
         "both": (True, True),
     }
     fold = np.random.default_rng(0).permutation(len(targets)) % min(FOLDS, len(targets))
-    losses: dict[Using, float] = {}
+    judged: dict[Using, ndarray] = {name: np.zeros(len(targets)) for name in masks}
     for name, used in masks.items():
-        judged = np.zeros(len(targets))
         for k in np.unique(fold):
             here, rest = fold == k, fold != k if fold.any() else fold == k
             weights = _fit(target, both[:, rest], targets[rest], used)
-            judged[here] = _losses(target, _sum(both[:, here], weights), targets[here])
-        losses[name] = float(judged.mean())
+            judged[name][here] = _losses(target, _sum(both[:, here], weights), targets[here])
     weights_of = {name: _fit(target, both, targets, used) for name, used in masks.items()}
-    return Combination(min(losses, key=losses.__getitem__), weights_of, losses)
+    losses = {name: float(own.mean()) for name, own in judged.items()}
+    return Combination(_chosen(judged, weights_of["both"]), weights_of, losses)
+
+
+def _chosen(judged: dict[Using, ndarray], weights: Weights) -> Using:
+    """The lowest mean loss; both where that is a tie and each of the two has a weight that matters."""
+    best = min(judged, key=lambda name: float(judged[name].mean()))
+    worse = judged["both"] - judged[best]
+    error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else np.inf
+    shared = min(weights[:2]) > SLIGHT * sum(weights[:2])
+    return "both" if shared and worse.mean() <= CLEAR * error else best
 
 
 def _sum(both: ndarray, weights: Weights) -> ndarray:

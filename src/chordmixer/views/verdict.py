@@ -68,8 +68,10 @@ def _delivered(run: Run) -> Iterator[str]:
         "baseline": f"the baseline, {baseline}",
         "both": f"the network and {baseline} combined",
     }
+    lowest = known.losses[known.using] <= min(known.losses.values())
+    why = "by the validation loss" if lowest else "since neither alone is clearly better on the validation records"
     yield (
-        f"Predictions are made by {who[known.using]}, which the validation loss chose: "
+        f"Predictions are made by {who[known.using]}, {why}: "
         f"{known.losses['network']:.3f} for the network, {known.losses['baseline']:.3f} for {baseline}, "
         f"{known.losses['both']:.3f} for both."
     )
