@@ -225,7 +225,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def page(rows: list[dict[str, Any]], about: str) -> str:
-    """A table with a row a data set; of several seeds the mean, and their range."""
+    """A table with one row per data set; of several seeds the mean, and their range."""
+    ladder = any(row["local"] for row in rows)
+    local = (" local network |", "---|") if ladder else ("", "")
     lines = [
         f"# Default runs on real data, {date.today().isoformat()}",
         "",
@@ -234,8 +236,9 @@ def page(rows: list[dict[str, Any]], about: str) -> str:
         "validation records chose. *Before* is commit 9c7ea76. *Less baseline* is the paired difference to the",
         "baseline that is best on the test records, with its 95 % interval.",
         "",
-        "| data | metric | before | baseline | network | **delivered** | less baseline | published | trained, s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| data | metric | before | baseline |{local[0]} network | **delivered** | less baseline | published "
+        "| trained, s |",
+        f"|---|---|---|---|{local[1]}---|---|---|---|---|",
     ]
     for name, known in SETS.items():
         own = [row for row in rows if row["name"] == name]
@@ -243,9 +246,11 @@ def page(rows: list[dict[str, Any]], about: str) -> str:
             continue
         first, less = own[0], own[0]["less_baseline"]
         ends = "" if less["low"] is None else f" ({less['low']:+.4f} to {less['high']:+.4f})"
+        climbed = [row for row in own if row["local"]]
+        middle = f"| {_mean(climbed, 'local') if climbed else '-'} " if ladder else ""
         lines.append(
             f"| {known.title} | {first['metric']} | {_number(known.before)} "
-            f"| {_mean(own, 'baseline')} ({first['baseline']['name']}) | {_mean(own, 'network')} "
+            f"| {_mean(own, 'baseline')} ({first['baseline']['name']}) {middle}| {_mean(own, 'network')} "
             f"| **{_mean(own, 'delivered')}** ({first['using']}) | {less['value']:+.4f}{ends} "
             f"| {known.published or '-'} | {_seconds(own)} |"
         )
