@@ -165,14 +165,18 @@ PARTS = 3
 QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 THRESHOLDS = (0.1, 0.5, 0.9)
 """Quantiles of a kernel's responses that its shares are counted above."""
+FEW, MORE_THRESHOLDS = 1000, tuple(0.618034 * k % 1 for k in range(1, 7))
+"""Training records up to which there are more of them, evenly spread: small data have the time, and gain most."""
+SOME, DILATIONS = 4096, 10
+"""Training records up to which kernels also look at channels as they are, and at more dilations."""
 LAGS = tuple(sorted({round(2 ** (k / 2)) for k in range(20)}))
 POSITIONS = 1024
 """Positions per record at which kernels are evaluated, evenly spaced: this bounds the time for long records."""
 FITTED = 64
 """Training records that thresholds are taken from."""
-MOST_CHANNELS = 8
+MOST_CHANNELS = 12
 """With more, kernels look at this many sums of channels with fixed signs."""
-TINY = 1e-9
+TINY, HUGE = 1e-9, 1e6
 
 KERNELS = np.full((84, 9), -1.0, dtype=np.float32)
 for _row, _taps in zip(KERNELS, combinations(range(9), 3), strict=True):
@@ -184,38 +188,46 @@ class SeriesFeatures:
 
     The convolutions are those of MiniRocket (Dempster, Schmidt and Webb, 2021): all 84 kernels of nine taps of which
     three are 2 and six are -1, at several dilations. A feature is the share of positions whose response is above a
-    threshold; thresholds are quantiles of the responses of some training records. Nothing is trained or random.
+    threshold; thresholds are quantiles of the responses of some training records. Kernels look at channels that are
+    standardised within their record and, of up to `SOME` training records, also at channels as they are, since
+    their size may matter. Nothing is trained or random.
 
     >>> rng = np.random.default_rng(0)
     >>> features = SeriesFeatures.fit([rng.normal(size=(n, 1)) for n in (50, 300, 1)])
     >>> features(rng.normal(size=(70, 1))).shape, features(np.ones((1, 1))).shape
-    ((965,), (965,))
+    ((6257,), (6257,))
     """
 
-    def __init__(self, dilations: Sequence[int], thresholds: ndarray) -> None:
-        """`thresholds` are of shape (views, dilations, 84 kernels, thresholds)."""
+    def __init__(self, dilations: Sequence[int], thresholds: ndarray, moments: ndarray | None = None) -> None:
+        """`thresholds` are of shape (views, dilations, 84 kernels, thresholds); `moments` are mean and spread of each
+        channel in training, of shape (2, channels), where kernels also look at channels as they are."""
         self.dilations, self.thresholds = tuple(dilations), thresholds.astype(np.float32)
+        self.moments = None if moments is None else moments.astype(np.float32)
 
     @classmethod
     def fit(cls, series: Sequence[ndarray]) -> SeriesFeatures:
         """Dilations that fit into the typical length, and thresholds."""
         some = [series[i] for i in np.linspace(0, len(series) - 1, min(len(series), FITTED)).round().astype(int)]
         typical = float(np.median([len(own) for own in some]))
-        dilations = [2**k for k in range(10) if k == 0 or 8 * 2**k < typical]
-        views = [_views(own) for own in some]
+        dilations, moments = [2**k for k in range(10) if k == 0 or 8 * 2**k < typical], None
+        if len(series) <= SOME:
+            most = np.log2(max(1.0, (typical - 1) / 8))
+            dilations, moments = sorted({int(2**k) for k in np.linspace(0, most, DILATIONS)}), _channel_moments(some)
+        quantiles = MORE_THRESHOLDS if len(series) <= FEW else THRESHOLDS
+        views = [_views(own, moments) for own in some]
         thresholds = [
             [
-                np.quantile(np.concatenate([_responses(own[c], d) for own in views], axis=1), THRESHOLDS, axis=1).T
+                np.quantile(np.concatenate([_responses(own[c], d) for own in views], axis=1), quantiles, axis=1).T
                 for d in dilations
             ]
             for c in range(len(views[0]))
         ]
-        return cls(dilations, np.array(thresholds))
+        return cls(dilations, np.array(thresholds), moments)
 
     def __call__(self, series: ndarray) -> ndarray:
         rows = series.reshape(len(series), -1).astype(np.float64)
         plain = np.concatenate([_channel(channel) for channel in rows.T])
-        return np.concatenate([plain, self._shares(_views(series))]).astype(np.float32)
+        return np.concatenate([plain, self._shares(_views(series, self.moments))]).astype(np.float32)
 
     def _shares(self, views: ndarray) -> ndarray:
         shares = []
@@ -227,13 +239,25 @@ class SeriesFeatures:
         return np.concatenate(shares)
 
 
-def _views(series: ndarray) -> ndarray:
-    """The inputs of the kernels: standardised channels, or a few signed sums of them; shape (views, N)."""
+def _channel_moments(series: Sequence[ndarray]) -> ndarray:
+    """Mean and spread of each channel over all records; a constant channel has spread 1."""
+    rows = np.concatenate([own.reshape(len(own), -1) for own in series]).astype(np.float64)
+    spread = rows.std(axis=0)
+    return np.stack([rows.mean(axis=0), np.where(spread > TINY, spread, 1)])
+
+
+def _views(series: ndarray, moments: ndarray | None) -> ndarray:
+    """The inputs of the kernels, shape (views, N): channels, or a few signed sums of them, standardised within the
+    record, and with `moments` also by these."""
     rows = series.reshape(len(series), -1).astype(np.float64).T
-    rows = (rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + TINY)
+    views = [(rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + TINY)]
+    if moments is not None:
+        mean, spread = moments.astype(np.float64)[:, :, None]
+        views.append(np.clip((rows - mean) / spread, -HUGE, HUGE))
     if len(rows) > MOST_CHANNELS:
-        rows = np.random.default_rng(0).choice([-1.0, 1.0], size=(MOST_CHANNELS, len(rows))) @ rows
-    return np.asarray(rows, np.float32)
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(MOST_CHANNELS, len(rows)))
+        views = [signs @ own for own in views]
+    return np.concatenate(views).astype(np.float32)
 
 
 def _responses(view: ndarray, dilation: int) -> ndarray:

@@ -2,7 +2,8 @@
 
 Log-odds of classes and labels, or numbers, are added with one weight each (stacking); the weights also calibrate.
 The network alone and the baseline alone get a weight in the same way. Cross-validation on the validation records
-chooses among the three: one alone must be clearly better than both. A run folder without combination.json and baseline.safetensors predicts by its network.
+chooses among the three: one alone must be clearly better than both. A run folder without combination.json and
+baseline.safetensors predicts by its network.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ FORMAT = 1
 NETWORK = "network alone"
 """Name of the network in comparisons with the combination."""
 FOLDS = 5
-PULL = 0.5
+PULL = 3.0
 """L2 penalty of the weights' distance from equal ones, as a loss over all records: a few validation records that are
-all predicted right would drive the weights up, and be wrong by as much on the next."""
+all predicted right would drive the weights up, and be wrong by as much on the next. The network's own weights were
+chosen on the same records, so that it looks better there than it is."""
+FEW = 30
+"""Validation records below which both are used: so few cannot tell which is better."""
 CLEAR = 2.0
 """Standard errors by which one alone must be better than both: on few validation records the lowest loss is often
 that of chance, and the mean of two models is seldom worse than either."""
@@ -101,7 +105,8 @@ def _chosen(judged: dict[Using, ndarray], weights: Weights) -> Using:
     worse = judged["both"] - judged[best]
     error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else np.inf
     shared = min(weights[:2]) > SLIGHT * sum(weights[:2])
-    return "both" if shared and worse.mean() <= CLEAR * error else best
+    tied = len(worse) < FEW or worse.mean() <= CLEAR * error
+    return "both" if shared and tied else best
 
 
 def _sum(both: ndarray, weights: Weights) -> ndarray:

@@ -6,7 +6,7 @@ from scipy.sparse import csr_matrix
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import linear
-from chordmixer.training.baselines.linear import Linear, as_outputs, fit_linear
+from chordmixer.training.baselines.linear import PENALTIES, Linear, as_outputs, fit_left_out, fit_linear
 
 CHANCE = np.random.default_rng(0)
 ROWS = CHANCE.normal(size=(300, 6)).astype(np.float32)
@@ -90,3 +90,30 @@ def test_a_row_depends_on_its_record_alone() -> None:
     model = next(fit_linear(ROWS, ROWS[:, 0], target, (1.0,)))
     every = model.scores(ROWS, target)
     assert all((model.scores(ROWS[i : i + 1], target) == every[i]).all() for i in range(0, 300, 7))
+
+
+def test_left_out_records_choose_as_refits_without_each_of_them_do() -> None:
+    from sklearn.linear_model import Ridge
+
+    rows = ROWS[:25] - ROWS[:25].mean(axis=0)
+    numbers = rows[:, 0] + 0.8 * np.random.default_rng(3).normal(size=25)
+    target = Regression.of(numbers)
+    known, unit = target.standardised(numbers), float(np.linalg.eigvalsh(rows @ rows.T).mean())
+    losses = {}
+    for penalty in PENALTIES:
+        kept = [np.delete(np.arange(25), i) for i in range(25)]
+        fits = [Ridge(alpha=penalty * unit).fit(rows[own], known[own]) for own in kept]
+        losses[penalty] = np.mean([(fit.predict(rows[[i]])[0] - known[i]) ** 2 for i, fit in enumerate(fits)])
+    best = Ridge(alpha=min(losses, key=losses.__getitem__) * unit).fit(rows, known)
+    assert 0 < [*losses].index(min(losses, key=losses.__getitem__)) < len(losses) - 1, "not at an end of the list"
+    np.testing.assert_allclose(fit_left_out(rows, numbers, target).weights[:, 0], best.coef_, atol=1e-4)
+
+
+def test_few_separable_records_are_not_certain() -> None:
+    """Twelve records of two classes far apart: new ones at the same place are clear, one between them is not."""
+    rows = (np.repeat([[-1.0], [1.0]], 6, axis=0) * np.linspace(0.9, 1.1, 12)[:, None]).astype(np.float32)
+    answers = np.repeat([0, 1], 6)
+    target = Classification(["a", "b"], answers)
+    model = fit_left_out(rows, answers, target)
+    shares = np.exp(as_outputs(model.scores(np.array([[-1.0], [0.1], [1.0]]), target), target))[:, 1]
+    assert shares[0] < 0.1 and shares[2] > 0.9 and 0.1 < shares[1] < 0.9

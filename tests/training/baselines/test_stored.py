@@ -54,7 +54,7 @@ def changed(baseline: FittedBaseline, path: Path, name: str, change: Any) -> Non
         ("rarity", lambda a: a[1:], "rarity has type float32"),
         ("document", lambda d: {**d, "members": [{**d["members"][0], "bits": 60}]}, "bits=60 is out of range"),
         ("points", lambda a: np.array([1 << 30], np.uint32), "points has numbers out of range"),
-        ("document", lambda d: {**d, "format": 2}, "format 2 is not 1"),
+        ("document", lambda d: {**d, "format": 1}, "format 1 is not 2"),
         ("document", lambda d: {**d, "weights": []}, "1 members have 0 weights"),
         ("document", lambda d: {**d, "outputs": 7}, "it has 7 outputs, where 3 are asked for"),
         ("document", lambda d: {**d, "members": [{**d["members"][0], "k": [40]}]}, "k=40 is not a k-mer's length"),

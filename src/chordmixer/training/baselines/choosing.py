@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,16 @@ from numpy import ndarray
 
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.candidates import Candidate
-from chordmixer.training.baselines.features import ENTRIES, Features, TfIdf
-from chordmixer.training.baselines.linear import ABSENT, Linear, as_outputs, fit_linear, unweighting
+from chordmixer.training.baselines.features import ENTRIES, Features, SeriesRows, TfIdf
+from chordmixer.training.baselines.linear import (
+    ABSENT,
+    LEFT_OUT,
+    Linear,
+    as_outputs,
+    fit_left_out,
+    fit_linear,
+    unweighting,
+)
 from chordmixer.training.baselines.nonlinear import (
     KERNEL_RECORDS,
     NEAREST,
@@ -36,6 +44,10 @@ WEIGHTS = 1_000_000
 """Of a linear model, at most: with more outputs it has fewer features, the commonest."""
 TWICE = 10_000_000
 """Entries times outputs up to which text is fitted with and without ratios; beyond, with them alone."""
+HELD = 100
+"""Validation records below which they do not choose a strength: the training records do, each left out in turn."""
+TREE_COLUMNS = 1500
+"""Features that trees look at: all that come first, and some of the many convolutions of a series."""
 WORK = 200_000_000
 """Entries of the training matrix times outputs up to which logistic regression is fitted; beyond, class centroids."""
 
@@ -104,7 +116,11 @@ def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choic
     features, rows = candidate.fit(data.training, data.room)
     most = WEIGHTS // data.target.outputs
     if not isinstance(features, TfIdf):
-        yield from _linear(candidate, features, rows, data, DENSE)
+        left_out = neighbours and len(rows) <= LEFT_OUT and isinstance(data.target, Regression | Classification)
+        if left_out:
+            yield _left_out(candidate, features, rows, data)
+        if not left_out or len(data.validation) >= HELD:
+            yield from _linear(candidate, features, rows, data, DENSE)
         if isinstance(data.target, Regression) and len(rows) <= KERNEL_RECORDS:
             yield from _kernel(candidate, features, rows, data, data.target)
         if neighbours and candidate.trees and isinstance(data.target, Regression | Classification):
@@ -132,6 +148,15 @@ def _linear(
                 if choice.loss > lowest:
                     break
                 lowest = choice.loss
+
+
+def _left_out(candidate: Candidate, features: Features, rows: ndarray, data: Data) -> Choice:
+    """Ridge regression that was chosen by the training records alone."""
+    target = data.target
+    assert isinstance(target, Regression | Classification)
+    member = Member(features, fit_left_out(rows, data.answers["training"], target))
+    scores = member.model.scores(features(data.validation), target)
+    return _choice(candidate, member, scores, data, "ridge regression, its penalty chosen by leaving records out, on")
 
 
 def _linear_models(
@@ -165,7 +190,9 @@ def _trees(
 ) -> Iterator[Choice]:
     """Few trees to many, until the validation loss rises."""
     held, lowest = features(data.validation), np.inf
-    for model in fit_trees(rows, data.answers["training"], target):
+    columns = _tree_columns(features, rows.shape[1])
+    for model in fit_trees(rows[:, columns], data.answers["training"], target):
+        model = replace(model, feature=columns[model.feature].astype(np.int32))
         model = _calibrated(model, model.scores(held, target), data)
         how = f"{len(model.roots)} gradient-boosted trees of each output on"
         choice = _choice(candidate, Member(features, model), model.scores(held, target), data, how)
@@ -173,6 +200,16 @@ def _trees(
         if choice.loss > lowest:
             return
         lowest = choice.loss
+
+
+def _tree_columns(features: Features, width: int) -> ndarray:
+    """At most `TREE_COLUMNS`; of a series all that describe it, and evenly spaced convolutions."""
+    if width <= TREE_COLUMNS or not isinstance(features, SeriesRows):
+        return np.arange(width)
+    first = min(features.described, TREE_COLUMNS)
+    return np.unique(
+        np.concatenate([np.arange(first), np.linspace(first, width - 1, TREE_COLUMNS - first).astype(int)])
+    )
 
 
 def _neighbours(candidate: Candidate, features: TfIdf, rows: Any, data: Data) -> Choice:

@@ -235,6 +235,11 @@ class SeriesRows:
     def width(self) -> int:
         return len(self.mean)
 
+    @property
+    def described(self) -> int:
+        """Features that are not convolutions; they come first."""
+        return self.width - self.raw.thresholds.size
+
     def __call__(self, sequences: Sequence[ndarray]) -> ndarray:
         for own in sequences:
             if _channels(own) != self.channels:

@@ -85,6 +85,8 @@ def described(member: Member) -> tuple[MemberDocument, Arrays]:
     if isinstance(features, SeriesRows):
         said |= {"features": "series", "dilations": list(features.raw.dilations), "channels": features.channels}
         arrays["thresholds"] = features.raw.thresholds
+        if features.raw.moments is not None:
+            arrays["moments"] = features.raw.moments
     if isinstance(model, Linear):
         said["model"] = "linear"
         arrays |= {"weights": model.weights, "offset": model.offset}
@@ -171,9 +173,15 @@ def _frequencies(document: MemberDocument, arrays: _Checked) -> Features:
 
 def _series(document: MemberDocument, arrays: _Checked) -> Features:
     thresholds = arrays("thresholds", np.float32, None, len(document.dilations), 84, None)
-    if not 1 <= document.channels <= 1 << 16 or len(thresholds) != min(document.channels, MOST_CHANNELS):
-        raise ValueError(f"{document.channels} channels have thresholds of {len(thresholds)}")
-    raw = SeriesFeatures(document.dilations, thresholds)
+    channels, moments = document.channels, None
+    if "moments" in arrays.arrays:
+        moments = arrays("moments", np.float32, 2, channels)
+        if not (moments[1] > 0).all():
+            raise ValueError("moments has numbers out of range")
+    views = min(channels, MOST_CHANNELS) * (1 if moments is None else 2)
+    if not 1 <= channels <= 1 << 16 or len(thresholds) != views:
+        raise ValueError(f"{channels} channels have thresholds of {len(thresholds)}")
+    raw = SeriesFeatures(document.dilations, thresholds, moments)
     width = len(raw(np.zeros((1, document.channels))))
     return SeriesRows(raw, document.channels, *_moments(arrays, width))
 
@@ -248,7 +256,7 @@ def _answers(arrays: _Checked, records: int, target: RecordTarget) -> ndarray:
     return answers
 
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
