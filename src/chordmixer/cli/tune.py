@@ -31,7 +31,7 @@ def tune(
     out: Annotated[Path | None, option("The folder of the study, new or to be continued.")] = None,
     trials: Annotated[int | None, option("Most trials; default: as many as the time allows.", min=1)] = None,
     steps: Annotated[
-        int | None, option("Steps of a trial; default: measured, so that some twenty trials fit.", min=1)
+        int | None, option("Steps of a trial; default: measured, so that up to twenty trials fit.", min=1)
     ] = None,
 ) -> None:
     """Search for settings with a lower validation loss than the default ones, by short trial runs.

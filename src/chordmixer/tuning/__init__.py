@@ -38,8 +38,8 @@ def tune(
     """Search for settings with a lower validation loss than the default ones, for so many minutes in all.
 
     `out` is the folder of the study; the same call in another process works on the same study, and goes on with one
-    that was interrupted. `trials` limits their number; `steps` are those of a trial, by default as many as let about
-    twenty trials of the default network fit into the time. `settings` are kept in all trials, and not searched.
+    that was interrupted. `trials` limits their number; `steps` are those of a trial, by default as many as let up
+    to twenty trials of the default network fit into the time. `settings` are kept in all trials, and not searched.
     `fit(data, settings=tune(...).settings)` trains with the best settings.
     """
     changes = dict(settings or {})
@@ -72,14 +72,14 @@ def search(
     from chordmixer.training import ensemble
     from chordmixer.tuning.page import write_study
     from chordmixer.tuning.results import study_result
-    from chordmixer.tuning.study import SHARES, Search
+    from chordmixer.tuning.study import Search
 
     if ensemble.of(experiment):
         raise ValueError("--folds and --replicates train several networks: tune one, then train them with best.toml")
-    work = Search(experiment, [*given], out, steps, 60 * minutes / (trials or SHARES))
+    work = Search(experiment, [*given], out, 60 * minutes, trials, steps)
     logger.info(f"study in {out}: {len(work.space)} settings, trials of {work.steps:,} steps")
 
-    for _ in work.run(60 * minutes, trials):
+    for _ in work.run():
         write_study(study_result(work, given))
     found = study_result(work, given)
     write_study(found)

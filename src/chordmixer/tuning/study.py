@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -48,8 +48,9 @@ from chordmixer.tuning.space import (
 logger = logging.getLogger(__name__)
 
 TRIALS = "trials"
-SHARES = 20
-"""Trials of the default network that fit into the time of a study, unless they would be longer than its full run."""
+SHARES, FEWEST, SHORTEST = 20, 5, 10
+"""Trials of the default network that fit into the time of a study; fewer, down to `FEWEST`, where each would be
+shorter than one n-th of a full run, for n = `SHORTEST`: very short ones favour high learning rates and no dropout."""
 EVALUATIONS = 10
 """On the validation records, in a trial."""
 STARTUP, UNPRUNED = 8, 4
@@ -72,11 +73,22 @@ class _Ended(Exception):
 class Search:
     """The work of one process on a study."""
 
-    def __init__(self, experiment: Experiment, fixed: list[str], out: Path, steps: int | None, share: float) -> None:
-        """`steps` are those of a trial; by default as many as the default network takes in `share` seconds."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        fixed: Collection[str],
+        out: Path,
+        seconds: float,
+        trials: int | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """A study of so many seconds, for at most so many `trials`; `fixed` settings are not searched.
+
+        `steps` are those of a trial; by default they follow from the time that the default network needs for them.
+        """
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise ValueError("tune trains each network in one process: start it several times, without torchrun")
-        self.experiment, self.out = experiment, out
+        self.experiment, self.out, self.seconds, self.trials = experiment, out, seconds, trials
         self.task = experiment.build_task()
         self.lengths = self.task.records("training").lengths
         self.device = choose_device(experiment.training)
@@ -86,15 +98,20 @@ class Search:
         self.clock = StudyClock(self.study)
         with self.lock:
             if ABOUT not in self.study.user_attrs:
-                self._begin(steps or self._measured_steps(share))
+                self._begin(steps or self._measured_steps())
             self._check(steps)
+            self._sweep()
         self.steps = int(self.study.user_attrs[ABOUT]["steps"])
         self.study.pruner = MedianPruner(UNPRUNED, n_warmup_steps=self.steps // 3)
 
     # --- What the study is of ---
 
-    def _measured_steps(self, seconds: float) -> int:
-        steps = affordable_steps(self._shortened(self.experiment, self.full), self.task, seconds, ("validation",))
+    def _measured_steps(self) -> int:
+        """A share of the time, but not too short to tell settings apart, nor longer than a full run."""
+        longest = self._shortened(self.experiment, self.full)
+        steps = affordable_steps(longest, self.task, self.seconds / (self.trials or SHARES), ("validation",))
+        if self.trials is None:
+            steps = max(steps, min(self.full // SHORTEST, SHARES // FEWEST * steps))
         return min(max(LEAST_STEPS, steps), self.full)
 
     def _begin(self, steps: int) -> None:
@@ -134,34 +151,35 @@ class Search:
                 "new folder"
             )
 
+    def _sweep(self) -> None:
+        """Remove what a process left that was killed after the end of a trial."""
+        running = {str(trial.number) for trial in self.study.get_trials(states=(TrialState.RUNNING,))}
+        for path in (self.out / TRIALS).glob("[0-9]*"):
+            if path.stem not in running:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     def _shortened(self, experiment: Experiment, steps: int) -> Experiment:
         """The same over so many steps."""
         every = max(1, -(-steps // EVALUATIONS))
-        short: dict[str, Any] = {
-            "steps": steps,
-            "minutes": 0.0,
-            "evaluate_every": every,
-            "trial": 0.0,
-            "tensorboard": False,
-        }
-        return replace(experiment, training=replace(experiment.training, **short))
+        short = replace(experiment.training, steps=steps, minutes=0.0, evaluate_every=every, trial=0.0)
+        return replace(experiment, training=replace(short, tensorboard=False))
 
     # --- Trials ---
 
-    def run(self, seconds: float, trials: int | None) -> Iterator[None]:
-        """Run trials, one at each turn, until the study has taken so many seconds, or has so many trials."""
+    def run(self) -> Iterator[None]:
+        """Run trials, one at each turn, until the study has taken its time, or has its trials."""
         failed: list[str] = []
-        while (claimed := self._claim(seconds, trials)) is not None:
+        while (claimed := self._claim()) is not None:
             trial, held = claimed
             try:
-                failed = [*failed, why] if (why := self._try(trial, held, seconds)) else []
+                failed = [*failed, why] if (why := self._try(trial)) else []
             finally:
                 held.release()
             if len(failed) == FAILURES:
                 raise ValueError(f"{FAILURES} trials in a row failed, the last because: {failed[-1]}")
             yield
 
-    def _claim(self, seconds: float, trials: int | None) -> tuple[Trial, FileLock] | None:
+    def _claim(self) -> tuple[Trial, FileLock] | None:
         """A trial that a dead process has left, or a new one; None where the time or the trials are used up."""
         with self.lock:
             for old in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -169,9 +187,10 @@ class Search:
                     self._seed(old.number)
                     if old.user_attrs.get(STARTED, 0) < STARTS:
                         return self._started(Trial(self.study, old._trial_id)), held
-                    self._finish(Trial(self.study, old._trial_id), TrialState.FAIL, "its processes were killed")
+                    left = Trial(self.study, old._trial_id)
+                    self._finish(left, TrialState.FAIL, "its processes were killed", time.monotonic())
                     held.release()
-            if not self._goes_on(seconds, trials):
+            if not self._goes_on():
                 return None
             self._seed(len(self.study.get_trials(deepcopy=False)))
             trial = self._started(self.study.ask())
@@ -199,37 +218,38 @@ class Search:
         trial.set_user_attr(STARTED, trial.user_attrs.get(STARTED, 0) + 1)
         return trial
 
-    def _goes_on(self, seconds: float, trials: int | None) -> bool:
+    def _goes_on(self) -> bool:
         """Whether another trial is asked for, and half of one would still fit into the time."""
         known = self.study.get_trials(deepcopy=False)
         if any(trial.state == TrialState.WAITING for trial in known) and not _losses(known):
             return True
-        if trials is not None and sum(trial.state != TrialState.WAITING for trial in known) >= trials:
+        if self.trials and sum(trial.state != TrialState.WAITING for trial in known) >= self.trials:
             return False
         took = [trial.user_attrs.get(SECONDS, 0.0) for trial in known if trial.state == TrialState.COMPLETE]
-        return self.clock.beat() + (median(took) / 2 if took else 0.0) < seconds
+        return self.clock.beat() + (median(took) / 2 if took else 0.0) < self.seconds
 
-    def _try(self, trial: Trial, held: FileLock, seconds: float) -> str:
+    def _try(self, trial: Trial) -> str:
         """Train with the settings of a trial; returns the reason of a failure."""
         folder = self.out / TRIALS / str(trial.number)
         default = DEFAULT in trial.user_attrs
+        began = time.monotonic()
         try:
             experiment = self._shortened(with_values(self.experiment, suggest(trial, self.space)), self.steps)
             if not default:
                 self._check_memory(experiment)
-            loss = self._train(trial, experiment, folder, math.inf if default else seconds)
+            loss = self._train(trial, experiment, folder)
         except _Ended as ended:
-            self._finish(trial, TrialState.PRUNED, str(ended))
+            self._finish(trial, TrialState.PRUNED, str(ended), began)
         except Interrupted:
             logger.info("stopped: the same command goes on with this study")
             raise
         except ValueError as error:
             if default:
                 raise
-            self._finish(trial, TrialState.FAIL, str(error))
+            self._finish(trial, TrialState.FAIL, str(error), began)
             return str(error)
         else:
-            self._finish(trial, TrialState.COMPLETE, "", loss)
+            self._finish(trial, TrialState.COMPLETE, "", began, loss)
         return ""
 
     def _check_memory(self, experiment: Experiment) -> None:
@@ -241,20 +261,17 @@ class Search:
             wanted, free = format_bytes(needs.peak + needs.retained), format_bytes(needs.free)
             raise _Ended(f"{INFEASIBLE}: needs about {wanted} of memory, {free} are free")
 
-    def _train(self, trial: Trial, experiment: Experiment, folder: Path, seconds: float) -> float:
+    def _train(self, trial: Trial, experiment: Experiment, folder: Path) -> float:
         console = terminal.console(quiet=True)
-        before = trial.user_attrs.get(SECONDS, 0.0)
-        began = self.clock.beat()
         reported = {*self.study.get_trials(deepcopy=False)[trial.number].intermediate_values}
 
         def watch(step: int, loss: float) -> None:
             now = self.clock.beat()
-            trial.set_user_attr(SECONDS, before + now - began)
             if step not in reported:  # by a process that was killed
                 trial.report(loss, step)
             if step >= self.steps or DEFAULT in trial.user_attrs:
                 return
-            if now > seconds:
+            if now > self.seconds:
                 raise _Ended(OUT_OF_TIME)
             if trial.should_prune():
                 raise _Ended(WORSE)
@@ -264,9 +281,10 @@ class Search:
             run.watch = watch
             return run.learn()
 
-    def _finish(self, trial: Trial, state: TrialState, reason: str, loss: float | None = None) -> None:
+    def _finish(self, trial: Trial, state: TrialState, reason: str, began: float, loss: float | None = None) -> None:
         """Record how a trial ended, and remove its folder."""
         with self.lock:
+            trial.set_user_attr(SECONDS, time.monotonic() - began)
             trial.set_user_attr(MINUTE, self.clock.beat() / 60)
             trial.set_user_attr(REASON, reason)
             self.study.tell(trial, loss, state)
