@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
@@ -68,11 +69,10 @@ def open_journal(folder: Path) -> tuple[optuna.Study, JournalLock]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{folder} cannot be made a folder ({error.strerror}): give another --out") from None
-    lock, before = JournalLock(folder), optuna.logging.get_verbosity()
-    with lock:
+    lock = JournalLock(folder)
+    with lock, quiet_optuna():
         if not (folder / FILE).exists() and {path.name for path in folder.iterdir()} - {LOCK}:
             raise ValueError(f"{folder} is not empty and holds no study: give a new folder")
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             storage = JournalStorage(JournalFileBackend(str(folder / FILE), lock))
             return optuna.create_study(storage=storage, study_name=NAME, load_if_exists=True), lock
@@ -80,8 +80,17 @@ def open_journal(folder: Path) -> tuple[optuna.Study, JournalLock]:
             raise ValueError(
                 f"{folder / FILE} cannot be read as a study ({error}): use another copy, or give a new folder"
             ) from None
-        finally:
-            optuna.logging.set_verbosity(before)
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Let optuna tell of nothing but warnings: each study that it creates would be a line."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 class StudyClock:

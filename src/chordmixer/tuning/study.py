@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import optuna
 from filelock import FileLock, Timeout
 from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
@@ -33,7 +34,7 @@ from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.memory import COUNTED
 from chordmixer.training.run_folder import CONFIG
-from chordmixer.tuning.journal import StudyClock, open_journal, seconds_of
+from chordmixer.tuning.journal import StudyClock, open_journal, quiet_optuna, seconds_of
 from chordmixer.tuning.space import (
     WORDS,
     Space,
@@ -53,6 +54,8 @@ SHARES, FEWEST, SHORTEST = 20, 5, 10
 shorter than one n-th of a full run, for n = `SHORTEST`: very short ones favour high learning rates and no dropout."""
 EVALUATIONS = 10
 """On the validation records, in a trial."""
+CHECKPOINT_MINUTES = 0.5
+"""Work of a trial that a kill may cost, at most."""
 STARTUP, UNPRUNED = 8, 4
 """Trials before the sampler learns from their losses, and before any is pruned."""
 STARTS = 3
@@ -162,7 +165,8 @@ class Search:
         """The same over so many steps."""
         every = max(1, -(-steps // EVALUATIONS))
         short = replace(experiment.training, steps=steps, minutes=0.0, evaluate_every=every, trial=0.0)
-        return replace(experiment, training=replace(short, tensorboard=False))
+        saved = min(short.checkpoint_minutes, CHECKPOINT_MINUTES)
+        return replace(experiment, training=replace(short, checkpoint_minutes=saved, tensorboard=False))
 
     # --- Trials ---
 
@@ -184,7 +188,6 @@ class Search:
         with self.lock:
             for old in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
                 if (held := self._hold(old.number)) is not None:
-                    self._seed(old.number)
                     if old.user_attrs.get(STARTED, 0) < STARTS:
                         return self._started(Trial(self.study, old._trial_id)), held
                     left = Trial(self.study, old._trial_id)
@@ -192,9 +195,9 @@ class Search:
                     held.release()
             if not self._goes_on():
                 return None
-            self._seed(len(self.study.get_trials(deepcopy=False)))
+            if not self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                self._propose()
             trial = self._started(self.study.ask())
-            suggest(trial, self.space)
             held = self._hold(trial.number)
             assert held is not None
             return trial, held
@@ -209,10 +212,18 @@ class Search:
             return None
         return lock
 
-    def _seed(self, number: int) -> None:
-        """A sampler for this trial alone, so that processes differ, and a restarted one proposes the same."""
-        seed = draws.key(self.experiment.training.seed, "tune", number) % 2**32
-        self.study.sampler = TPESampler(seed=seed, n_startup_trials=STARTUP)
+    def _propose(self) -> None:
+        """Let the next trial have values that the sampler learns from the others.
+
+        They are drawn on a copy and written as one line, so that a kill leaves all of them or none. Each trial has a
+        sampler of its own: processes draw different values, and a restarted one the same.
+        """
+        trials = self.study.get_trials()
+        seed = draws.key(self.experiment.training.seed, "tune", len(trials)) % 2**32
+        with quiet_optuna():
+            copy = optuna.create_study(sampler=TPESampler(seed=seed, n_startup_trials=STARTUP))
+        copy.add_trials(trials)
+        self.study.enqueue_trial(suggest(copy.ask(), self.space))
 
     def _started(self, trial: Trial) -> Trial:
         trial.set_user_attr(STARTED, trial.user_attrs.get(STARTED, 0) + 1)
