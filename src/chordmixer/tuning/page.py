@@ -81,7 +81,7 @@ def _best(found: StudyResult) -> Iterator[Html]:
         before = UNDEFINED if default is None else _value(default.values.get(name))
         changed = default is not None and _value(value) != before
         rows.append((tag("code", name), tag("b", _value(value)) if changed else _value(value), before))
-    yield ReportTable(("setting", "best", "default"), rows, "Best settings").html()
+    yield ReportTable(("setting", "best", "default"), rows, "Best settings").html(stacked=True)
     yield tag("p", f"They are in {BEST}. Train with the same files and options as this study:")
     yield tag("pre", tag("code", f"chordmixer train FILES --config {found.config} --out RUN"))
 
@@ -90,27 +90,27 @@ def _best(found: StudyResult) -> Iterator[Html]:
 
 
 def _search(found: StudyResult) -> Html:
-    shown = found.finished
-    lowest = [*accumulate((trial.loss or 0.0 for trial in sorted(shown, key=lambda own: own.minute)), min)]
-    times = [own.minute for own in sorted(shown, key=lambda own: own.minute)]
-    return figures(_by_trial(found, shown), _over_time(found, times, lowest))
+    ended = sorted(found.finished, key=lambda trial: trial.minute)
+    lowest = [*accumulate((trial.loss or 0.0 for trial in ended), min)]
+    return figures(_by_trial(found, found.finished), _over_time(found, [trial.minute for trial in ended], lowest))
 
 
 def _by_trial(found: StudyResult, shown: Sequence[TrialResult]) -> Html:
     """The loss of each finished trial, and the lowest so far."""
     points = [(float(trial.number), trial.loss or 0.0) for trial in shown]
-    best = [(number, loss) for (number, _), loss in zip(points, accumulate((y for _, y in points), min), strict=True)]
-    plot = charts.Plot(
-        charts.linear([0, *(x for x, _ in points)], "trial"), _loss_axis(found, [y for _, y in points])
-    )
+    losses = [loss for _, loss in points]
+    lowest = [(number, loss) for (number, _), loss in zip(points, accumulate(losses, min), strict=True)]
+    axis = _loss_axis(found, losses)
+    plot = charts.Plot(charts.linear([0, *(x for x, _ in points)], "trial"), axis)
     if found.default is not None:
         plot.across(found.default.loss or 0.0)
-    plot.line(_steps(best), 1, solid=True)
-    plot.dots(_within(plot, points), 0, 3)
-    told = "Validation loss of the finished trials, and the lowest so far"
+    plot.line(_steps(lowest), 1, solid=True)
+    plot.dots(_within(axis, points), 0, 3)
+    told = "Validation loss of the finished trials, and the lowest so far."
+    above = sum(loss > axis.high for loss in losses)
+    beyond = f" {above} above the frame, drawn at its edge." if above else ""
     key = charts.legend([("trial", 0), ("lowest so far", 1), ("default", None)])
-    caption = f"{told}. Trials above the frame are drawn at its edge."
-    return figure("Loss by trial", plot.svg("Validation loss by trial", told), caption, key)
+    return figure("Loss by trial", plot.svg("Validation loss by trial", told), told + beyond, key)
 
 
 def _over_time(found: StudyResult, times: Sequence[float], lowest: Sequence[float]) -> Html:
@@ -147,8 +147,9 @@ def _loss_axis(found: StudyResult, losses: Sequence[float]) -> charts.Axis:
     )
 
 
-def _within(plot: charts.Plot, points: Sequence[charts.Point]) -> list[charts.Point]:
-    return [(x, min(y, plot.y_axis.high)) for x, y in points]
+def _within(axis: charts.Axis, points: Sequence[charts.Point]) -> list[charts.Point]:
+    """Points with a loss beyond the axis at its end."""
+    return [(x, min(y, axis.high)) for x, y in points]
 
 
 # --- Importance ---
@@ -168,22 +169,32 @@ def _importance(found: StudyResult) -> Iterator[Html]:
 
 
 def _scatter(found: StudyResult, name: str) -> Html:
-    """The loss of each trial by its value of a setting."""
-    given = [(trial.values[name], trial.loss or 0.0) for trial in found.finished if name in trial.values]
-    title = name.partition(".")[2]
-    choices = sorted({value for value, _ in given}, key=lambda value: (str(type(value)), value))
-    if isinstance(given[0][0], float):
-        values = [value for value, _ in given]
-        spread = min(values) > 0 and max(values) > 10 * min(values)
-        x = charts.logarithmic(values, title) if spread else charts.linear(values, title)
+    """The loss of each finished trial by its value of a setting; names stand at the side, where they have room."""
+    given = [(trial.values[name], trial.loss or 0.0) for trial in found.finished]
+    title, losses = name.partition(".")[2], _loss_axis(found, [loss for _, loss in given])
+    first = given[0][0]
+    if isinstance(first, float):
         points = [(float(value), loss) for value, loss in given]
+        axis = _value_axis([x for x, _ in points], title)
     else:
-        x = charts.categories([_value(value) for value in choices], title)
+        choices = sorted({value for value, _ in given})
         points = [(float(choices.index(value)), loss) for value, loss in given]
-    plot = charts.Plot(x, _loss_axis(found, [loss for _, loss in points]), height=220)
-    plot.dots(_within(plot, points), 0, 3)
+        names = [_value(value).replace("maximum", "max") for value in choices]  # a long name would be cut
+        axis = charts.categories(names, title)
+    plot = charts.Plot(axis, losses, height=220)
+    points = _within(losses, points)
+    if isinstance(first, str):
+        plot = charts.Plot(losses, axis, height=220)
+        points = [(loss, place) for place, loss in points]
+    plot.dots(points, 0, 3)
     told = f"Validation loss of the finished trials by {title}"
     return figure(title, plot.svg(f"Loss by {title}", told), f"{told}.")
+
+
+def _value_axis(values: Sequence[float], title: str) -> charts.Axis:
+    """Logarithmic where the values are orders of magnitude apart."""
+    apart = min(values) > 0 and max(values) > 10 * min(values)
+    return charts.logarithmic(values, title) if apart else charts.linear(values, title)
 
 
 # --- Trials ---
@@ -195,7 +206,7 @@ def _trials(found: StudyResult) -> Iterator[Html]:
     ordered = sorted(found.trials, key=lambda own: (own.loss is None, own.loss or 0.0, own.number))
     rows = [
         (
-            f"{trial.number}{' (default)' if trial.default else ''}",
+            f"{trial.number}\u00a0(default)" if trial.default else f"{trial.number}",
             f"{trial.loss:.4g}" if trial.loss is not None else trial.state,
             f"{trial.seconds:,.0f}",
             *(_value(trial.values.get(name, UNDEFINED)) for name in names),
