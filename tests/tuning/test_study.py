@@ -17,7 +17,7 @@ from tests.forked import Forked
 from chordmixer import Dataset
 from chordmixer.training.loop import TrainingRun
 from chordmixer.tuning import study, tune
-from chordmixer.tuning.journal import open_journal
+from chordmixer.tuning.journal import JournalLock, open_journal
 from chordmixer.tuning.results import StudyResult
 
 SMALL = {
@@ -107,7 +107,7 @@ def test_the_recipe_comes_first_with_and_without_words(whole: StudyResult) -> No
 def test_killed_in_the_middle_of_a_line_again_and_again(whole: StudyResult, records: Path, tmp_path: Path) -> None:
     """Values and losses are those of the study that nobody disturbed."""
     out = tmp_path / "study"
-    for last in (5, 20, 30, 25):
+    for last in (5, 20, 45):
         child = Forked([sys.executable, "-c", KILLED, str(last), *command(records, out, 4)])
         child.communicate(timeout=120)
         assert child.returncode == -signal.SIGKILL
@@ -128,13 +128,18 @@ def test_a_trial_whose_processes_die_is_given_up(records: Path, tmp_path: Path) 
 
 
 def test_two_processes_share_a_study(records: Path, tmp_path: Path) -> None:
-    """A trial belongs to one of them."""
-    children = [Forked([sys.executable, "-m", "chordmixer", *command(records, tmp_path, 6)]) for _ in range(2)]
+    """A trial belongs to one of them; both have read the records before the first one begins."""
+    out = tmp_path / "study"
+    out.mkdir()
+    with JournalLock(out):
+        children = [Forked([sys.executable, "-m", "chordmixer", *command(records, out, 6)]) for _ in range(2)]
+        for child in children:
+            next(line for line in child.stdout if "motifs.csv" in line)
     told = [child.communicate(timeout=120) for child in children]
     assert [child.returncode for child in children] == [0, 0], told
     own = [{*map(int, re.findall(r"^trial (\d+),", output, flags=re.M))} for output, _ in told]
     assert own[0] | own[1] == {*range(6)} and not own[0] & own[1] and all(own)
-    values = [trial.params for trial in open_journal(tmp_path)[0].trials]
+    values = [trial.params for trial in open_journal(out)[0].trials]
     assert len(values) == 6 and all(values.count(one) == 1 for one in values)
 
 
@@ -193,7 +198,8 @@ def test_the_recipe_is_trained_however_little_time_there_is(records: Path, tmp_p
         ({"steps": 7}, "is a study with steps=6, not 7"),
         ({"seed": 3}, "is a study with training.seed=0, not 3"),
         ({"settings": {"training.learning_rate": 1e-3}}, r"searches other settings \(training.learning_rate only"),
-        ({"minutes": 0.0}, "--minutes 0 leaves no time"),
+        ({"minutes": 0.0}, "--minutes 0 is not the time of a study"),
+        ({"minutes": float("inf")}, "--minutes inf is not the time of a study"),
         ({"settings": {"training.replicates": 3}}, "--folds and --replicates train several networks"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -67,8 +68,8 @@ def search(
 ) -> StudyResult:
     """Work on the study of this recipe; `given` are the settings, by their dotted names, that are not searched."""
     check_optuna()
-    if not minutes > 0:
-        raise ValueError(f"--minutes {minutes:g} leaves no time for a trial: give a number above zero")
+    if not 0 < minutes < math.inf:
+        raise ValueError(f"--minutes {minutes:g} is not the time of a study: give a finite number above zero")
     from chordmixer.training import ensemble
     from chordmixer.tuning.page import write_study
     from chordmixer.tuning.results import study_result

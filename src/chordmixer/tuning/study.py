@@ -6,6 +6,7 @@ process has died: the next one to look for work goes on with it, from its last c
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from chordmixer import terminal
+from chordmixer import files, terminal
 from chordmixer.config import first_difference
 from chordmixer.data import draws
 from chordmixer.recipes.files import LEAST_STEPS, affordable_steps
@@ -155,7 +156,8 @@ class Search:
             )
 
     def _sweep(self) -> None:
-        """Remove what a process left that was killed after the end of a trial."""
+        """Remove what killed processes left: trials that have ended, and unfinished files."""
+        files.sweep(self.out)
         running = {str(trial.number) for trial in self.study.get_trials(states=(TrialState.RUNNING,))}
         for path in (self.out / TRIALS).glob("[0-9]*"):
             if path.stem not in running:
@@ -179,6 +181,7 @@ class Search:
                 failed = [*failed, why] if (why := self._try(trial)) else []
             finally:
                 held.release()
+            gc.collect()  # the network and its optimiser, before the memory of the next trial is forecast
             if len(failed) == FAILURES:
                 raise ValueError(f"{FAILURES} trials in a row failed, the last because: {failed[-1]}")
             yield
