@@ -22,7 +22,7 @@ DEFAULT = {
 }
 
 
-def trial(number: int, loss: float | None, state: str = "finished", reason: str = "") -> TrialResult:
+def trial(number: int, loss: float, state: str = "finished", reason: str = "") -> TrialResult:
     chance = random.Random(number)
     values = DEFAULT | {
         "training.learning_rate": 10 ** chance.uniform(-4, -2),
@@ -38,8 +38,8 @@ def trial(number: int, loss: float | None, state: str = "finished", reason: str 
 def found(tmp_path: Path) -> StudyResult:
     losses = [0.9, 1.1, 0.85, 25.0, 0.97, 0.7, 0.74, 1.0, 0.69, 0.72]
     trials = [trial(number, loss) for number, loss in enumerate(losses)]
-    trials.insert(4, trial(10, None, "pruned"))
-    trials.append(trial(11, None, "infeasible", "needs about 3.1 GB of memory, 2.0 GB are free"))
+    trials.insert(4, trial(10, math.nan, "pruned"))
+    trials.append(trial(11, math.nan, "infeasible", "needs about 3.1 GB of memory, 2.0 GB are free"))
     importances = {
         "training.learning_rate": 0.61,
         "model.network.hidden": 0.24,
@@ -77,11 +77,10 @@ def test_losses_may_be_equal_or_below_zero(found: StudyResult) -> None:
     for loss in (0.5, -1.5, 0.0):
         same = replace(found, trials=[trial(number, loss) for number in range(3)])
         assert "validation loss of" in study_page(same)
-    assert math.isfinite(found.minutes)
 
 
 def test_nothing_is_written_before_a_trial_is_finished(found: StudyResult) -> None:
-    write_study(replace(found, trials=[trial(3, None, "running")]))
+    write_study(replace(found, trials=[trial(3, math.nan, "running")]))
     assert [*found.folder.iterdir()] == []
     write_study(found)
     assert {path.name for path in found.folder.iterdir()} == {"best.toml", "study.html"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ def found() -> StudyResult:
         TrialResult(0, "finished", 0.5, VALUES, True, 1.0, 0.1, ""),
         TrialResult(1, "finished", 0.6, VALUES | {"model.words": False}, True, 1.0, 0.2, ""),
         TrialResult(2, "finished", 0.4, BETTER, False, 1.0, 0.3, ""),
-        TrialResult(3, "pruned", None, BETTER, False, 1.0, 0.4, ""),
+        TrialResult(3, "pruned", math.nan, BETTER, False, 1.0, 0.4, ""),
     ]
     given = {"training.seed": 3, "data.cut": None, "model.words.bits": 6}
     return StudyResult(Path("STUDY"), trials, 0.4, 80, 2_000, given, {})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from statistics import median_high
 from typing import Any
 
 from chordmixer import files
@@ -16,7 +18,7 @@ from chordmixer.views.tables import UNDEFINED, ReportTable
 SCATTERED = 4
 """Settings whose losses are plotted, the most important first."""
 FAR = 3.0
-"""Losses further above the best than this many times the default's distance are drawn at the upper edge."""
+"""Losses further above the best than this many times the distance of a typical one are drawn at the upper edge."""
 
 
 def write_study(found: StudyResult) -> None:
@@ -44,24 +46,20 @@ def study_page(found: StudyResult) -> Html:
 
 def _lead(found: StudyResult) -> Iterator[Html]:
     best, default = found.best, found.default
-    told = f"The best of {len(found.trials):,} trials has a validation loss of {_loss(best)}"
+    told = f"The best of {len(found.trials):,} trials has a validation loss of {best.loss:.4g}"
     if default is None:
         yield tag("p", f"{told}. The default settings have no finished trial.", class_="lead")
     elif best.default:
         yield tag("p", f"{told}: these are the default settings. No other trial was better.", class_="lead")
     else:
-        lower = percent_lower(best.loss or 0.0, default.loss or 0.0)
-        yield tag("p", f"{told}, {lower} lower than the {_loss(default)} of the default settings.", class_="lead")
+        lower = percent_lower(best.loss, default.loss)
+        yield tag("p", f"{told}, {lower} lower than the {default.loss:.4g} of the default settings.", class_="lead")
     yield tag(
         "p",
         f"{found.minutes:.1f} minutes. A trial trains for {found.steps:,} steps, a full run for "
         f"{found.full_steps:,}. Losses are those of the best weights on the validation records, which also choose "
         "the settings: a full run, tested on records that were not used here, shows what they are worth.",
     )
-
-
-def _loss(trial: TrialResult) -> str:
-    return UNDEFINED if trial.loss is None else f"{trial.loss:.4g}"
 
 
 def _value(value: Any) -> str:
@@ -83,7 +81,7 @@ def _best(found: StudyResult) -> Iterator[Html]:
         rows.append((tag("code", name), tag("b", _value(value)) if changed else _value(value), before))
     yield ReportTable(("setting", "best", "default"), rows, "Best settings").html(stacked=True)
     yield tag("p", f"They are in {BEST}. Train with the same files and options as this study:")
-    yield tag("pre", tag("code", f"chordmixer train FILES --config {found.config} --out RUN"))
+    yield tag("pre", tag("code", f"chordmixer train FILES --config {shlex.quote(str(found.config))} --out RUN"))
 
 
 # --- Search ---
@@ -91,19 +89,19 @@ def _best(found: StudyResult) -> Iterator[Html]:
 
 def _search(found: StudyResult) -> Html:
     ended = sorted(found.finished, key=lambda trial: trial.minute)
-    lowest = [*accumulate((trial.loss or 0.0 for trial in ended), min)]
+    lowest = [*accumulate((trial.loss for trial in ended), min)]
     return figures(_by_trial(found, found.finished), _over_time(found, [trial.minute for trial in ended], lowest))
 
 
 def _by_trial(found: StudyResult, shown: Sequence[TrialResult]) -> Html:
     """The loss of each finished trial, and the lowest so far."""
-    points = [(float(trial.number), trial.loss or 0.0) for trial in shown]
+    points = [(float(trial.number), trial.loss) for trial in shown]
     losses = [loss for _, loss in points]
     lowest = [(number, loss) for (number, _), loss in zip(points, accumulate(losses, min), strict=True)]
     axis = _loss_axis(found, losses)
     plot = charts.Plot(charts.linear([0, *(x for x, _ in points)], "trial"), axis)
     if found.default is not None:
-        plot.across(found.default.loss or 0.0)
+        plot.across(found.default.loss)
     plot.line(_steps(lowest), 1, solid=True)
     plot.dots(_within(axis, points), 0, 3)
     told = "Validation loss of the finished trials, and the lowest so far."
@@ -119,7 +117,7 @@ def _over_time(found: StudyResult, times: Sequence[float], lowest: Sequence[floa
     ends = [*points, (max(found.minutes, times[-1]), lowest[-1])]
     plot = charts.Plot(charts.linear([0, *(x for x, _ in ends)], "minutes"), _loss_axis(found, lowest))
     if found.default is not None:
-        plot.across(found.default.loss or 0.0)
+        plot.across(found.default.loss)
     plot.line(_steps(ends), 1, solid=True)
     told = f"The lowest validation loss so far over {found.minutes:.1f} minutes; dashed: the default settings"
     rows = [(f"{x:.1f}", f"{y:.4g}") for x, y in points]
@@ -136,15 +134,11 @@ def _steps(points: Sequence[charts.Point]) -> list[charts.Point]:
 
 
 def _loss_axis(found: StudyResult, losses: Sequence[float]) -> charts.Axis:
-    """Up to a few times the default's distance from the best: one trial that diverged would flatten all others."""
-    best, default = found.best.loss or 0.0, found.default
-    known = sorted(losses)
-    middle = known[len(known) // 2]
-    reach = max(middle, default.loss or 0.0 if default else middle) - best
-    most = best + FAR * reach if reach > 0 else known[-1]
-    return charts.linear(
-        [loss for loss in [*known, default.loss if default else best] if loss and loss <= most], "loss"
-    )
+    """Up to `FAR` times the distance of the typical trial or the default: one that diverged would flatten all."""
+    best, default = found.best.loss, found.default or found.best
+    reach = max(median_high(losses), default.loss) - best
+    most = best + FAR * reach if reach > 0 else max(losses)
+    return charts.linear([loss for loss in (*losses, default.loss) if loss <= most], "loss")
 
 
 def _within(axis: charts.Axis, points: Sequence[charts.Point]) -> list[charts.Point]:
@@ -170,7 +164,7 @@ def _importance(found: StudyResult) -> Iterator[Html]:
 
 def _scatter(found: StudyResult, name: str) -> Html:
     """The loss of each finished trial by its value of a setting; names stand at the side, where they have room."""
-    given = [(trial.values[name], trial.loss or 0.0) for trial in found.finished]
+    given = [(trial.values[name], trial.loss) for trial in found.finished]
     title, losses = name.partition(".")[2], _loss_axis(found, [loss for _, loss in given])
     first = given[0][0]
     if isinstance(first, float):
@@ -203,11 +197,12 @@ def _value_axis(values: Sequence[float], title: str) -> charts.Axis:
 def _trials(found: StudyResult) -> Iterator[Html]:
     """All trials, the best first, then those that were not finished."""
     names = list(found.best.values)
-    ordered = sorted(found.trials, key=lambda own: (own.loss is None, own.loss or 0.0, own.number))
+    others = [trial for trial in found.trials if trial not in found.finished]
+    ordered = [*sorted(found.finished, key=lambda trial: trial.loss), *others]
     rows = [
         (
             f"{trial.number}\u00a0(default)" if trial.default else f"{trial.number}",
-            f"{trial.loss:.4g}" if trial.loss is not None else trial.state,
+            trial.state if trial in others else f"{trial.loss:.4g}",
             f"{trial.seconds:,.0f}",
             *(_value(trial.values.get(name, UNDEFINED)) for name in names),
         )
@@ -216,4 +211,5 @@ def _trials(found: StudyResult) -> Iterator[Html]:
     head = ("trial", "loss", "seconds", *(name.partition(".")[2] for name in names))
     yield ReportTable(head, rows, "Trials").html()
     reasons = [f"Trial {trial.number}: {trial.state}, {trial.reason}." for trial in ordered if trial.reason]
-    yield items(short(line, 300) for line in reasons) if reasons else tag("p")
+    if reasons:
+        yield items(short(line, 300) for line in reasons)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,8 +37,8 @@ class TrialResult:
     number: int
     state: str
     """finished, pruned, out of time, infeasible, failed or running."""
-    loss: float | None
-    """The validation loss of the best weights; None unless it is finished."""
+    loss: float
+    """The validation loss of the best weights; NaN unless it is finished."""
     values: dict[str, Any]
     """Of the settings that are searched."""
     default: bool
@@ -79,16 +80,16 @@ class StudyResult:
     @property
     def best(self) -> TrialResult:
         """The finished trial with the lowest validation loss."""
-        return min(self.finished, key=lambda trial: trial.loss or 0.0)
+        return min(self.finished, key=lambda trial: trial.loss)
 
     @property
     def default(self) -> TrialResult | None:
         """The recipe itself: with or without words, whichever has the lower loss."""
-        return min((own for own in self.finished if own.default), key=lambda own: own.loss or 0.0, default=None)
+        return min((own for own in self.finished if own.default), key=lambda own: own.loss, default=None)
 
     @property
     def finished(self) -> list[TrialResult]:
-        return [trial for trial in self.trials if trial.loss is not None]
+        return [trial for trial in self.trials if not math.isnan(trial.loss)]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class StudyResult:
         best, default = self.best, self.default
         if default is None or best.default:
             return ", the default itself" if best.default else ""
-        return f", {percent_lower(best.loss or 0.0, default.loss or 0.0)} lower"
+        return f", {percent_lower(best.loss, default.loss)} lower"
 
 
 def percent_lower(loss: float, than: float) -> str:
@@ -151,13 +152,18 @@ def _result(trial: FrozenTrial) -> TrialResult:
     return TrialResult(
         number=trial.number,
         state=state,
-        loss=trial.value if trial.state == TrialState.COMPLETE else None,
+        loss=_loss(trial),
         values=dict(trial.params),
         default=DEFAULT in about,
         seconds=float(about.get(SECONDS, 0.0)),
         minute=float(about.get(MINUTE, 0.0)),
         reason=reason,
     )
+
+
+def _loss(trial: FrozenTrial) -> float:
+    """A pruned trial has a value too: its last loss."""
+    return math.nan if trial.state != TrialState.COMPLETE or trial.value is None else trial.value
 
 
 def _importances(study: optuna.Study) -> dict[str, float]:
