@@ -144,21 +144,21 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
 
 def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
     """The same with as many steps as fit into the time, trials and validation included."""
-    steps = max(LEAST_STEPS, affordable_steps(experiment, task, 60 * minutes))  # type: ignore[arg-type]  # read-only
+    a_step, passes = measured_seconds(experiment, task)  # type: ignore[arg-type]  # read-only
+    steps = max(LEAST_STEPS, int((60 * minutes - passes) / a_step))
     lengths, device = task.records("training").lengths, choose_device(experiment.training)
     made = training(lengths, task.max_length, device.type, steps)
     every = max(APART, made.evaluate_every)
     return replace(experiment, training=replace(made, evaluate_every=every, trial=experiment.training.trial))
 
 
-def affordable_steps(
-    experiment: Experiment, task: Task, seconds: float, scored: Sequence[str] = ("validation", "test")
-) -> int:
-    """The steps that take so many seconds here, by measurement, with its trials and passes over the scored parts."""
+def measured_seconds(
+    experiment: Experiment, task: Task, scored: Sequence[str] = ("validation", "test")
+) -> tuple[float, float]:
+    """Seconds of a step, with its share of the trials, and of all passes over the scored parts, measured now."""
     lengths, device = task.records("training").lengths, choose_device(experiment.training)
     others = {part: own for part, own in scored_lengths(task).items() if part in scored}
     timed = forecast(experiment, lengths, device, timed=True, scored=others)
     assert timed.seconds is not None
     a_step = timed.seconds / -(-timed.batches // experiment.training.accumulate)
-    left = seconds - timed.validation - timed.test
-    return int(left / ((1 + 2 * experiment.training.trial) * a_step))
+    return (1 + 2 * experiment.training.trial) * a_step, timed.validation + timed.test

@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from chordmixer import files, terminal
 from chordmixer.config import first_difference
 from chordmixer.data import draws
-from chordmixer.recipes.files import LEAST_STEPS, affordable_steps
+from chordmixer.recipes.files import APART, LEAST_STEPS, measured_seconds
 from chordmixer.training import Experiment, Interrupted
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.forecast import forecast
@@ -54,7 +54,7 @@ SHARES, FEWEST, SHORTEST = 20, 5, 10
 """Trials of the default network that fit into the time of a study; fewer, down to `FEWEST`, where each would be
 shorter than one n-th of a full run, for n = `SHORTEST`: very short ones favour high learning rates and no dropout."""
 EVALUATIONS = 10
-"""On the validation records, in a trial."""
+"""On the validation records, in a trial; fewer in a short one, where they would take longer than its steps."""
 CHECKPOINT_MINUTES = 0.5
 """Work of a trial that a kill may cost, at most."""
 STARTUP, UNPRUNED = 8, 4
@@ -112,11 +112,13 @@ class Search:
 
     def _measured_steps(self) -> int:
         """A share of the time, but not too short to tell settings apart, nor longer than a full run."""
-        longest = self._shortened(self.experiment, self.full)
-        steps = affordable_steps(longest, self.task, self.seconds / (self.trials or SHARES), ("validation",))
-        if self.trials is None:
-            steps = max(steps, min(self.full // SHORTEST, SHARES // FEWEST * steps))
-        return min(max(LEAST_STEPS, steps), self.full)
+        a_step, passes = measured_seconds(self._shortened(self.experiment, self.full), self.task, ("validation",))
+
+        def within(trials: int) -> int:
+            return int((self.seconds / trials - passes) / a_step)
+
+        steps = max(within(SHARES), min(self.full // SHORTEST, within(FEWEST)))
+        return min(max(LEAST_STEPS, within(self.trials) if self.trials else steps), self.full)
 
     def _begin(self, steps: int) -> None:
         """The recipe itself first, with and without words: its own short runs choose between the two."""
@@ -165,7 +167,7 @@ class Search:
 
     def _shortened(self, experiment: Experiment, steps: int) -> Experiment:
         """The same over so many steps."""
-        every = max(1, -(-steps // EVALUATIONS))
+        every = max(1, min(APART, steps // 2), -(-steps // EVALUATIONS))
         short = replace(experiment.training, steps=steps, minutes=0.0, evaluate_every=every, trial=0.0)
         saved = min(short.checkpoint_minutes, CHECKPOINT_MINUTES)
         return replace(experiment, training=replace(short, checkpoint_minutes=saved, tensorboard=False))
