@@ -99,7 +99,7 @@ def _by_trial(found: StudyResult, shown: Sequence[TrialResult]) -> Html:
     losses = [loss for _, loss in points]
     lowest = [(number, loss) for (number, _), loss in zip(points, accumulate(losses, min), strict=True)]
     axis = _loss_axis(found, losses)
-    plot = charts.Plot(charts.linear([0, *(x for x, _ in points)], "trial"), axis)
+    plot = charts.Plot(charts.linear([0, *(float(trial.number) for trial in found.trials)], "trial"), axis)
     if found.default is not None:
         plot.across(found.default.loss)
     plot.line(_steps(lowest), 1, solid=True)
