@@ -25,6 +25,7 @@ import typer
 from typer.testing import CliRunner
 
 import chordmixer.recipes
+from chordmixer import Dataset
 from chordmixer.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +100,22 @@ def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
         "RUN-apart/report.html",
     ):
         assert (folder / made).stat().st_size > 0
+
+
+@pytest.mark.usefixtures("here")
+def test_the_commands_and_the_python_of_the_page_on_tuning_run(folder: Path) -> None:
+    """Three trials of one step each, whatever time they are given."""
+    for line in (line for block in fenced("tuning.md", "sh") for line in block.splitlines()):
+        if line.startswith("chordmixer "):
+            words = shlex.split(line, comments=True)[1:]
+            few = ["--trials", "3"] if words[0] == "tune" else ["--no-baselines"]
+            answer = CliRunner().invoke(app, [*words, *few])
+            assert answer.exit_code == 0, f"{line}: {answer.output}{answer.exception!r}"
+    assert (folder / "STUDY" / "study.html").exists() and (folder / "RUN-tuned" / "report.html").exists()
+    (python,) = fenced("tuning.md", "python")
+    given: dict[str, Any] = {"data": Dataset.from_files("worm.fa.gz", "fly.fa.gz")}
+    exec(compile(python.replace("minutes=60", "minutes=60, trials=3"), "tuning.md", "exec"), given)
+    assert given["found"].best.loss <= given["found"].default.loss
 
 
 @pytest.mark.usefixtures("here")

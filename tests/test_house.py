@@ -24,7 +24,7 @@ TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 LEAVES = {"packed", "files", "config", "terminal", "version"}
 LEARNING = LEAVES | {"ops", "data", "models", "tasks"}
 PREDICTING = LEARNING | {"training", "views", "dataset"}
-CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators"}
+CORE = PREDICTING | {"recipes", "predictor", "fitting", "estimators", "tuning"}
 PAPER_TASKS = {"paper.adding", "paper.fragments", "paper.lra"}
 PAPER = PAPER_TASKS | {
     "paper",
@@ -45,6 +45,7 @@ LAW: dict[str, set[str]] = {
     "predictor": PREDICTING,
     "fitting": PREDICTING | {"recipes", "predictor"},
     "estimators": {"dataset", "fitting", "predictor"},
+    "tuning": PREDICTING | {"recipes", "fitting"},
     "cli": CORE,
     "__init__": CORE | {"cli"},
     "__main__": CORE | {"cli"},

@@ -230,6 +230,18 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings in tables within tables by their dotted names.
+
+    >>> dotted({"training": {"steps": 500, "seed": 1}})
+    {'training.steps': 500, 'training.seed': 1}
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 def put(table: dict[str, Any], name: str, value: Any) -> None:
     """Set `a.b.c` in nested tables."""
     *parents, last = name.split(".")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from chordmixer.cli import fetch, inspect, predict, train, variants
+from chordmixer.cli import fetch, inspect, predict, train, tune, variants
 from chordmixer.terminal import show_log, tell
 from chordmixer.version import __version__
 
@@ -61,7 +61,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 COMMANDS = (
-    *(inspect.inspect, train.plan, train.train, train.pretrain),
+    *(inspect.inspect, train.plan, train.train, tune.tune, train.pretrain),
     *(predict.predict, predict.embed, predict.explain, variants.variants),
     *(inspect.evaluate, inspect.report, fetch.fetch, fetch.sample),
 )

@@ -6,6 +6,7 @@ encoder, words, three ways of pooling.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +15,7 @@ from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
 from chordmixer.recipes.batches import batches
+from chordmixer.tasks import Task
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.devices import choose_device
@@ -142,13 +144,21 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
 
 def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
     """The same with as many steps as fit into the time, trials and validation included."""
+    a_step, passes = measured_seconds(experiment, task)  # type: ignore[arg-type]  # read-only
+    steps = max(LEAST_STEPS, int((60 * minutes - passes) / a_step))
     lengths, device = task.records("training").lengths, choose_device(experiment.training)
-    timed = forecast(experiment, lengths, device, timed=True, scored=scored_lengths(task))  # type: ignore[arg-type]  # read-only
-    assert timed.seconds is not None
-    a_step = timed.seconds / -(-timed.batches // experiment.training.accumulate)
-    left = 60 * minutes - timed.validation - timed.test
-    share = 1 + 2 * experiment.training.trial
-    steps = max(LEAST_STEPS, int(left / (share * a_step)))
     made = training(lengths, task.max_length, device.type, steps)
     every = max(APART, made.evaluate_every)
     return replace(experiment, training=replace(made, evaluate_every=every, trial=experiment.training.trial))
+
+
+def measured_seconds(
+    experiment: Experiment, task: Task, scored: Sequence[str] = ("validation", "test")
+) -> tuple[float, float]:
+    """Seconds of a step, with its share of the trials, and of all passes over the scored parts, measured now."""
+    lengths, device = task.records("training").lengths, choose_device(experiment.training)
+    others = {part: own for part, own in scored_lengths(task).items() if part in scored}
+    timed = forecast(experiment, lengths, device, timed=True, scored=others)
+    assert timed.seconds is not None
+    a_step = timed.seconds / -(-timed.batches // experiment.training.accumulate)
+    return (1 + 2 * experiment.training.trial) * a_step, timed.validation + timed.test

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,8 @@ class TrainingRun:
         """`resumed_as` is the folder that `--resume` takes, where this run is a part of another one."""
         self.experiment, self.config, self.out = experiment, experiment.training, out
         self.resumed_as = resumed_as or out
+        self.watch: Callable[[int, float], None] | None = None
+        """Called after each validation with the step and the loss; what it raises ends the run."""
         self.accelerator = start_accelerator(self.config)
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
@@ -290,6 +292,8 @@ class TrainingRun:
         self.wrapped.train()
         headline = target.headline
         self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
+        if self.watch:
+            self.watch(state.step, loss)
 
     def _predict(self, records: Records) -> Predictions:
         """The outputs for all records, on every rank."""
