@@ -124,9 +124,13 @@ def _encode(
     leaves = [t.detach() for t in (values, *weights)]
     for leaf, own in zip(leaves, learned, strict=False):
         leaf.requires_grad_(own)
-    with _recorded(bool(learned)), _autocast(values, kind), _seeded(seed, values.device):
-        with _network(config, leaves[1:]) as network:
-            x = network(Packed(leaves[0], offsets, host=host.cpu()))
+    with (
+        _network(config, leaves[1:]) as network,
+        _recorded(bool(learned)),
+        _autocast(values, kind),
+        _seeded(seed, values.device),
+    ):
+        x = network(Packed(leaves[0], offsets, host=host.cpu()))
         out = x.values.to(ops.activations(values)).contiguous()
     number = next(_NUMBERS)
     token = torch.tensor(number, device="cpu")
@@ -184,7 +188,14 @@ def _encode_backward(gradient: Tensor, number: Tensor, wanted: list[Tensor]) -> 
         made = torch.autograd.grad(
             edge, leaves, gradient, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-    return [g.contiguous() for g in made]
+    return [_alone(g.contiguous(), gradient) for g in made]
+
+
+def _alone(made: Tensor, given: Tensor) -> Tensor:
+    """A result with memory of its own, as the compiler expects: the kernels make one tensor for all blocks."""
+    memory = made.untyped_storage()
+    shared = memory.nbytes() > made.nbytes or memory.data_ptr() == given.untyped_storage().data_ptr()
+    return made.clone() if shared else made
 
 
 @_encode_backward.register_fake
@@ -247,5 +258,5 @@ def _network(config: ChordMixerConfig, weights: Sequence[Tensor]) -> Iterator[Ch
 
 
 def _without_weights(config: ChordMixerConfig) -> ChordMixer:
-    with torch.device("meta"):
+    with torch.device("meta"), torch.random.fork_rng([]):  # first values are drawn from torch's generator even there
         return ChordMixer(config).train(config.dropout > 0)
