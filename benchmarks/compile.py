@@ -73,7 +73,7 @@ def measure(batches: int) -> dict[str, Any]:
     torch.manual_seed(0)
     network = Network()
     other = copy.deepcopy(network)
-    compiled = stepper(network, torch.compile(network, fullgraph=True, dynamic=True))
+    compiled = stepper(network, torch.compile(network, dynamic=True))
     eager = stepper(other, other)
     eager(*batch())  # loads libraries
     network.load_state_dict(other.state_dict())
