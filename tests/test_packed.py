@@ -87,7 +87,7 @@ def test_with_values() -> None:
     packed = Packed.from_list(sequences([2, 3]))
     other = packed.with_values(torch.zeros(5, 9))
     assert other.lengths == (2, 3) and other.offsets is packed.offsets
-    with pytest.raises(ValueError, match=r"2 lengths that add up to 5 do not fit 4 tokens and 3 offsets"):
+    with pytest.raises(ValueError, match=r"2 lengths that add up to 5 do not fit 4 tokens"):
         packed.with_values(torch.zeros(4, 9))
 
 
