@@ -7,7 +7,6 @@ from itertools import accumulate
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from chordmixer import ChordMixer, ChordMixerConfig, Packed
 from chordmixer.ops import Mlp, NormState, block, reference, rotate, segment_mean
@@ -165,6 +164,7 @@ def test_torch_compile() -> None:
     """The operator runs the same kernels: in bf16, gradients too, one graph for all lengths."""
     encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64, prenorm="layer")).cuda()
     compiled = torch.compile(encoder, fullgraph=True, dynamic=True)
+    counters = torch._dynamo.utils.counters
     counters.clear()
     for lengths in ([1000, 17], [600, 5, 900]):
         x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in lengths])

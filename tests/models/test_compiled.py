@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 
 from chordmixer import ChordMixer, ChordMixerConfig, Packed, ops
 from chordmixer.models import compiled as operator
@@ -26,9 +25,15 @@ KINDS = [{"prenorm": "layer"}, {"order": "released", "prenorm": "group", "norm":
 def fresh() -> Iterator[None]:
     torch.manual_seed(0)
     torch._dynamo.reset()
-    counters.clear()
+    torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()
+
+
+def graphs() -> int:
+    """Compiled in this test."""
+    made: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return made
 
 
 class Network(nn.Module):
@@ -66,7 +71,7 @@ def test_fifty_batches_of_random_lengths_are_two_graphs(settings: dict[str, Any]
         x = batch(longest)
         torch.testing.assert_close(gradients(network, compiled, x), gradients(network, network, x))
         assert not operator._KEPT
-    assert counters["stats"]["unique_graphs"] <= 2
+    assert graphs() <= 2
 
 
 @pytest.mark.parametrize("settings", [{"prenorm": "batch"}, {"prenorm": "layer", "reversible": True}, {}], ids=str)
@@ -78,7 +83,7 @@ def test_what_cannot_be_an_operator_runs_outside_the_graph(settings: dict[str, A
     compiled = torch.compile(network, backend="aot_eager", dynamic=True)
     for x in (batch().select([0]), batch(), *(batch() for _ in range(8))):
         torch.testing.assert_close(gradients(network, compiled, x), gradients(network, network, x))
-    assert counters["stats"]["unique_graphs"] <= 5
+    assert graphs() <= 5
     assert seen[::2] == seen[1::2] and len(seen) == (0 if settings else 20)
 
 
@@ -147,4 +152,4 @@ def test_inductor() -> None:
         torch.testing.assert_close(
             gradients(network, compiled, x), gradients(network, network, x), rtol=1e-4, atol=1e-5
         )
-    assert counters["stats"]["unique_graphs"] == 1
+    assert graphs() == 1

@@ -149,7 +149,7 @@ class ChordMixer(nn.Module):
         check_packed(x)
         _check_width(x, self.config)
         if torch.compiler.is_compiling():
-            from chordmixer.models.compiled import encode
+            from chordmixer.models.compiled import encode  # one operator to the compiler
 
             return encode(self, x)
         _check_lengths(x, self.config)
