@@ -63,8 +63,9 @@ class Packed:
         >>> Packed.from_lengths(torch.arange(5), [2, 3]).to_list()
         [tensor([0, 1]), tensor([2, 3, 4])]
         """
-        offsets = torch.tensor([0, *accumulate(int(n) for n in lengths)])
-        return Packed(values, offsets.to(values.device, non_blocking=True), host=offsets)
+        lengths = tuple(int(n) for n in lengths)
+        offsets = torch.tensor([0, *accumulate(lengths)])
+        return _packed(values, offsets.to(values.device, non_blocking=True), offsets, lengths)
 
     @staticmethod
     def from_list(sequences: Sequence[Tensor]) -> Packed:
@@ -130,14 +131,19 @@ class Packed:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Packed:
         """On another device, or with another dtype; copies from pinned memory do not block."""
         values = self.values.to(device=device, dtype=dtype, non_blocking=True)
-        return Packed(values, self.offsets.to(values.device, non_blocking=True), host=self.host)
+        return self._like(values, self.offsets.to(values.device, non_blocking=True))
 
     def pin_memory(self) -> Packed:
-        return Packed(self.values.pin_memory(), self.offsets.pin_memory(), host=self.host)
+        return self._like(self.values.pin_memory(), self.offsets.pin_memory())
 
     def with_values(self, values: Tensor) -> Packed:
         """The same sequences with other values, one per token."""
-        return Packed(values, self.offsets, host=self.host)
+        return self._like(values, self.offsets)
+
+    def _like(self, values: Tensor, offsets: Tensor) -> Packed:
+        if torch.compiler.is_compiling():  # to hand on `lengths` would guard their number
+            return Packed(values, offsets, host=self.host)
+        return _packed(values, offsets, self.host, self.lengths)
 
     def select(self, indices: Sequence[int]) -> Packed:
         """The sequences at `indices`, in that order.
@@ -207,6 +213,16 @@ def check_packed(x: object) -> None:
             "write `from chordmixer import Packed` and `x = Packed.from_list([a, b])` for tensors of shape (N,) or "
             "(N, C), or `x = Packed.from_padded(x, lengths)` for a padded batch"
         )
+
+
+def _packed(values: Tensor, offsets: Tensor, host: Tensor, lengths: tuple[int, ...]) -> Packed:
+    """A `Packed` whose lengths are known, and not read off its offsets again."""
+    if torch.compiler.is_compiling():
+        return Packed(values, offsets, host=host)
+    _check(values, lengths)
+    packed = object.__new__(Packed)
+    packed.__dict__.update(values=values, offsets=offsets, host=host, lengths=lengths)
+    return packed
 
 
 _NO_SEQUENCE = "a batch of 0 sequences cannot be packed: it needs at least one; skip empty batches"
