@@ -14,7 +14,8 @@ The one legend of shape letters, used in every signature of the package:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -39,13 +40,21 @@ class Packed:
     """All tokens: ids or numbers of shape (T,), or channels of shape (T, C)."""
     offsets: Int[Tensor, "B+1"]
     """Sequence b is `values[offsets[b]:offsets[b + 1]]`; on the device of `values`."""
-    lengths: tuple[int, ...] = ()
-    """The lengths again, on the host, so that planning never waits for a device."""
+    host: Int[Tensor, "B+1"] = field(default=None, kw_only=True, repr=False)  # type: ignore[assignment]  # set below
+    """The offsets again, on the host, so that planning never waits for a device. A tensor: `torch.compile` would make
+    a new graph for each batch of Python's numbers."""
 
     def __post_init__(self) -> None:
-        if not self.lengths:
-            object.__setattr__(self, "lengths", tuple(self.offsets.diff().tolist()))
-        _check(self.values, self.offsets, self.lengths)
+        compiling = torch.compiler.is_compiling()
+        if self.host is None:
+            object.__setattr__(self, "host", self.offsets if compiling else self.offsets.cpu())
+        if not compiling:
+            _check(self.values, self.lengths)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each sequence, on the host."""
+        return tuple(self.host.diff().tolist())
 
     @staticmethod
     def from_lengths(values: Tensor, lengths: Iterable[int]) -> Packed:
@@ -56,7 +65,7 @@ class Packed:
         """
         lengths = tuple(int(n) for n in lengths)
         offsets = torch.tensor([0, *accumulate(lengths)])
-        return Packed(values, offsets.to(values.device, non_blocking=True), lengths)
+        return _packed(values, offsets.to(values.device, non_blocking=True), offsets, lengths)
 
     @staticmethod
     def from_list(sequences: Sequence[Tensor]) -> Packed:
@@ -122,14 +131,19 @@ class Packed:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Packed:
         """On another device, or with another dtype; copies from pinned memory do not block."""
         values = self.values.to(device=device, dtype=dtype, non_blocking=True)
-        return Packed(values, self.offsets.to(values.device, non_blocking=True), self.lengths)
+        return self._like(values, self.offsets.to(values.device, non_blocking=True))
 
     def pin_memory(self) -> Packed:
-        return Packed(self.values.pin_memory(), self.offsets.pin_memory(), self.lengths)
+        return self._like(self.values.pin_memory(), self.offsets.pin_memory())
 
     def with_values(self, values: Tensor) -> Packed:
         """The same sequences with other values, one per token."""
-        return Packed(values, self.offsets, self.lengths)
+        return self._like(values, self.offsets)
+
+    def _like(self, values: Tensor, offsets: Tensor) -> Packed:
+        if torch.compiler.is_compiling():  # to hand on `lengths` would guard their number
+            return Packed(values, offsets, host=self.host)
+        return _packed(values, offsets, self.host, self.lengths)
 
     def select(self, indices: Sequence[int]) -> Packed:
         """The sequences at `indices`, in that order.
@@ -172,10 +186,10 @@ class Packed:
 
     @property
     def tokens(self) -> int:
-        return len(self.values)
+        return self.values.shape[0]  # `len` of a tensor is a constant to `torch.export`
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> Tensor:
         """The tokens of one sequence: a view, no copy.
@@ -201,10 +215,20 @@ def check_packed(x: object) -> None:
         )
 
 
+def _packed(values: Tensor, offsets: Tensor, host: Tensor, lengths: tuple[int, ...]) -> Packed:
+    """A `Packed` whose lengths are known, and not read off its offsets again."""
+    if torch.compiler.is_compiling():
+        return Packed(values, offsets, host=host)
+    _check(values, lengths)
+    packed = object.__new__(Packed)
+    packed.__dict__.update(values=values, offsets=offsets, host=host, lengths=lengths)
+    return packed
+
+
 _NO_SEQUENCE = "a batch of 0 sequences cannot be packed: it needs at least one; skip empty batches"
 
 
-def _check(values: Tensor, offsets: Tensor, lengths: tuple[int, ...]) -> None:
+def _check(values: Tensor, lengths: tuple[int, ...]) -> None:
     if not lengths:
         raise ValueError(_NO_SEQUENCE)
     if min(lengths) < 1:
@@ -213,11 +237,10 @@ def _check(values: Tensor, offsets: Tensor, lengths: tuple[int, ...]) -> None:
             f"sequence {where} of the batch has length {lengths[where]}: every sequence needs at least one token; "
             "leave empty records out"
         )
-    if len(offsets) != len(lengths) + 1 or sum(lengths) != len(values):
+    if sum(lengths) != len(values):
         raise ValueError(
-            f"{len(lengths)} lengths that add up to {sum(lengths)} do not fit {len(values)} tokens and "
-            f"{len(offsets)} offsets: lengths must add up to the tokens, with one offset more than sequences; "
-            "build with Packed.from_list or Packed.from_lengths"
+            f"{len(lengths)} lengths that add up to {sum(lengths)} do not fit {len(values)} tokens: lengths must add "
+            "up to the tokens; build with Packed.from_list or Packed.from_lengths"
         )
 
 

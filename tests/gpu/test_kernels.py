@@ -161,6 +161,17 @@ def test_batch_norms_on_both_sides_of_blocks(order: str, hidden: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch's own compiler
 def test_torch_compile() -> None:
-    encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64)).cuda()
-    x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in (1000, 17)])
-    torch.testing.assert_close(torch.compile(encoder)(x).values, encoder(x).values, rtol=1e-4, atol=1e-4)
+    """The operator runs the same kernels: in bf16, gradients too, one graph for all lengths."""
+    encoder = ChordMixer(ChordMixerConfig(max_length=1000, track_size=16, hidden=64, prenorm="layer")).cuda()
+    compiled = torch.compile(encoder, fullgraph=True, dynamic=True)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for lengths in ([1000, 17], [600, 5, 900]):
+        x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in lengths])
+        answers = []
+        for network in (compiled, encoder):
+            with torch.autocast("cuda", torch.bfloat16):
+                made = network(x).values
+            answers.append([made, *torch.autograd.grad(made.float().square().mean(), [*encoder.parameters()])])
+        torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
+    assert made.dtype == torch.bfloat16 and counters["stats"]["unique_graphs"] == 1

@@ -109,17 +109,6 @@ class TestInvariance:
             values = block(values, offsets)
         torch.testing.assert_close(encoder(x).to_list()[1], values)
 
-    @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated")  # dynamo's own
-    @pytest.mark.parametrize("reversible", [False, True])
-    def test_compiled(self, reversible: bool, scrambled: Make, random_batch: Make) -> None:
-        config = ChordMixerConfig(max_length=8, track_size=2, hidden=8, prenorm="layer", reversible=reversible)
-        encoder = scrambled(ChordMixer(config))
-        x = random_batch([3, 8, 1], encoder.width)
-        compiled = torch.compile(encoder, backend="eager", fullgraph=not reversible)
-        with torch.no_grad():
-            torch.testing.assert_close(compiled(x).values, encoder(x).values, rtol=1e-5, atol=1e-5)
-        torch._dynamo.reset()
-
 
 class TestDepth:
     @pytest.mark.parametrize("power", range(61))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from chordmixer import ops
+from chordmixer import ChordMixer, ChordMixerConfig, Packed, ops
+from chordmixer.models.chordmixer import depth
 from chordmixer.ops import Mlp, NormState, reference
 
 triton_plan = pytest.importorskip("chordmixer.ops.triton_plan", reason="Triton is not installed")
@@ -76,6 +78,25 @@ def test_many_blocks_at_once(order: str, prenorm: str | None, lengths: tuple[int
         answers.append([made, *torch.autograd.grad(made, used, gradient)])
     for made, wanted in zip(*answers, strict=True):
         torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+def test_a_compiled_network_runs_on_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward within the operator of `torch.compile`, as if these tensors were on a GPU."""
+    encoder = ChordMixer(ChordMixerConfig(max_length=16, track_size=4, hidden=16, prenorm="layer"))
+    compiled = torch.compile(encoder, backend="aot_eager", fullgraph=True, dynamic=True)
+    calls = Mock(wraps=triton_block.blocks)
+    monkeypatch.setattr(triton_block, "blocks", calls)
+    for lengths in ([3, 16], [1, 5, 2]):
+        x = Packed.from_lengths(torch.randn(sum(lengths), encoder.width), lengths)
+        weights = [*encoder.blocks[: depth(max(lengths))].parameters()]
+        wanted = torch.autograd.grad(encoder(x).values.square().sum(), weights)
+        with monkeypatch.context() as patch:
+            patch.setattr(ops, "_fits", lambda _: True)
+            made = torch.autograd.grad(compiled(x).values.square().sum(), weights)
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+    assert calls.call_count == 2
+    torch._dynamo.reset()
 
 
 @pytest.mark.usefixtures("way")

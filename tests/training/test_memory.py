@@ -188,7 +188,7 @@ def idle_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         module = importlib.import_module(part.name)
         for name in [name for name, own in vars(module).items() if isinstance(own, compiled | interpreted)]:
             monkeypatch.setattr(module, name, Idle())
-    monkeypatch.setattr(ops, "_on_kernels", lambda values, backend: True)
+    monkeypatch.setattr(ops, "_fits", lambda values: True)
 
 
 @pytest.mark.usefixtures("idle_kernels")

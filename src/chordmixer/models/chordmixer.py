@@ -146,7 +146,13 @@ class ChordMixer(nn.Module):
 
     def forward(self, x: Packed) -> Packed:
         """Encode. Inside, deep sequences come first: block i works on a prefix, and shallow ones leave early."""
-        _check(x, self.config)
+        check_packed(x)
+        _check_width(x, self.config)
+        if torch.compiler.is_compiling():
+            from chordmixer.models.compiled import encode  # one operator to the compiler
+
+            return encode(self, x)
+        _check_lengths(x, self.config)
         depths = [depth(n) for n in x.lengths]
         order = sorted(range(len(x)), key=lambda b: -depths[b])
         ordered = x.select(order).to(dtype=ops.activations(x.values))
@@ -157,7 +163,7 @@ class ChordMixer(nn.Module):
             from chordmixer.models.reversible import through  # it knows Block; Block need not know it
 
             values = through(self.blocks, ordered, exits)
-        elif torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
+        elif torch.is_grad_enabled() or self.training:
             values = self._through(ordered, exits)
         else:
             values = self._through_two_buffers(ordered, exits)
@@ -213,13 +219,15 @@ class ChordMixer(nn.Module):
         return last
 
 
-def _check(x: Packed, config: ChordMixerConfig) -> None:
-    check_packed(x)
+def _check_width(x: Packed, config: ChordMixerConfig) -> None:
     if x.values.shape[1:] != (config.width,):
         raise ValueError(
             f"tokens of shape {tuple(x.values.shape[1:])} do not fit an encoder of width {config.width}: "
             f"embed them to {config.tracks} tracks x {config.track_size} channels first"
         )
+
+
+def _check_lengths(x: Packed, config: ChordMixerConfig) -> None:
     longest = max(x.lengths)
     if longest > config.max_length:
         raise ValueError(

@@ -245,7 +245,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         x, marks = self.head.unmarked(x)
         y, bag = self._encode(x)
         answers: Tensor | Packed = self.head(self._decode(y), *marks, *bag)
-        return answers if isinstance(answers, Packed) else self.strategy.together(answers, x.lengths)
+        return answers if isinstance(answers, Packed) else self.strategy.together(answers, x)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """The hub mixin's hook: weights as safetensors, the config beside them, each written whole or not at all."""

@@ -9,7 +9,6 @@ So they break our promise on purpose: with `batch_max` the answer to a sequence 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch.nn.functional as F
@@ -35,7 +34,7 @@ class Whole:
         """What the encoder reads of embedded sequences."""
         return x
 
-    def together(self, answers: Float[Tensor, "P outputs"], lengths: Sequence[int]) -> Float[Tensor, "B outputs"]:
+    def together(self, answers: Float[Tensor, "P outputs"], x: Packed) -> Float[Tensor, "B outputs"]:
         """One answer for each sequence, from those for its parts."""
         return answers
 
@@ -95,8 +94,8 @@ class Segment(Whole):
         pieces = [piece for sequence in x.to_list() for piece in sequence.split(self.longest)]
         return filled(Packed.from_list(pieces), self.longest)
 
-    def together(self, answers: Float[Tensor, "P outputs"], lengths: Sequence[int]) -> Float[Tensor, "B outputs"]:
-        own = Packed.from_lengths(answers, [-(-n // self.longest) for n in lengths])
+    def together(self, answers: Float[Tensor, "P outputs"], x: Packed) -> Float[Tensor, "B outputs"]:
+        own = Packed.from_lengths(answers, [-(-n // self.longest) for n in x.lengths])
         return ops.segment_mean(own.values, own.offsets)
 
 

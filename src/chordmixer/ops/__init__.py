@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chordmixer.ops import rotation, sums, torch_block
+from chordmixer.ops import rotation, sums, torch_block, vectorised
 from chordmixer.ops.reference import Exits, Mlp, NormState, mix
-from chordmixer.ops.sums import segment_max
 from chordmixer.ops.torch_block import layer_norm, normalise
 
 __all__ = [
@@ -75,9 +74,17 @@ def segment_mean(
     values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], backend: Backend = "auto"
 ) -> Float[Tensor, "B C"]:
     """The mean of each sequence's tokens, in float32 or better."""
+    if torch.compiler.is_exporting():
+        return vectorised.segment_mean(values, offsets)
     module = _kernels("rows") if _on_kernels(values, backend) else sums
     means: Tensor = module.segment_mean(values, offsets)
     return means
+
+
+def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
+    """The maximum of each channel over a sequence's tokens; tokens that share it share its gradient."""
+    module = vectorised if torch.compiler.is_exporting() else sums
+    return module.segment_max(values, offsets)
 
 
 def block(
@@ -145,18 +152,21 @@ def on_kernels(values: Tensor) -> bool:
 def activations(values: Tensor) -> torch.dtype:
     """The type that a network's tokens are kept in: under autocast the kernels keep them in its type."""
     device = values.device.type
-    if torch.is_autocast_enabled(device) and on_kernels(values):
+    if torch.is_autocast_enabled(device) and _fits(values):
         return torch.get_autocast_dtype(device)
     return values.dtype
 
 
 def _on_kernels(values: Tensor, backend: Backend) -> bool:
     if backend == "auto":
-        fits = values.is_cuda and values.dtype != torch.float64 and not torch.compiler.is_compiling()
-        return fits and _triton_missing() is None
+        return not torch.compiler.is_compiling() and _fits(values)
     if backend == "triton" and (reason := _triton_missing()):
         raise ValueError(f"backend='triton' but {reason}: install a newer triton, or use backend='torch'")
     return backend == "triton"
+
+
+def _fits(values: Tensor) -> bool:
+    return values.is_cuda and values.dtype != torch.float64 and _triton_missing() is None
 
 
 def _kernels(part: str) -> ModuleType:

@@ -1,0 +1,42 @@
+"""Networks on packed sequences for `torch.export`, and through it for ONNX: tensors in, tensors out, any lengths."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from chordmixer.packed import Packed, check_packed
+
+
+class Unpacked(nn.Module):
+    """A network on `Packed` as one on tensors: tokens and offsets in, tokens or answers out.
+
+    >>> Unpacked(nn.Identity())(torch.zeros(5, 8), torch.tensor([0, 2, 5])).shape
+    torch.Size([5, 8])
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, values: Tensor, offsets: Tensor) -> Tensor:
+        made: Packed | Tensor = self.network(Packed(values, offsets))
+        return made.values if isinstance(made, Packed) else made
+
+
+def export(network: nn.Module, example: Packed) -> ExportedProgram:
+    """A program of (values, offsets) for any number of tokens and sequences, from a network that takes a `Packed`.
+
+    The example, of two sequences or more, gives types and channels only. The program does not check lengths: the
+    output of a sequence longer than `max_length` is wrong.
+    """
+    check_packed(example)
+    if len(example) < 2:
+        raise ValueError(
+            "an example of 1 sequence makes a program for one sequence: give two or more, of any lengths, for a "
+            "program that takes any number"
+        )
+    sizes = {"values": {0: Dim.DYNAMIC}, "offsets": {0: Dim.DYNAMIC}}
+    with torch.no_grad():
+        return torch.export.export(Unpacked(network), (example.values, example.offsets), dynamic_shapes=sizes)
