@@ -8,7 +8,7 @@ that are long enough for it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -81,9 +81,13 @@ def _opaque(encoder: ChordMixer) -> bool:
     return pure and not any(getattr(block, kind) for block in encoder.blocks for kind in hooks)
 
 
-@torch.compiler.disable(reason="a ChordMixer with hooks, batch norms or reversible=True runs outside the graph")
-def _apart(encoder: ChordMixer, x: Packed) -> Packed:
+def _run(encoder: ChordMixer, x: Packed) -> Packed:
     return encoder.forward(x)
+
+
+_apart: Callable[[ChordMixer, Packed], Packed] = torch.compiler.disable(
+    _run, reason="a ChordMixer with hooks, batch norms or reversible=True runs outside the graph"
+)
 
 
 def _blocks(encoder: ChordMixer) -> list[Block]:

@@ -84,7 +84,8 @@ def segment_mean(
 def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
     """The maximum of each channel over a sequence's tokens; tokens that share it share its gradient."""
     module = vectorised if torch.compiler.is_exporting() else sums
-    return module.segment_max(values, offsets)
+    greatest: Tensor = module.segment_max(values, offsets)
+    return greatest
 
 
 def block(

@@ -116,4 +116,5 @@ def _normalise(
     grouped = values.unflatten(1, (norm.groups, -1))
     centred = grouped - mean(grouped.mean(2))
     normal = centred * torch.rsqrt(mean(centred.square().mean(2)) + norm.eps)
-    return normal.flatten(1) * norm.weight + norm.bias
+    scaled: Tensor = normal.flatten(1) * norm.weight + norm.bias
+    return scaled
