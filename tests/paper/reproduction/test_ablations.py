@@ -12,7 +12,7 @@ import pytest
 from chordmixer.models import ModelConfig
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.fragments import FragmentsConfig
-from chordmixer.paper.reproduction import ENTRIES, ablations, experiments, reproduce
+from chordmixer.paper.reproduction import ENTRIES, Request, ablations, experiments, reproduce
 from chordmixer.paper.reproduction.ablations import PADDING, POOLING, READING, Study, with_room
 from chordmixer.paper.reproduction.comparison import compare
 from chordmixer.paper.reproduction.entries import RunEntry
@@ -57,7 +57,7 @@ def test_the_page_says_what_padding_breaks() -> None:
 
 def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
     names = ["poolformer-class_token", "poolformer-segment"]
-    pages, scores = reproduce("ablation", tmp_path / "r", motifs, models=names, changes=SMALL)
+    pages, scores = reproduce(Request("ablation", motifs, names, changes=SMALL), tmp_path / "r")
     assert [score.encoder for score in scores] == [*names, "baseline: 8-mers"]
     page = pages[0].read_text()
     (columns,) = (line for line in page.splitlines() if line.startswith("| length percentile |"))

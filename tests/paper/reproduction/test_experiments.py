@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chordmixer.paper.reproduction import experiments, reproduce, running
+from chordmixer.paper.reproduction import Request, experiments, reproduce, running
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.comparison import compare
 from chordmixer.paper.reproduction.entries import RunEntry
@@ -87,7 +87,7 @@ def test_models_that_cannot_be(adding: Experiment, models: list[str], seeds: int
 def test_what_stands_first_on_a_page(adding: Experiment) -> None:
     def said(share: float, changes: dict[str, object], classes: list[str], name: str = "adding-200") -> list[str]:
         short = experiments.scaled(adding, share, by_rule=True)
-        return experiments.warnings(entry(name), adding, short, share, changes, classes)
+        return experiments.warnings(Request(name, scale=share, changes=changes), entry(name), adding, short, classes)
 
     assert said(1, {}, []) == []
     assert said(0.1, {}, []) == [
@@ -102,7 +102,8 @@ def test_what_stands_first_on_a_page(adding: Experiment) -> None:
     assert said(1, {}, ["mus", "labeo"], "carassius-labeo") == [
         "The classes are mus, labeo, not Carassius, Labeo: not the paper's data."
     ]
-    assert experiments.warnings(entry("adding-200"), adding, adding, 1, {}, [], rates=[1e-4, 3e-4, 1e-3]) == [
+    rates = Request("adding-200", rates=[1e-4, 3e-4, 1e-3])
+    assert experiments.warnings(rates, entry("adding-200"), adding, adding, []) == [
         "Each model was trained with rates of 0.0001, 0.0003 and 0.001, a run each, and the lowest validation loss "
         "chose."
     ]
@@ -201,11 +202,11 @@ def test_rates_are_added_to_what_is_trained(
     changes: dict[str, Any], tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     """The page then has the better of both."""
-    given: dict[str, Any] = {"changes": changes, "baselines": False}
-    reproduce("adding-200", tmp_path, **given)
+    reproduce(Request("adding-200", changes=changes), tmp_path, baselines=False)
     weights = (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes()
     log.clear()
-    _, scores = reproduce("adding-200", tmp_path, rates=[1e-3, 1e-9], resume=True, **given)
+    request = Request("adding-200", rates=[1e-3, 1e-9], changes=changes)
+    _, scores = reproduce(request, tmp_path, resume=True, baselines=False)
     said = log.messages
     assert "chordmixer-seed0, 1 of 2: finished before" in said and "chordmixer-rate1e-09-seed0, 2 of 2" in said
     assert (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes() == weights

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -14,7 +12,7 @@ from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.reproduction import entries
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import listed
-from chordmixer.paper.reproduction.page import PageContent, table
+from chordmixer.paper.reproduction.page import PageContent, png, table
 from chordmixer.paper.reproduction.running import Losses, Seen, TrainedRun
 from chordmixer.training import Evaluation
 from chordmixer.training.intervals import Difference
@@ -40,43 +38,34 @@ def compare(
     `losses` are those that the rates of the runs were chosen by, where there was a choice; `differences` are those of
     each model to the best baseline.
     """
+    losses, differences = losses or {}, differences or {}
     runs, baselines = evaluations(entry, trained), trained[0].baselines
     models = mean_over_seeds(runs[: len(trained)])
-    body = [
-        *_scores(entry, trained, models, baselines, rate=bool(losses)),
-        "",
-        f"{_metric(entry)} Rows are in the order of their scores.",
-        "",
-        *([below, ""] if (below := why_below(entry, trained, models, seen, given)) else []),
-        *(_losses(losses) if losses else []),
-        *([_beside_baselines(baselines, entry.metric, differences or {}), ""] if baselines else []),
-        f"In brackets: {interval_name(runs)}. {_data(seen)}",
-        "",
-        *_by_length(runs),
-        "",
-        *_settings(entry, trained),
+    parts = [
+        _scores(entry, trained, models, baselines, rate=bool(losses)),
+        [f"{_metric(entry)} Rows are in the order of their scores."],
+        [why_below(entry, trained, models, seen, given)],
+        _losses(losses),
+        [_beside_baselines(baselines, entry.metric, differences) if baselines else ""],
+        [f"In brackets: {interval_name(runs)}. {_data(seen)}"],
+        _by_length(runs),
+        _settings(entry, trained),
     ]
-    return PageContent(
-        name=name,
-        entry=entry,
-        body=body,
-        numbers={
-            "data": asdict(seen),
-            "interval": interval_name(runs),
-            "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
-            "less_the_best_baseline": {model: asdict(own) for model, own in (differences or {}).items()},
-            "baselines": [
-                {"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in baselines
-            ],
-            "validation_loss_by_rate": {
-                model: {f"{rate:g}": loss for rate, loss in own.items()} for model, own in (losses or {}).items()
-            },
-            "runs": _runs(trained),
+    body = [line for part in parts if any(part) for line in (*part, "")][:-1]
+    numbers = {
+        "data": asdict(seen),
+        "interval": interval_name(runs),
+        "models": [{"encoder": model.encoder, "scores": _numbers(model)} for model in models],
+        "less_the_best_baseline": {model: asdict(own) for model, own in differences.items()},
+        "baselines": [{"name": b.name, "sentence": b.sentence, "scores": _numbers(b.evaluation)} for b in baselines],
+        "validation_loss_by_rate": {
+            model: {f"{rate:g}": loss for rate, loss in own.items()} for model, own in losses.items()
         },
-        warnings=warnings,
-        differences=[*entry.differences, *([] if given else entry.if_by_rule), *_seeds(entry, trained)],
-        pictures={"": _picture(runs, entry.title)},
-    )
+        "runs": [_run(run) for run in trained],
+    }
+    apart = [*entry.differences, *([] if given else entry.if_by_rule), *_seeds(entry, trained)]
+    picture = png(lambda path: plot_lengths(runs, path, entry.title))
+    return PageContent(name, entry, body, numbers, warnings, apart, {"": picture})
 
 
 def evaluations(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[Evaluation]:
@@ -134,10 +123,10 @@ def _metric(entry: RunEntry) -> str:
 
 
 def _losses(losses: Losses) -> list[str]:
-    """A row a model, a column a rate, and an empty line."""
+    """A row a model, a column a rate."""
     tried = sorted({rate for own in losses.values() for rate in own})
     rows = [[model, *(f"{own[rate]:.4g}" for rate in tried)] for model, own in losses.items()]
-    return [*table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows), ""]
+    return table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows) if rows else []
 
 
 def _beside_baselines(baselines: Sequence[Scored], metric: str, differences: Mapping[str, Difference]) -> str:
@@ -197,22 +186,10 @@ def _settings(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
         for name, own in networks.items()
         if not isinstance(own, ChordMixerConfig)
     ]
-    return [
-        *table(
-            ["setting", f"here, {experiment.model.encoder}", "the paper", "its released code"],
-            entries.rows(experiment, entry.hyper, entry.released),
-        ),
-        *(
-            [
-                "",
-                f"The others train {way}, padded versions with smaller batches. Their sizes: "
-                + "; ".join(sizes)
-                + ".",
-            ]
-            if sizes
-            else []
-        ),
-    ]
+    head = ["setting", f"here, {experiment.model.encoder}", "the paper", "its released code"]
+    others = f"The others train {way}, padded versions with smaller batches. Their sizes: {'; '.join(sizes)}."
+    rows = entries.rows(experiment, entry.hyper, entry.released)
+    return [*table(head, rows), *(["", others] if sizes else [])]
 
 
 def _seeds(entry: RunEntry, trained: Sequence[TrainedRun]) -> list[str]:
@@ -227,33 +204,23 @@ def _time(runs: Sequence[TrainedRun]) -> str:
     return f"over {taken}" if any(run.killed for run in runs) else taken
 
 
-# --- For programs, and the picture ---
+# --- For programs ---
 
 
 def _numbers(evaluation: Evaluation) -> dict[str, Any]:
     return {name: asdict(score) for name, score in evaluation.scores.items()}
 
 
-def _runs(trained: Sequence[TrainedRun]) -> list[dict[str, Any]]:
-    return [
-        {
-            "seed": run.experiment.training.seed,
-            "seconds": round(run.seconds, 1),
-            "some_seconds_unknown": run.killed,
-            "steps": run.steps,
-            "settings": {
-                "model": to_dict(run.experiment.model),
-                "training": to_dict(run.experiment.training),
-            },
-            **asdict(run.evaluation),
-        }
-        for run in trained
-    ]
-
-
-def _picture(runs: list[Evaluation], title: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return plot_lengths(runs, Path(folder) / "lengths.png", title).read_bytes()
+def _run(run: TrainedRun) -> dict[str, Any]:
+    experiment = run.experiment
+    return {
+        "seed": experiment.training.seed,
+        "seconds": round(run.seconds, 1),
+        "some_seconds_unknown": run.killed,
+        "steps": run.steps,
+        "settings": {"model": to_dict(experiment.model), "training": to_dict(experiment.training)},
+        **asdict(run.evaluation),
+    }
 
 
 def why_below(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,30 @@ from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.recipes import load
 from chordmixer.training import Experiment
 from chordmixer.training.fine_tuning import start_from
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which runs of an entry of the catalogue, of which models, on which data, with which settings."""
+
+    name: str
+    data: Sequence[str] = ()
+    models: Sequence[str] = ("chordmixer",)
+    seeds: int = 1  # runs of each model
+    scale: float = 1.0  # times the epochs
+    minutes: float | None = None  # in place of epochs: the steps that each model makes alone in this time
+    rates: Sequence[float] = ()  # each model is trained with all of them, and the validation records choose
+    like: str = "ours"  # whose settings: our recipes', the paper's or its released code's
+    start: Path | None = None  # a run whose network and weights are the first
+    unverified: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)  # in `data`, `model` and `training`
+
+    def __post_init__(self) -> None:
+        for name in ("data", "models", "rates"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def build(self, entry: RunEntry) -> Experiment:
+        return build(entry, self.data, self.changes, self.like, self.start, self.unverified)
 
 
 def build(
@@ -165,33 +189,33 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
 
 
 def warnings(
-    entry: RunEntry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any],
-    classes: Sequence[str], like: str = "ours", minutes: float | None = None, rates: Sequence[float] = (),
-) -> list[str]:  # fmt: skip
+    request: Request, entry: RunEntry, full: Experiment, run: Experiment, classes: Sequence[str]
+) -> list[str]:
     """How a run differs from the paper's, for the head of its page; `classes` are those of the data."""
     found = []
     if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
         found.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
-    if share != 1:
+    if request.scale != 1:
         was, now = full.training.epochs, run.training.epochs
         what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
         if run.data != full.data:
             fewer, everything = (records_of(own.data, "training") for own in (run, full))
             what += f", over {fewer:,} of {everything:,} training records"
-        found.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
-    if minutes is not None:
+        found.append(f"This is a run of {request.scale:g} of the epochs ({what}): not the paper's number.")
+    if request.minutes is not None:
         found.append(
-            f"Each model trained for the steps that it makes in {minutes:g} min alone on this device, measured "
-            "before: the same time for all, and not the paper's number."
+            f"Each model trained for the steps that it makes in {request.minutes:g} min alone on this device, "
+            "measured before: the same time for all, and not the paper's number."
         )
-    if like != "ours":
-        found.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
+    if request.like != "ours":
+        whose = "paper" if request.like == "paper" else "released code"
+        found.append(f"Trained with the settings of the {whose}.")
     if run.training.start:
         found.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
-    if changes:
-        found.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
-    if rates:
-        named = listed([f"{rate:g}" for rate in rates])
+    if request.changes:
+        found.append(f"Settings were changed with --set: {', '.join(_flat(request.changes))}.")
+    if request.rates:
+        named = listed([f"{rate:g}" for rate in request.rates])
         found.append(
             f"Each model was trained with rates of {named}, a run each, and the lowest validation loss chose."
         )
