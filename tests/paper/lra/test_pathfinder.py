@@ -52,7 +52,7 @@ def test_records(tmp_path: Path) -> None:
     [
         ({"size": 40}, "size=40 is not a size of Pathfinder"),
         ({"contour": 7}, "contour=7 is not a published length"),
-        ({"test": 0}, "test=0 is not a number of pictures"),
+        ({"test": 0}, "test=0 is too small: give 1 or more"),
     ],
 )
 def test_config_errors(given: dict[str, int], match: str) -> None:
@@ -91,7 +91,7 @@ def test_the_release(release: Path, tmp_path: Path) -> None:
     sets = [task.records(split) for split in ("training", "validation", "test")]
     assert sum(map(len, sets)) == 9
     known = {picture.tobytes(): label for picture, label in zip(values, joined, strict=True)}
-    read = [(records._bytes(i).tobytes(), int(records.targets[i])) for records in sets for i in range(len(records))]
+    read = [(records.bytes(i).tobytes(), int(records.targets[i])) for records in sets for i in range(len(records))]
     assert len(dict(read)) == 9 and all(known[picture] == label for picture, label in read)
 
 

@@ -22,19 +22,16 @@ from numpy import ndarray
 
 from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, file_state, in_chunks, made_once
 from chordmixer.tasks.targets import Classification
 
 TOKENS = (*"0123456789", "[MAX", "[MIN", "[MED", "[SM", "]")
 """By their ids. A bracket opens with its operator, as one token; the release's parentheses say nothing more."""
 MAX, MIN, MED, SM, CLOSE = range(10, 15)
 FILES = {"training": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
-FORMAT = 1
-"""Of the made data: another rule of drawing is another number."""
-CHUNK, ATTEMPTS = 1024, 3
-"""Sequences made at a time, and how many trees are tried for each before the next look."""
-MOST = 3_000
-"""Trees that are tried for a sequence; of the published numbers one in three will do."""
+FORMAT = 1  # of the made data: another rule of drawing is another number
+CHUNK, ATTEMPTS = 1024, 3  # sequences made at a time, and trees that are tried for each before the next look
+MOST = 3_000  # trees that are tried for a sequence; of the published numbers one in three will do
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,6 @@ class ListOpsConfig:
     """The folder that what was made is kept in; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        for name in ("training", "validation", "test", "orders"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 1 or more")
         counted = dict.fromkeys(("training", "validation", "test", "orders"), (1, MANY))
         check_numbers(self, **counted, max_length=(0, LONGEST), max_depth=(-MANY, 100))
         if not 2 <= self.max_arguments <= 100:
@@ -113,7 +107,12 @@ class ListOps(ArenaTask):
             folder = made_once(config.cache, "listops", (FORMAT, *rule, split, count, *times), parts)
         else:
             path = Path(config.folder).expanduser() / FILES[split]
-            facts = (FORMAT, *_stamp(path), config.max_length, count, *times)
+            if not path.is_file():
+                raise ValueError(
+                    f"{path} does not exist: ListOps is read from {', '.join(FILES.values())}; unpack {RELEASE} and "
+                    "name its folder listops-1000, or name no folder to make the data by the rule"
+                )
+            facts = (FORMAT, *file_state(path), config.max_length, count, *times)
             folder = made_once(config.cache, "listops-release", facts, partial(_read, path, config, count, orders))
         return BytesRecords(folder, split, real=False)
 
@@ -125,10 +124,8 @@ class _Level(NamedTuple):
     """The nodes of one depth of many trees: tree by tree, the arguments of an operation side by side."""
 
     tree: ndarray
-    word: ndarray
-    """64 random bits each, which decide all about a node."""
-    arguments: ndarray
-    """How many each has; 0: it is a digit."""
+    word: ndarray  # 64 random bits each, which decide all about a node
+    arguments: ndarray  # how many each has; 0: it is a digit
 
 
 def made(config: ListOpsConfig, split: str, indices: ndarray) -> Part:
@@ -323,14 +320,3 @@ def read_tsv(path: Path, config: ListOpsConfig, count: int) -> Part:
         )
     tokens = np.frombuffer(b"".join(sequences), dtype=np.uint8)
     return tokens, np.array([len(ids) for ids in sequences]), np.array(results)
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    """What tells one state of a file from another."""
-    if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist: ListOps is read from {', '.join(FILES.values())}; unpack {RELEASE} and name its "
-            "folder listops-1000, or name no folder to make the data by the rule"
-        )
-    state = path.stat()
-    return str(path.absolute()), state.st_size, state.st_mtime_ns

@@ -31,10 +31,8 @@ LOOKS = {
 """By size, from the comments of the Arena's builders; of 64 and 128 the dash is the authors' default."""
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 """The release's folder by the number of dashes of the long snakes: easy, intermediate, hard."""
-FORMAT = 1
-"""Of the made data: another rule of drawing is another number."""
-CHUNK = {32: 1024, 64: 512, 128: 128}
-"""Pictures made at a time, so that they fit in a core's cache or nearly so."""
+FORMAT = 1  # of the made data: another rule of drawing is another number
+CHUNK = {32: 1024, 64: 512, 128: 128}  # pictures made at a time, to fit in a core's cache or nearly so
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,10 @@ class PathfinderConfig:
 
     def __post_init__(self) -> None:
         if self.size not in LOOKS:
-            raise ValueError(
-                f"size={self.size} is not a size of Pathfinder: give one of {', '.join(map(str, LOOKS))}"
-            )
+            sizes = ", ".join(map(str, LOOKS))
+            raise ValueError(f"size={self.size} is not a size of Pathfinder: give one of {sizes}")
         if self.contour not in LEVELS:
             raise ValueError(f"contour={self.contour} is not a published length: give one of 6, 9, 14")
-        for name in ("training", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is not a number of pictures: give 1 or more")
         check_numbers(self, **dict.fromkeys(("training", "validation", "test"), (1, MANY)))
 
 

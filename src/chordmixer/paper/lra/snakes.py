@@ -16,14 +16,10 @@ from numpy import ndarray
 
 from chordmixer.data import draws
 
-TURN = 4096
-"""Steps of a whole turn."""
-TRIES = 8
-"""Directions that are tried for a dash before its snake is given up."""
-AHEAD = 4
-"""Half dashes with their gaps that a long snake looks ahead."""
-RETRIES = 5
-"""How often a short snake is begun anew before the picture does without."""
+TURN = 4096  # steps of a whole turn
+TRIES = 8  # directions that are tried for a dash before its snake is given up
+AHEAD = 4  # half dashes with their gaps that a long snake looks ahead
+RETRIES = 5  # how often a short snake is begun anew before the picture does without
 BORDER = 255
 _ANGLES = np.arange(TURN) * (2 * np.pi / TURN)
 _COS, _SIN = (np.round(f(_ANGLES) * 2**20).astype(np.float32) / np.float32(2**20) for f in (np.cos, np.sin))
@@ -34,22 +30,14 @@ class Look:
     """Lengths in pixels. The comments of the Arena's builders give these, with names of the authors' generator."""
 
     size: int
-    dash: int
-    """Length of a dash (paddle_length)."""
-    margins: tuple[int, ...]
-    """Half the gap between the dashes of a snake, one of these for each picture (paddle_margin_list)."""
-    thickness: float
-    """Of a dash (paddle_thickness)."""
-    marker: float
-    """Radius of the two discs (marker_radius)."""
-    distance: int
-    """Between the starts of the two long snakes (seed_distance)."""
-    continuity: float
-    """A turn by d has weight cos^2(continuity * d), and none beyond a right angle of that."""
-    clutter: int
-    """Dashes in short snakes, all together."""
-    brightness: float
-    """Of a dash that covers a pixel whole (snake_contrast times paddle_contrast); more than 1 is cut."""
+    dash: int  # length of a dash (paddle_length)
+    margins: tuple[int, ...]  # half the gap between the dashes of a snake, one for each picture (paddle_margin_list)
+    thickness: float  # of a dash (paddle_thickness)
+    marker: float  # radius of the two discs (marker_radius)
+    distance: int  # between the starts of the two long snakes (seed_distance)
+    continuity: float  # a turn by d has weight cos^2(continuity * d), and none beyond a right angle of that
+    clutter: int  # dashes in short snakes, all together
+    brightness: float  # of a dash that covers a pixel whole (snake_contrast times paddle_contrast); at most 1
 
 
 @dataclass(frozen=True)

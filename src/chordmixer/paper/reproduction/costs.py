@@ -288,7 +288,8 @@ def _step_time(model: str, experiment: Experiment, path: Path) -> StepTime:
     place = [device_name(choose_device(experiment.training)), torch.__version__, __version__]
     wanted = hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
     try:
-        known = typed(dict[str, StepTime], files.read_json(path)["models"] if path.exists() else {}, "models")
+        kept = files.read_json(path)["models"] if path.exists() else {}
+        known: dict[str, StepTime] = typed(dict[str, StepTime], kept, "models")
     except (KeyError, ValueError):
         raise ValueError(f"{path} holds no paces of models: remove it, and they are measured again") from None
     if model in known and known[model].of == wanted:
