@@ -39,16 +39,12 @@ from chordmixer.views.page import short
 logger = logging.getLogger(__name__)
 
 KINDS = (".bedgraph", ".bedGraph", ".tsv", ".html")
-SHOWN = 20
-"""Records on a page of `explain`."""
-RIGHT = 3
-"""Correct predictions that a report explains, each of another class; then one wrong prediction."""
-LEAST = 16
-"""Minimum number of blocks that a test record is hidden in: records too long for that are left out."""
+SHOWN = 20  # records on a page of `explain`
+RIGHT = 3  # correct predictions that a report explains, each of another class; then one wrong prediction
+LEAST = 16  # minimum number of blocks that a test record is hidden in: records too long for that are left out
 WORK, TOKENS = 15e9, 150_000
 """Maximum number of multiplications and of predicted tokens for a report: about three seconds of one core."""
-SERIES = 100_000
-"""Approximate multiplications per sample of the baseline of series."""
+SERIES = 100_000  # approximate multiplications per sample of the baseline of series
 METHODS = {
     "occlusion": "Each part of a record was hidden in turn, and the prediction repeated.",
     "gradients": "Estimated from the gradients of the run's network, in one pass, without the baseline.",
@@ -134,10 +130,6 @@ def _samples(own: Explanation) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    r"""
-    >>> _cell("a\tb")
-    'a\\tb'
-    """
     return text.translate({9: "\\t", 10: "\\n", 13: "\\r"})
 
 
@@ -165,8 +157,7 @@ class Chosen(NamedTuple):
     """A test record to explain."""
 
     record: int
-    label: str | None
-    """The class or label to explain; None: the number."""
+    label: str | None  # the class or label to explain; None: the number
     said: str
 
 

@@ -17,8 +17,7 @@ addEventListener("beforeprint", () => { opened = all(); opened.forEach(d => d.op
 addEventListener("afterprint", () => opened.forEach(d => d.open = false));
 """
 """Opens folded sections for printing, except the numbers of charts. The page works without it."""
-LONGEST = 160
-"""Maximum number of letters shown of a user's text: a FASTA header may have thousands."""
+LONGEST = 160  # maximum number of letters shown of a user's text: a FASTA header may have thousands
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those that change the direction of text."""

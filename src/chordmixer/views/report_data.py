@@ -20,8 +20,7 @@ from chordmixer.views.plan import duration
 from chordmixer.views.runs import Run, RunData
 from chordmixer.views.tables import ReportTable
 
-CLASSES = 12
-"""Classes with a bar of their own."""
+CLASSES = 12  # classes with a bar of their own
 SOURCES = 20
 METHODS = {
     "given": "by a column of the data",
@@ -29,11 +28,9 @@ METHODS = {
     "grouped": "by group: records of one group are never in two parts",
     "similarity": "by similarity: near-copies are never in two parts",
 }
-DRAWN = 300
-"""Maximum number of points of a training curve."""
+DRAWN = 300  # maximum number of points of a training curve
 ROWS = 40
-SMOOTH = 20
-"""The running mean is over one n-th of all points."""
+SMOOTH = 20  # the running mean is over one n-th of all points
 PARTS = {"data": "Data", "model": "Model", "training": "Training"}
 
 Points = list[tuple[float, float]]

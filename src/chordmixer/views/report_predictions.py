@@ -17,19 +17,13 @@ from chordmixer.views import charts, metrics
 from chordmixer.views.page import Html, figure, figures, join, section, short, tag
 from chordmixer.views.tables import UNDEFINED, ReportTable
 
-MATRIX = 20
-"""Maximum number of classes of a confusion matrix."""
+MATRIX = 20  # maximum number of classes of a confusion matrix
 PAIRS = 20
-LABELS = 200
-"""Maximum number of classes or labels with a row of their own."""
-CURVES = 8
-"""Maximum number of one-against-the-rest curves; of more classes the mean is drawn."""
-POINTS = 200
-"""Maximum number of points of a curve: more than a screen shows."""
-BINS = 15
-"""Of the reliability diagram."""
-DOTS = 500
-"""Maximum number of records drawn one by one; more are counted in squares."""
+LABELS = 200  # maximum number of classes or labels with a row of their own
+CURVES = 8  # maximum number of one-against-the-rest curves; of more classes the mean is drawn
+POINTS = 200  # maximum number of points of a curve: more than a screen shows
+BINS = 15  # of the reliability diagram
+DOTS = 500  # maximum number of records drawn one by one; more are counted in squares
 SQUARES = 40
 
 
@@ -117,8 +111,7 @@ class Curve:
     name: str
     x: ndarray
     y: ndarray
-    area: float = float("nan")
-    """ROC-AUC or average precision."""
+    area: float = float("nan")  # ROC-AUC or average precision
 
     @property
     def points(self) -> list[tuple[float, float]]:
@@ -144,11 +137,7 @@ Draw = Callable[[str, ndarray, ndarray, float], Curve]
 
 
 def roc(name: str, values: ndarray, positive: ndarray, area: float = float("nan")) -> Curve:
-    """False positive rate (x) against true positive rate (y), from the strictest threshold on.
-
-    >>> roc("", np.array([0.9, 0.8, 0.3]), np.array([True, False, True])).points
-    [(0.0, 0.0), (0.0, 0.5), (1.0, 0.5), (1.0, 1.0)]
-    """
+    """False positive rate (x) against true positive rate (y), from the strictest threshold on."""
     from sklearn.metrics import roc_curve
 
     if positive.all() or not positive.any():
@@ -158,11 +147,7 @@ def roc(name: str, values: ndarray, positive: ndarray, area: float = float("nan"
 
 
 def precision_recall(name: str, values: ndarray, positive: ndarray, area: float = float("nan")) -> Curve:
-    """Recall (x) against precision (y), from the strictest threshold on.
-
-    >>> precision_recall("", np.array([0.9, 0.8, 0.3]), np.array([True, False, True])).points[:2]
-    [(0.0, 1.0), (0.5, 1.0)]
-    """
+    """Recall (x) against precision (y), from the strictest threshold on."""
     from sklearn.metrics import precision_recall_curve
 
     if not positive.any():

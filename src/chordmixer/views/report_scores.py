@@ -22,10 +22,8 @@ from chordmixer.views.tables import CONSTANT, ReportTable, bin_cells, score_cell
 from chordmixer.views.verdict import best_baseline, ensemble_sentences, ladder_sentences
 
 MODEL = "this model"
-SHIFT = 0.13
-"""Between the series of one length bin, as a share of its width."""
-ERRORS = 20
-"""Rows of the table of the worst errors."""
+SHIFT = 0.13  # between the series of one length bin, as a share of its width
+ERRORS = 20  # rows of the table of the worst errors
 MEMBERS = {
     "folds": "Every record of training and validation is predicted by the member that was not trained on it. That "
     "member chose its weights, and its share of the baseline, on the same fold, so these scores are slightly too "

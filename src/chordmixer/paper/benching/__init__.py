@@ -130,11 +130,7 @@ def _with(known: Sequence[Measured], new: Measured) -> tuple[Measured, ...]:
 
 
 def _left(began: float, done: int, all_of_them: int, limit: float) -> str:
-    """How long the rest may take.
-
-    >>> _left(0.0, 0, 4, 300.0)
-    'at most 20 min left'
-    """
+    """How long the rest may take."""
     left = all_of_them - done
     if not done:
         return f"at most {duration(left * limit)} left"
@@ -240,14 +236,6 @@ def words(results: Sequence[Result], setting: Setting) -> list[str]:
 
 
 def _faster(results: Sequence[Result], own: Result, phase: str, setting: Setting) -> str:
-    """
-    >>> from chordmixer.paper.benching.cases import fixed
-    >>> from chordmixer.paper.benching.cases import Phase
-    >>> quick, slow = (Phase(ms, 1.0, 1, 1) for ms in (1.0, 2.0))
-    >>> both = [Result("cnn", "length 9", training=quick), Result("chordmixer", "length 9", training=slow)]
-    >>> _faster(both, both[1], "training", fixed(9, 1))
-    'In training these are faster than ChordMixer: cnn (0.50 of its time).'
-    """
     shares = [(share, r) for r in results if (share := ratio(r.time(phase), own.time(phase))) and share < 1]
     if not shares:
         return f"In {phase} no other encoder is faster than ChordMixer."

@@ -128,10 +128,6 @@ class Subject:
 
 
 def compared(together: Sequence[Tensor], alone: Sequence[Tensor]) -> float:
-    """
-    >>> compared([torch.tensor([1.0, 4.0])], [torch.tensor([1.0, 4.0])])
-    0.0
-    """
     if not all(bool(y.isfinite().all()) for y in (*together, *alone)):
         raise Wrong("some outputs are not finite: its times mean nothing; mend the encoder")
     scale = max(1.0, *(float(y.abs().max()) for y in alone))

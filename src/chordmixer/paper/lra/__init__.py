@@ -270,11 +270,7 @@ def chosen(
 
 
 def class_of(value: Any, labels: Sequence[str], place: str) -> int:
-    """A class by its name, or by its number where a copy of the data has numbers.
-
-    >>> class_of("pos", ("neg", "pos"), "row 1"), class_of(0, ("neg", "pos"), "row 2")
-    (1, 0)
-    """
+    """A class by its name, or by its number where a copy of the data has numbers."""
     word = str(value).strip()
     if word in labels:
         return labels.index(word)
@@ -286,11 +282,7 @@ def class_of(value: Any, labels: Sequence[str], place: str) -> int:
 
 
 def part_of(word: Any, place: str) -> str:
-    """The official part that a table names.
-
-    >>> part_of("train", "row 1")
-    'training'
-    """
+    """The official part that a table names."""
     part = SPLITS.get(str(word).strip().casefold())
     if part not in PARTS:
         raise ValueError(

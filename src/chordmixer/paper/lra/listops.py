@@ -132,10 +132,6 @@ def made(config: ListOpsConfig, split: str, indices: ndarray) -> Part:
     """The sequences of these indices, end to end, with their lengths and their results.
 
     Indices that are too large stand for the same sequences again, with arguments in another order.
-
-    >>> tokens, lengths, results = made(ListOpsConfig(min_length=5, max_length=12), "test", np.arange(2))
-    >>> " ".join(TOKENS[i] for i in tokens[: lengths[0]]), int(results[0])
-    ('[MIN 2 4 2 6 3 5 ]', 2)
     """
     count = getattr(config, split)
     own = _bits(np.int64(draws.key(config.seed, "listops", split)), indices % count)

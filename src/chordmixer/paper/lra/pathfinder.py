@@ -94,12 +94,7 @@ class Pathfinder(ArenaTask):
 
 
 def made(config: PathfinderConfig, split: str, indices: ndarray) -> Part:
-    """The pictures of these indices; of the numbers 2k and 2k + 1 one is joined.
-
-    >>> values, lengths, targets = made(PathfinderConfig(contour=6), "test", np.arange(2))
-    >>> values.shape, lengths.tolist(), sorted(targets.tolist())
-    ((2, 32, 32), [1024, 1024], [0, 1])
-    """
+    """The pictures of these indices; of the numbers 2k and 2k + 1 one is joined."""
     key = draws.key(config.seed, "pathfinder", config.size, config.contour, split)
     joined = (indices ^ draws.bits(key, torch.from_numpy(-1 - indices // 2)).numpy()) & 1
     values = pictures(

@@ -50,12 +50,7 @@ class _Dash:
 
 
 def pictures(look: Look, contour: int, keys: ndarray, joined: ndarray) -> ndarray:
-    """Grey pictures of shape (n, size, size); the discs lie on the ends of one long snake where `joined`.
-
-    >>> look = Look(32, 2, (1,), 0.5, 1.5, 7, 1.0, 20, 1.5)
-    >>> pictures(look, 6, np.arange(3), np.array([True, False, True])).shape
-    (3, 32, 32)
-    """
+    """Grey pictures of shape (n, size, size); the discs lie on the ends of one long snake where `joined`."""
     margins = np.array(look.margins)[_words(keys, -1)[:, 0] % len(look.margins)].astype(np.float32)
     masks, dashes = _two_snakes(look, contour, keys, margins)
     drawn = np.zeros((len(keys), look.size**2), dtype=np.float32)

@@ -44,12 +44,6 @@ def matrices(model: Model, x: Packed) -> list[tuple[str, ndarray]]:
 
     A class token that the head adds is left out. Of a reversible network the last is the stream that its last block
     added to.
-
-    >>> from chordmixer.models import ChordMixerConfig, ModelConfig
-    >>> network = ChordMixerConfig(max_length=100, track_size=4, hidden=16)
-    >>> model = Model(ModelConfig(inputs=2, outputs=1, embedding="real", network=network))
-    >>> [(name, matrix.shape) for name, matrix in matrices(model, Packed.from_list([torch.ones(5, 2)]))]
-    [('input', (5, 2)), ('after block 1', (5, 32)), ('after block 3, the last', (5, 32))]
     """
     seen: list[tuple[int, Tensor]] = []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chordmixer.paper.recipes import PAIRS, Pair
 from chordmixer.paper.reproduction.ablations import ablations
 from chordmixer.paper.reproduction.entries import RELEASED, DataNeeded, Figure, Hyper, RunEntry
 
@@ -14,7 +15,6 @@ SMALL = Hyper(hidden=128, track_size=16, rate=1e-4, batch=2)  # of the Adding pr
 FILES = "chordmixer.tasks.files:FilesConfig"
 MODELS = ("transformer", "longformer", "linformer", "reformer", "performer", "nystromformer", "chordmixer")
 PADS = "Sequences are packed, and none is padded; the Arena pads."
-NO_NUMBER = "The number stands only in a picture of the paper."
 
 
 def _adding(base: int, claim: str, **training: int) -> RunEntry:
@@ -48,18 +48,19 @@ def _taxa(title: str, needs: str, get: str, size: str, **others: Any) -> RunEntr
     return RunEntry(title, data=DataNeeded(needs, get, "files", least, several=True, size=size), **known | others)
 
 
-def _pair(first: str, second: str, lengths: str, size: str, claim: str = NO_NUMBER) -> RunEntry:
+def _pair(pair: Pair) -> RunEntry:
+    lengths = f"{pair.shortest}:{pair.longest}"
     return _taxa(
-        f"DNA taxonomy, {first} against {second}",
-        f"FASTA or GenBank files of {first} and of {second}, one a genus",
-        f"get them by chordmixer fetch {first} {second} --lengths {lengths} --email YOURS --out FOLDER",
-        size,
+        f"DNA taxonomy, {pair.first} against {pair.second}",
+        f"FASTA or GenBank files of {pair.first} and of {pair.second}, one a genus",
+        f"get them by chordmixer fetch {pair.first} {pair.second} --lengths {lengths} --email YOURS --out FOLDER",
+        f"{sum(pair.records):,} sequences of {pair.shortest:,} to {pair.longest:,} bases, median {pair.median}",
         where="section 4.3, figure 5",
-        claim=claim,
+        claim=pair.claim,
         hyper=SMALL,
-        released=RELEASED[f"{first}-{second}".lower()],
+        released=RELEASED[f"{pair.first}-{pair.second}".lower()],
         seeds=3,
-        classes=(first, second),
+        classes=(pair.first, pair.second),
         differences=(
             "GenBank has grown since: today's records of a genus are not those of the paper, which lists none.",
             "The paper does not give the shares of its split; ours are 70 : 10 : 20, stratified, with exact copies "
@@ -95,7 +96,7 @@ def _arena(
 
 ENTRIES: dict[str, RunEntry | Figure] = {
     "adding-200": _adding(200, "All models that were tested worked perfectly."),
-    "adding-1000": _adding(1_000, f"ChordMixer is not among the models that lost accuracy. {NO_NUMBER}"),
+    "adding-1000": _adding(1_000, f"ChordMixer is not among the models that lost accuracy. {Pair.claim}"),
     "adding-16k": _adding(16_000, "ChordMixer alone reached nearly 100 %."),
     "adding-128k": _adding(128_000, "Almost 90 % for all sequences.", batch_tokens=1 << 21, accumulate=8),
     "documents": RunEntry(
@@ -116,18 +117,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
         classes=("cs.AI", "cs.NE", "math.AC", "math.GR"),
         differences=("The split is drawn by our own seed, stratified; that of the paper is not published.",),
     ),
-    "carassius-labeo": _pair(
-        "Carassius", "Labeo", "79:100101", "13,981 sequences of 79 to 100,101 bases, median 651"
-    ),
-    "danio-cyprinus": _pair("Danio", "Cyprinus", "34:261943", "130,456 sequences of 34 to 261,943 bases, median 868"),
-    "mus-rattus": _pair("Mus", "Rattus", "32:261093", "408,946 sequences of 32 to 261,093 bases, median 979"),
-    "sus-bos": _pair(
-        "Sus",
-        "Bos",
-        "63:447010",
-        "102,000 sequences of 63 to 447,010 bases, median 664",
-        "Around 84 to 89 % at all length percentiles, 89 % for the longest (99.5).",
-    ),
+    **{name: _pair(PAIRS[name]) for name in ("carassius-labeo", "danio-cyprinus", "mus-rattus", "sus-bos")},
     "mitogenomes": _taxa(
         "Fragments of fish mitochondria, Cyprinidae against four families",
         "FASTA files of whole mitochondrial genomes, one a family, of which one is cyprinidae.fa.gz",

@@ -201,10 +201,6 @@ def _facts(entry: RunEntry | Figure, cost: Cost | None) -> tuple[str, str, str, 
 
 
 def words(cost: Cost) -> str:
-    """
-    >>> words(Cost("cpu", 50_000, 21_000_000, 10, 1_200_000_000, 16_000_000_000, 7_300.0))
-    '2.0 hours, 1.2 GB of 16.0 GB on cpu; 10 epochs of 50k records, 21M tokens'
-    """
     time = "" if cost.seconds is None else f"{duration(cost.seconds)}, "
     passes = f"{cost.epochs} epoch{'' if cost.epochs == 1 else 's'}"
     short = "" if cost.memory <= cost.free else ", too much"

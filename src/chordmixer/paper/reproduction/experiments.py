@@ -57,10 +57,6 @@ def build(
 
     `like` takes the settings of the paper or of its released code in place of the recipe's, and `start` the network
     and the first weights of a trained run.
-
-    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
-    >>> build(ENTRIES["adding-16k"]).model.network.max_length
-    242400
     """
     changed, hyper = dict(changes or {}), _hyper(entry, like)
     data = override(load(entry.config)(), entry.settings, "data")
@@ -86,13 +82,7 @@ def _hyper(entry: RunEntry, like: str) -> entries.Hyper | None:
 
 
 def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
-    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them.
-
-    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
-    >>> short = scaled(build(ENTRIES["adding-200"]), 0.01, by_rule=True)
-    >>> short.training.epochs, short.data.training
-    (1, 6500)
-    """
+    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them."""
     if not 0 < share < float("inf"):
         raise ValueError(f"--scale {share:g} is not a share of a run: give a number above 0, such as 0.1")
     if share == 1:
@@ -124,10 +114,6 @@ def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: st
     """One a model, version and seed, by the name of its folder; seeds count up from the experiment's own.
 
     Of an entry with `versions`, an encoder's name stands for all that the paper has of it.
-
-    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
-    >>> [*each(build(ENTRIES["adding-200"]), ["chordmixer", "pointwise"], 2)]
-    ['chordmixer-seed0', 'chordmixer-seed1', 'pointwise-seed0', 'pointwise-seed1']
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds} is too few: a model needs one run; give 1 or more")
@@ -248,10 +234,6 @@ def _past(experiment: Experiment) -> Iterator[str]:
 
 
 def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:
-    """
-    >>> _flat({"training": {"epochs": 2}, "data": {"training": 64}})
-    ['training.epochs=2', 'data.training=64']
-    """
     found = []
     for name, value in changes.items():
         found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}={value}"]
