@@ -118,17 +118,15 @@ def _rounded(values: ndarray) -> ndarray:
 
 def document(title: str, method: str, pictures: Sequence[Picture], more: int = 0) -> Html:
     """The page of `explain`; `more` records are not shown on it."""
-    names = [page.short(picture.id, 80) for picture in pictures]
-    links = [tag("a", name, href=f"#record-{i}") for i, name in enumerate(names, 1)]
-    contents = tag("nav", page.items(links), aria_label="Records") if len(links) > 1 else ""
     rest = f"{more:,} more records are not shown: a .tsv or .bedgraph file has all." if more else ""
-    numbered = enumerate(zip(names, pictures, strict=True), 1)
-    sections = [page.section(f"record-{i}", name, drawn(picture)) for i, (name, picture) in numbered]
+    named = [(page.short(picture.id, 80), drawn(picture)) for picture in pictures]
+    sections = [page.section(f"record-{i}", name, shown) for i, (name, shown) in enumerate(named, 1)]
+    links = page.contents(sections, "Records") if len(sections) > 1 else ""
     lines = [tag("p", line) for line in (method, MEANING, rest) if line]
-    return page.document(title, tag("main", tag("h1", title), *lines, contents, *sections))
+    return page.document(title, tag("main", tag("h1", title), *lines, links, *sections))
 
 
-def explanations_section(folder: Path, known: Explained) -> Html:
+def explanations_section(folder: Path, known: Explained) -> page.Section:
     """The section of a report: a few test records."""
     parts = [
         tag("div", tag("h3", page.short(own.id, 80)), drawn(own, REPORTED), class_="record") for own in known.records

@@ -27,7 +27,7 @@ def report(inspection: Inspection) -> Group:
     parts: list[RenderableType] = [
         Text(f"{inspection.records:,} records, {inspection.tokens:,} tokens ({inspection.tokenizer})", style="bold"),
         *(Text(f"  {line}") for line in inspection.account.lines()),
-        _lengths(inspection),
+        _histogram("lengths", "tokens", length_spans(inspection.edges), inspection.histogram),
         *([_shares("letters", inspection.letters)] if inspection.letters and not inspection.channels else []),
         *([_channels(inspection.channels)] if inspection.channels else []),
         *([_shares("classes", inspection.classes)] if inspection.classes else []),
@@ -127,10 +127,9 @@ def _histogram(title: str, column: str, spans: Iterable[str], counts: Sequence[i
     return ReportTable((column, "records", ""), rows, title, words=(2,)).terminal()
 
 
-def _lengths(inspection: Inspection) -> Group:
-    edges = pairwise(inspection.edges)
-    spans = (f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in edges)
-    return _histogram("lengths", "tokens", spans, inspection.histogram)
+def length_spans(edges: Sequence[int]) -> list[str]:
+    """The lengths between edges, in words."""
+    return [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in pairwise(edges)]
 
 
 def _targets(targets: TargetSummary) -> Group:

@@ -174,12 +174,9 @@ def _overall(model: Evaluation, metric: str) -> str:
 
 def _line(axes: Any, model: Evaluation, metric: str, label: str, shift: float, color: str, marker: str) -> None:
     scores = [row.scores[metric] for row in model.by_length]
-    ends = [metrics.ends(s) for s in scores]
-    bars = [
-        [max(s.value - low, 0.0) for s, (low, _) in zip(scores, ends, strict=True)],
-        [max(high - s.value, 0.0) for s, (_, high) in zip(scores, ends, strict=True)],
-    ]  # NaN, of which no bar is drawn, stays NaN
-    places, values = [place + shift for place in range(len(scores))], [s.value for s in scores]
+    values, (low, high) = np.array([s.value for s in scores]), np.array([metrics.ends(s) for s in scores]).T
+    bars = np.maximum([values - low, high - values], 0.0)  # NaN, of which no bar is drawn, stays NaN
+    places = np.arange(len(scores)) + shift
     axes.errorbar(places, values, bars, color=color, marker=marker, markersize=5, capsize=3, label=label)
 
 

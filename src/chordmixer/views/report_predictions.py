@@ -10,11 +10,11 @@ from numpy import ndarray
 
 from chordmixer.tasks import scores
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.evaluation import PERCENTILES, Predictions
+from chordmixer.training.evaluation import Predictions, length_bins
 from chordmixer.training.intervals import wilson
 from chordmixer.training.labels import OutputLabels, expected_calibration_error, probabilities, reliability
 from chordmixer.views import charts, metrics
-from chordmixer.views.page import Html, figure, figures, join, section, short, tag
+from chordmixer.views.page import Html, Section, figure, figures, join, section, short, tag
 from chordmixer.views.tables import UNDEFINED, ReportTable
 
 MATRIX = 20  # maximum number of classes of a confusion matrix
@@ -30,7 +30,7 @@ SQUARES = 40
 # --- Confusion, and labels one by one ---
 
 
-def confusion_section(answers: OutputLabels, predictions: Predictions) -> Html:
+def confusion_section(answers: OutputLabels, predictions: Predictions) -> Section:
     """A confusion matrix, or the most frequent confusions; then each class or label."""
     if isinstance(answers.target, MultiLabel):
         return section("classes", "Labels", *_labels(answers.target, predictions))
@@ -167,7 +167,7 @@ def mean_curve(name: str, curves: Iterable[Curve]) -> Curve:
     return Curve(name, places, heights, float(np.mean([curve.area for curve in known])))
 
 
-def ranking_section(target: Classification | MultiLabel, predictions: Predictions) -> Html:
+def ranking_section(target: Classification | MultiLabel, predictions: Predictions) -> Section:
     """How well scores rank records: each class against the rest, or the mean of many."""
     several = isinstance(target, MultiLabel)
     outputs = target.unweighted(predictions.outputs)  # as the metrics' areas
@@ -238,7 +238,7 @@ def _curve_figure(
 # --- Calibration ---
 
 
-def calibration_section(answers: OutputLabels, predictions: Predictions) -> Html:
+def calibration_section(answers: OutputLabels, predictions: Predictions) -> Section:
     """Predicted probabilities against observed frequencies, before and after temperature scaling."""
     several = isinstance(answers.target, MultiLabel)
     before = probabilities(answers.unweighted(predictions.outputs), several=several)
@@ -294,7 +294,7 @@ def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], several: bo
 # --- Numbers ---
 
 
-def regression_section(target: Regression, predictions: Predictions) -> Html:
+def regression_section(target: Regression, predictions: Predictions) -> Section:
     """Predicted against true numbers, and errors by length."""
     given = target.values(predictions.outputs).astype(np.float64)
     truth = predictions.targets.astype(np.float64)
@@ -333,15 +333,9 @@ def _scatter(given: ndarray, truth: ndarray) -> Html:
 
 def _residuals(errors: ndarray, lengths: ndarray, tolerance: float | None) -> Html:
     """The median error and the range of the middle 80 % in each length bin."""
-    edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
-    named = dict(zip(edges, PERCENTILES, strict=True))  # of several at one length the last, as in the scores
-    bins: list[tuple[int, int, int]] = []
-    spans: list[list[float]] = []
-    for low, (high, percentile) in zip([0, *named], named.items(), strict=False):
-        inside = (lengths > low) & (lengths <= high)
-        if inside.any():
-            bins.append((percentile, int(lengths[inside].max()), int(inside.sum())))
-            spans.append(np.percentile(errors[inside], [10, 50, 90]).tolist())
+    inside = {percentile: own for percentile, own in length_bins(lengths) if own.any()}
+    bins = [(percentile, int(lengths[own].max()), int(own.sum())) for percentile, own in inside.items()]
+    spans = [np.percentile(errors[own], [10, 50, 90]).tolist() for own in inside.values()]
     within = [-tolerance, tolerance] if tolerance else []
     x = charts.categories([str(percentile) for percentile, *_ in bins], "length percentile")
     y = charts.linear([0, *(v for span in spans for v in span), *within], "predicted minus true")

@@ -16,7 +16,7 @@ from chordmixer.training.intervals import Difference, Score
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.results import DELIVERED
 from chordmixer.views import charts, metrics
-from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, tag
+from chordmixer.views.page import Html, Section, details, figure, figures, items, join, section, short, tag
 from chordmixer.views.runs import Run
 from chordmixer.views.tables import CONSTANT, ReportTable, bin_cells, score_cell
 from chordmixer.views.verdict import best_baseline, ensemble_sentences, ladder_sentences
@@ -36,7 +36,7 @@ Named = tuple[str, Evaluation]
 """A method and its scores."""
 
 
-def scores_section(run: Run) -> Html:
+def scores_section(run: Run) -> Section:
     """All methods on the test records, overall and by length."""
     if run.test is None:
         return section(
@@ -185,7 +185,7 @@ def _with_gaps(bins: Sequence[LengthBin], own: dict[int, Score], shift: float) -
 # --- Members of an ensemble ---
 
 
-def members_section(run: Run) -> Html:
+def members_section(run: Run) -> Section:
     """The scores of each member, their spread, and those of the ensemble."""
     known = run.ensemble
     assert known is not None, "it is an ensemble"
@@ -223,7 +223,7 @@ Errors = tuple[str, ReportTable | None]
 
 def errors_section(
     answers: OutputLabels | None, target: Regression | Classification | MultiLabel, predictions: Predictions
-) -> Html:
+) -> Section:
     """The worst errors on test records."""
     if isinstance(target, Regression):
         said, table = _largest_errors(target, predictions)
