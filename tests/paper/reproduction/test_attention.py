@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot
 
 from chordmixer import Model, ModelConfig, Packed, files
 from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.adding import Adding, AddingConfig
-from chordmixer.paper.reproduction.attention import examples, matrices, plot, prominence, ranks
+from chordmixer.paper.reproduction.attention import examples, matrices, prominence, ranks
 from chordmixer.training import Experiment
 
 
@@ -92,8 +91,3 @@ class TestOfARun:
             assert inputs[:, 1].nonzero()[0].tolist() == list(example.marked) and len(example.marked) == 2
             true = 0.5 + inputs[list(example.marked), 0].sum() / 4
             assert f"{len(inputs)} positions, answer" in example.title and f"true {true:.3f}" in example.title
-
-    def test_its_picture(self, run: Path, tmp_path: Path) -> None:
-        path = plot(examples(run, Experiment.load(run), [4, 30]), 2, tmp_path / "attention.png")
-        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and path.stat().st_size > 20_000
-        assert pyplot.get_fignums() == []

@@ -37,7 +37,7 @@ def test_attention(run: Path) -> None:
     body, numbers, pictures = figures.attention([str(run)])
     assert body[0].startswith("Base length 20. The place of the two marked positions")
     assert len(numbers["sequences"]) == 6 and all(len(row["ranks"]) == 2 for row in numbers["sequences"])
-    assert pictures[""].startswith(PNG)
+    assert pictures[""].startswith(PNG) and len(pictures[""]) > 20_000 and pyplot.get_fignums() == []
 
 
 def test_attention_needs_a_model(run: Path) -> None:

@@ -163,9 +163,9 @@ def _in_order(part: Part, indices: ndarray, count: int, seed: int) -> Part:
     return tokens, lengths, results
 
 
-def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> Iterator[_Level]:
-    """Grow trees, a depth at a time; those that pass the limit of tokens grow no further."""
-    tree, lengths, depth = np.arange(len(keys)), np.zeros(len(keys), dtype=np.int64), 1
+def _levels(keys: ndarray, config: ListOpsConfig, lengths: ndarray | None = None) -> Iterator[_Level]:
+    """Grow trees, a depth at a time; where their `lengths` in tokens are added up, too long ones grow no further."""
+    tree, depth = np.arange(len(keys)), 1
     while len(tree):
         starts = np.searchsorted(tree, np.arange(len(keys)))
         word = _bits(keys[tree], (depth << 32) + np.arange(len(tree)) - starts[tree]).view(np.uint64)
@@ -173,9 +173,9 @@ def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> I
         if depth > 1:  # a digit alone is too short: the outermost node is an operation
             arguments *= (word >> 62 == 0) & (depth < config.max_depth)
         yield _Level(tree, word, arguments)
-        if limit is not None:
+        if lengths is not None:
             lengths += np.bincount(tree, weights=1 + (arguments > 0), minlength=len(keys)).astype(np.int64)
-            arguments = arguments * (lengths[tree] < limit)
+            arguments = arguments * (lengths[tree] < config.max_length)
         tree = np.repeat(tree, arguments)
         depth += 1
 
@@ -183,16 +183,14 @@ def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> I
 def _lengths(keys: ndarray, config: ListOpsConfig) -> ndarray:
     """Of the trees of these keys, in tokens; of too long ones, a number that is too large too."""
     lengths = np.zeros(len(keys), dtype=np.int64)
-    for level in _levels(keys, config, limit=config.max_length):
-        lengths += np.bincount(level.tree, weights=1 + (level.arguments > 0), minlength=len(keys)).astype(np.int64)
+    for _ in _levels(keys, config, lengths):
+        pass
     return lengths
 
 
 def _spelled(levels: list[_Level]) -> Part:
     """Trees as tokens: results and sizes from the leaves up, then places from the roots down."""
-    results: list[ndarray] = []
-    sizes: list[ndarray] = []
-    heads: list[ndarray] = []
+    results, sizes, heads = list[ndarray](), list[ndarray](), list[ndarray]()
     for level in reversed(levels):
         operation = level.arguments > 0
         result = ((level.word & 0xFFFFFFF) * np.uint64(10) >> 28).astype(np.int64)

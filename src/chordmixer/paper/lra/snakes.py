@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +41,7 @@ class Look:
     brightness: float  # of a dash that covers a pixel whole (snake_contrast times paddle_contrast); at most 1
 
 
-@dataclass(frozen=True)
-class _Dash:
+class _Dash(NamedTuple):
     """One dash in each of some pictures: its middle and direction."""
 
     y: ndarray
@@ -63,9 +63,7 @@ def pictures(look: Look, contour: int, keys: ndarray, joined: ndarray) -> ndarra
     chosen = _words(keys, -2)[:, 0] & 1
     for snake, step, sign in ((chosen, 0, -1), (np.where(joined, chosen, 1 - chosen), contour - 1, 1)):
         y, x, angle = dashes[rows, 2 * step + snake].T
-        reach, angle = np.float32(sign * look.dash / 2), angle.astype(np.int64)
-        tip = _Dash(y + reach * _SIN[angle], x + reach * _COS[angle], angle)
-        _draw(drawn, rows, look, tip, disc=True)
+        _draw(drawn, rows, look, _ahead(y, x, angle.astype(np.int64), np.float32(sign * look.dash / 2)), disc=True)
     return np.rint(drawn * 255).astype(np.uint8).reshape(-1, look.size, look.size)
 
 
@@ -94,14 +92,15 @@ def _attempt(look: Look, contour: int, keys: ndarray, margins: ndarray) -> tuple
 
     A mask holds the number of the first dash that came near a pixel, so that a snake may go on past its own last one.
     """
-    masks, dashes = _empty(look, len(keys)), np.zeros((len(keys), 2 * contour, 3), dtype=np.float32)
-    rows = np.arange(len(keys))
+    masks = np.full((len(keys), look.size, look.size), BORDER, dtype=np.uint8)
+    masks[:, 1:-1, 1:-1] = 0
+    field = _Field(look, masks.reshape(len(keys), -1))
+    dashes, rows = np.zeros((len(keys), 2 * contour, 3), dtype=np.float32), np.arange(len(keys))
     start = _words(keys, 0)
     inner = 2 * look.distance  # starts keep away from the border
     tails = [inner + _fraction(start[:, k]) * np.float32(look.size - 2 * inner) for k in (0, 1)]
-    where = start[:, 2] & (TURN - 1)
-    others = [tails[0] + look.distance * _SIN[where], tails[1] + look.distance * _COS[where]]
-    pivots: list[list[ndarray]] = [tails, others]  # where the next dash of each snake leaves a margin and begins
+    other = _ahead(tails[0], tails[1], start[:, 2] & (TURN - 1), look.distance)
+    pivots: list[list[ndarray]] = [tails, [other.y, other.x]]  # where the next dash leaves a margin and begins
     angles = [start[:, 3] & (TURN - 1), start[:, 4] & (TURN - 1)]
     for step in range(2 * contour):
         snake, first = step % 2, step < 2
@@ -109,23 +108,22 @@ def _attempt(look: Look, contour: int, keys: ndarray, margins: ndarray) -> tuple
         turns = _words(keys[rows], step + 1)
         angle = (turns if first else angles[snake][rows, None] + _turns(look.continuity)[turns & 0xFFFF]) & (TURN - 1)
         gap = np.zeros(len(rows), np.float32) if first else margins[rows]
-        chosen, free = _best(look, masks, rows, y, x, angle, gap, own=step - 1)
+        chosen, free = field.best(rows, y, x, angle, gap, own=step - 1)
         rows, y, x, angle, gap = rows[free], y[free], x[free], chosen[free], gap[free]
         reach = gap + np.float32(look.dash / 2)
-        dash = _Dash(y + reach * _SIN[angle], x + reach * _COS[angle], angle)
-        _block(masks, rows, look, dash, margins[rows], step + 1)
+        dash = _ahead(y, x, angle, reach)
+        field.block(rows, dash, margins[rows], step + 1)
         dashes[rows, step] = np.stack([dash.y, dash.x, angle.astype(np.float32)], axis=1)
-        onward = reach + np.float32(look.dash / 2) + margins[rows]
-        pivots[snake][0][rows], pivots[snake][1][rows] = y + onward * _SIN[angle], x + onward * _COS[angle]
-        angles[snake][rows] = angle
-    return rows, masks, dashes
+        onward = _ahead(y, x, angle, reach + np.float32(look.dash / 2) + margins[rows])
+        pivots[snake][0][rows], pivots[snake][1][rows], angles[snake][rows] = onward
+    return rows, field.masks, dashes
 
 
 def _short_snake(
     look: Look, length: int, keys: ndarray, margins: ndarray, masks: ndarray, drawn: ndarray, number: int
 ) -> None:
     """One more in each picture that has room for it: drawn, and blocked for others."""
-    missing = np.arange(len(keys))
+    field, missing = _Field(look, masks), np.arange(len(keys))
     for retry in range(RETRIES):
         own = _bits(keys[missing], np.full(len(missing), -10 - number * RETRIES - retry))
         rows, found = np.arange(len(missing)), []
@@ -134,70 +132,75 @@ def _short_snake(
         angle = _words(own, 1) & (TURN - 1)
         gap = np.zeros(len(missing), np.float32)
         for step in range(length):
-            chosen, free, y, x = _place(look, masks, missing[rows], ys[rows], xs[rows], angle, gap[rows])
+            chosen, free, y, x = field.first(missing[rows], ys[rows], xs[rows], angle, gap[rows])
             rows, angle, y, x = rows[free], chosen[free], y[free], x[free]
             reach = gap[rows] + np.float32(look.dash / 2)
-            found.append((rows, _Dash(y + reach * _SIN[angle], x + reach * _COS[angle], angle)))
-            onward = reach + np.float32(look.dash / 2) + margins[missing[rows]]
+            found.append((rows, _ahead(y, x, angle, reach)))
+            onward = _ahead(y, x, angle, reach + np.float32(look.dash / 2) + margins[missing[rows]])
             gap = margins[missing]
             ys, xs = np.empty((len(missing), 1), np.float32), np.empty((len(missing), 1), np.float32)
-            ys[rows, 0], xs[rows, 0] = y + onward * _SIN[angle], x + onward * _COS[angle]
+            ys[rows, 0], xs[rows, 0] = onward.y, onward.x
             angle = (angle[:, None] + _turns(look.continuity)[_words(own[rows], step + 2) & 0xFFFF]) & (TURN - 1)
         for alive, dash in found:
             kept = np.isin(alive, rows)
-            whole = _Dash(dash.y[kept], dash.x[kept], dash.angle[kept])
+            whole = _Dash(*(own[kept] for own in dash))
             _draw(drawn, missing[rows], look, whole)
-            _block(masks, missing[rows], look, whole, margins[missing[rows]], BORDER)
+            field.block(missing[rows], whole, margins[missing[rows]], BORDER)
         missing = np.delete(missing, rows)
 
 
-def _place(
-    look: Look, masks: ndarray, rows: ndarray, ys: ndarray, xs: ndarray, angle: ndarray, gap: ndarray
-) -> tuple[ndarray, ndarray, ndarray, ndarray]:
-    """The first free one of some dashes that may differ in place too."""
-    free = _free(look, masks, rows, ys, xs, angle, gap, -1, np.arange(look.dash + 1))
-    first = free.argmax(axis=1)
-    at = np.arange(len(rows))
-    place = np.minimum(first, ys.shape[1] - 1)
-    return angle[at, first], free[at, first], ys[at, place], xs[at, place]
+class _Field(NamedTuple):
+    """What is taken in some pictures: of each pixel the number of the dash that came near first, or 0."""
+
+    look: Look
+    masks: ndarray
+
+    def free(
+        self, rows: ndarray, y: ndarray, x: ndarray, angle: ndarray, gap: ndarray, distances: ndarray, own: int = -1
+    ) -> ndarray:
+        """Whether at these distances from (y, x) and a gap there is nothing but dash `own`, by row and direction."""
+        free, last = np.ones(angle.shape, dtype=bool), self.look.size - 1
+        for along in distances.astype(np.float32):
+            seen = _ahead(y, x, angle, gap[:, None] + along)
+            at_y, at_x = (np.clip(np.rint(axis), 0, last).astype(np.int64) for axis in (seen.y, seen.x))
+            near = self.masks[rows[:, None], at_y * self.look.size + at_x]
+            free &= (near == 0) | ((near == own) & (own > 0))
+        return free
+
+    def first(
+        self, rows: ndarray, ys: ndarray, xs: ndarray, angle: ndarray, gap: ndarray
+    ) -> tuple[ndarray, ndarray, ndarray, ndarray]:
+        """The first free one of some dashes that may differ in place too."""
+        free = self.free(rows, ys, xs, angle, gap, np.arange(self.look.dash + 1))
+        at, first = np.arange(len(rows)), free.argmax(axis=1)
+        place = np.minimum(first, ys.shape[1] - 1)
+        return angle[at, first], free[at, first], ys[at, place], xs[at, place]
+
+    def best(
+        self, rows: ndarray, y: ndarray, x: ndarray, angle: ndarray, gap: ndarray, own: int
+    ) -> tuple[ndarray, ndarray]:
+        """Of the free directions the first that stays free longest beyond the dash: a blind one ends in a corner."""
+        ys, xs, dash = y[:, None], x[:, None], np.arange(self.look.dash + 1)
+        free = self.free(rows, ys, xs, angle, gap, dash, own)
+        view, score = free, free.astype(np.int64)
+        pitch = self.look.dash + 2 * max(self.look.margins)
+        for ahead in range(1, AHEAD + 1):
+            view = view & self.free(rows, ys, xs, angle, gap, dash[-1:] + ahead * pitch // 2, own)
+            score += view
+        at, best = np.arange(len(rows)), score.argmax(axis=1)
+        return angle[at, best], free[at, best]
+
+    def block(self, rows: ndarray, dash: _Dash, margins: ndarray, code: int) -> None:
+        """Give free pixels nearer to a dash than the gap within a snake its number: no other snake looks like it."""
+        clear, at = 2 * margins + np.float32(self.look.thickness), rows[:, None]
+        flat, squared = _around(self.look, dash, self.look.dash, 2 * max(self.look.margins) + self.look.thickness)
+        near = (squared < (clear**2)[:, None]) & (self.masks[at, flat] == 0)
+        self.masks[at, flat] = np.where(near, code, self.masks[at, flat])
 
 
-def _best(
-    look: Look, masks: ndarray, rows: ndarray, y: ndarray, x: ndarray, angle: ndarray, gap: ndarray, own: int
-) -> tuple[ndarray, ndarray]:
-    """Of the free directions the first that stays free longest beyond the dash: a blind snake ends in a corner."""
-    ys, xs, dash = y[:, None], x[:, None], np.arange(look.dash + 1)
-    free = _free(look, masks, rows, ys, xs, angle, gap, own, dash)
-    view, score = free, free.astype(np.int64)
-    pitch = look.dash + 2 * max(look.margins)
-    for ahead in range(1, AHEAD + 1):
-        view = view & _free(look, masks, rows, ys, xs, angle, gap, own, dash[-1:] + ahead * pitch // 2)
-        score += view
-    at, best = np.arange(len(rows)), score.argmax(axis=1)
-    return angle[at, best], free[at, best]
-
-
-def _free(
-    look: Look,
-    masks: ndarray,
-    rows: ndarray,
-    y: ndarray,
-    x: ndarray,
-    angle: ndarray,
-    gap: ndarray,
-    own: int,
-    distances: ndarray,
-) -> ndarray:
-    """Whether at these distances from (y, x) and a gap there is nothing but dash `own`, by row and direction."""
-    free = np.ones(angle.shape, dtype=bool)
-    sine, cosine = _SIN[angle], _COS[angle]
-    for along in distances.astype(np.float32):
-        reach = gap[:, None] + along
-        at_y = np.clip(np.rint(y + reach * sine), 0, look.size - 1).astype(np.int64)
-        at_x = np.clip(np.rint(x + reach * cosine), 0, look.size - 1).astype(np.int64)
-        near = masks[rows[:, None], at_y * look.size + at_x]
-        free &= (near == 0) | ((near == own) & (own > 0))
-    return free
+def _ahead(y: ndarray, x: ndarray, angle: ndarray, by: Any) -> _Dash:
+    """So far on in these directions."""
+    return _Dash(y + by * _SIN[angle], x + by * _COS[angle], angle)
 
 
 @lru_cache
@@ -212,20 +215,6 @@ def _turns(continuity: float) -> ndarray:
 
 
 # --- Marking pixels ---
-
-
-def _empty(look: Look, count: int) -> ndarray:
-    masks = np.full((count, look.size, look.size), BORDER, dtype=np.uint8)
-    masks[:, 1:-1, 1:-1] = 0
-    return masks.reshape(count, -1)
-
-
-def _block(masks: ndarray, rows: ndarray, look: Look, dash: _Dash, margins: ndarray, code: int) -> None:
-    """Give free pixels near a dash its number: nearer than the gap within a snake, so that no other looks like it."""
-    clear = 2 * margins + np.float32(look.thickness)
-    flat, squared = _around(look, dash, look.dash, 2 * max(look.margins) + look.thickness)
-    at = rows[:, None]
-    masks[at, flat] = np.where((squared < (clear**2)[:, None]) & (masks[at, flat] == 0), code, masks[at, flat])
 
 
 def _draw(drawn: ndarray, rows: ndarray, look: Look, dash: _Dash, disc: bool = False) -> None:
