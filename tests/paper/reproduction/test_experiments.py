@@ -211,3 +211,15 @@ def test_rates_are_added_to_what_is_trained(
     assert "chordmixer-seed0, 1 of 2: finished before" in said and "chordmixer-rate1e-09-seed0, 2 of 2" in said
     assert (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes() == weights
     assert [own.encoder for own in scores] == ["chordmixer"], "of the chosen one alone"
+
+
+def test_runs_that_cannot_share_a_device(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"--at-once 0 is too few: give 1 or more runs"):
+        experiments.check_at_once({"a": tiny}, 0)
+    by_clock = replace(tiny, training=replace(tiny.training, minutes=2.0))
+    experiments.check_at_once({"a": by_clock}, 1)
+    with pytest.raises(ValueError, match=r"training.minutes=2 ends a run by the clock, and runs at once slow each"):
+        experiments.check_at_once({"a": by_clock}, 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"--at-once 3 on 2 processes is not possible: use one"):
+        experiments.check_at_once({"a": tiny}, 3)

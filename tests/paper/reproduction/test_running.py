@@ -280,18 +280,6 @@ def test_a_signal_is_handed_on_and_a_dead_parent_is_noticed(
         assert good is not None and not refused
 
 
-def test_runs_that_cannot_share_a_device(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"--at-once 0 is too few: give 1 or more runs"):
-        running.check_shared({"a": tiny}, 0)
-    by_clock = replace(tiny, training=replace(tiny.training, minutes=2.0))
-    running.check_shared({"a": by_clock}, 1)
-    with pytest.raises(ValueError, match=r"training.minutes=2 ends a run by the clock, and runs at once slow each"):
-        running.check_shared({"a": by_clock}, 2)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"--at-once 3 on 2 processes is not possible: use one"):
-        running.check_shared({"a": tiny}, 3)
-
-
 def run_folder(folder: Path) -> tuple[int | None, str, str]:
     """Its exit code, output and errors."""
     process = Forked([*subprocesses.COMMAND, running.PROCESS, str(folder)])

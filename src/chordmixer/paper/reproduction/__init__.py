@@ -20,7 +20,15 @@ from chordmixer.paper.reproduction.costs import (
     read_parts,
 )
 from chordmixer.paper.reproduction.entries import Figure, RunEntry, find
-from chordmixer.paper.reproduction.experiments import Request, check_rates, each, scaled, warnings, with_rates
+from chordmixer.paper.reproduction.experiments import (
+    Request,
+    check_at_once,
+    check_rates,
+    each,
+    scaled,
+    warnings,
+    with_rates,
+)
 from chordmixer.terminal import first_rank
 from chordmixer.training import Evaluation
 from chordmixer.training.devices import choose_device
@@ -63,7 +71,7 @@ def reproduce(
                 "one of them out"
             )
         full, short, runs = _runs(entry, request)
-        running.check_shared(runs, at_once)
+        check_at_once(runs, at_once)
         journal = running.RunsJournal.open(folder, request.name, resume)
         seen = running.look(short)
         noted = warnings(request, entry, full, short, seen.classes)

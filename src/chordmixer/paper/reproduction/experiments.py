@@ -7,6 +7,7 @@ of them, and its validation loss chooses, as in the paper.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -134,6 +135,20 @@ def check_rates(rates: Sequence[float], changes: Mapping[str, Any]) -> None:
         raise ValueError(
             f"--rates {given} and --set training.learning_rate are both the rate of a run: leave one of them out"
         )
+
+
+def check_at_once(experiments: Mapping[str, Experiment], at_once: int) -> None:
+    """Refuse runs that cannot share a device."""
+    if at_once < 1:
+        raise ValueError(f"--at-once {at_once} is too few: give 1 or more runs")
+    if at_once > 1 and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(f"--at-once {at_once} on {ranks} processes is not possible: use one")
+    for experiment in experiments.values():
+        if at_once > 1 and experiment.training.minutes:
+            raise ValueError(
+                f"training.minutes={experiment.training.minutes:g} ends a run by the clock, and runs at once slow "
+                "each other down: leave it out and give --minutes, which counts the steps of a run alone"
+            )
 
 
 def with_rates(experiments: Mapping[str, Experiment], rates: Sequence[float]) -> dict[str, Experiment]:

@@ -192,10 +192,8 @@ class RunsJournal:
     def open(out: Path, name: str, resume: bool) -> RunsJournal:
         """Of a new folder, or of one that holds runs of the same entry."""
         path = out / STATE
-        measured = out.is_dir() and all(
-            own.name == costs.PACE_FILE for own in out.iterdir()
-        )  # and nothing else there
-        if first_rank() and not resume and out.exists() and not measured:
+        free = not out.exists() or (out.is_dir() and {own.name for own in out.iterdir()} <= {costs.PACE_FILE})
+        if first_rank() and not resume and not free:
             raise ValueError(f"{out} is there already: give a new --out, or add --resume to go on with it")
         if not path.exists():
             return RunsJournal(path, name, {})
@@ -225,26 +223,11 @@ class RunsJournal:
 
     def _save(self, run: str) -> None:
         if first_rank():
-            about = {"format": 1, "name": self.name}
-            runs = {run: self.runs[run]}
-            files.update_json(self.path, lambda known: about | {"runs": known.get("runs", {}) | runs})
+            about, own = {"format": 1, "name": self.name}, {run: self.runs[run]}
+            files.update_json(self.path, lambda known: about | {"runs": known.get("runs", {}) | own})
 
 
 # --- Several runs at once ---
-
-
-def check_shared(experiments: Mapping[str, Experiment], at_once: int) -> None:
-    """Refuse runs that cannot share a device."""
-    if at_once < 1:
-        raise ValueError(f"--at-once {at_once} is too few: give 1 or more runs")
-    if at_once > 1 and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise ValueError(f"--at-once {at_once} on {ranks} processes is not possible: use one")
-    for experiment in experiments.values():
-        if at_once > 1 and experiment.training.minutes:
-            raise ValueError(
-                f"training.minutes={experiment.training.minutes:g} ends a run by the clock, and runs at once slow "
-                "each other down: leave it out and give --minutes, which counts the steps of a run alone"
-            )
 
 
 @dataclass(frozen=True)
@@ -285,12 +268,11 @@ class ParallelRuns:
         stopped = False
         with Interrupts() as interrupts:
             try:
-                while self.running or (self.waiting and not interrupts.caught):
-                    if not interrupts.caught:
-                        self._fill()
-                    elif not stopped:
+                while self.running or self.waiting:
+                    if interrupts.caught and not stopped:
                         stopped = True
                         self._pass_on(interrupts.caught)
+                    self._fill()
                     time.sleep(POLL_SECONDS)
                     self._collect()
                     self._report()
