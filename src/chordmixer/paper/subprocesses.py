@@ -47,7 +47,7 @@ def exit_reason(code: int) -> str:
 # --- One call, whose failure is a result ---
 
 
-class Spare:
+class SpareProcess:
     """The process of the next call, which imports its modules while another call runs; none unless `wanted`."""
 
     def __init__(self, function: str, wanted: bool) -> None:

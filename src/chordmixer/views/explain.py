@@ -153,7 +153,7 @@ def _write_page(
 # --- Test records of a run ---
 
 
-class Chosen(NamedTuple):
+class ChosenRecord(NamedTuple):
     """A test record to explain."""
 
     record: int
@@ -215,7 +215,7 @@ def _notes(lengths: ndarray, longest: int, blocks: int, some: bool) -> Iterator[
         )
 
 
-def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[Chosen]:
+def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
     """Of records that fit: the most confident correct predictions of three classes, and the most confident error.
 
     Labels are treated like classes. Of numbers: the largest and the smallest prediction, and the largest error.
@@ -233,16 +233,16 @@ def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> It
     wrong = np.where(~true & given & fits[:, None], shares, -1)
     frequent = np.argsort(-true.sum(axis=0), kind="stable")
     for label in [k for k in frequent.tolist() if right[:, k].max(initial=-1) >= 0][:RIGHT]:
-        yield Chosen(int(right[:, label].argmax()), target.labels[label], "That is correct.")
+        yield ChosenRecord(int(right[:, label].argmax()), target.labels[label], "That is correct.")
     if wrong.max(initial=-1) >= 0:
         index, label = divmod(int(wrong.argmax()), target.outputs)
         known = "the record does not have this label"
         if isinstance(target, Classification):
             known = f"the true class is {short(target.labels[int(predictions.targets[index])], 60)}"
-        yield Chosen(index, target.labels[label], f"That is wrong: {known}.")
+        yield ChosenRecord(index, target.labels[label], f"That is wrong: {known}.")
 
 
-def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Iterator[Chosen]:
+def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
     given, truth = target.values(predictions.outputs).astype(np.float64), predictions.targets.astype(np.float64)
     if not fits.any():
         return
@@ -253,4 +253,4 @@ def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Ite
     }
     for index in dict.fromkeys(int(own) for own in found.values()):
         name = next(name for name, own in found.items() if own == index)
-        yield Chosen(index, None, f"{name}; the true value is {metrics.number(truth[index])}.")
+        yield ChosenRecord(index, None, f"{name}; the true value is {metrics.number(truth[index])}.")

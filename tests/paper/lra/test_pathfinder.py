@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.paper.lra.pathfinder import LEVELS, LOOKS, Pathfinder, PathfinderConfig, made, read_metadata
+from chordmixer.paper.lra.pathfinder import LEVELS, STYLES, Pathfinder, PathfinderConfig, made, read_metadata
 
 SMALL = {"training": 24, "validation": 6, "test": 6}
 
@@ -61,8 +61,8 @@ def test_config_errors(given: dict[str, int], match: str) -> None:
 
 
 def test_published_measures() -> None:
-    assert {size: look.clutter // 4 for size, look in LOOKS.items()} == {32: 5, 64: 5, 128: 8}
-    assert all(look.size == size for size, look in LOOKS.items())
+    assert {size: style.clutter // 4 for size, style in STYLES.items()} == {32: 5, 64: 5, 128: 8}
+    assert all(style.size == size for size, style in STYLES.items())
 
 
 # --- The release ---

@@ -12,7 +12,7 @@ from chordmixer.paper.reproduction.comparison import against, compare, evaluatio
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import with_encoder, with_seed
 from chordmixer.paper.reproduction.page import PageContent
-from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 from chordmixer.training.intervals import Difference
 from chordmixer.views.runs import Scored
@@ -44,7 +44,7 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., PageConten
             )
             for encoder, seed, value in runs
         ]
-        seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
+        seen = DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
         return compare(name, entry, trained, seen, ["mind!"], given, differences=beside)
 
     return make
@@ -182,7 +182,7 @@ def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -
     assert (best.encoder, best.headline) == ("baseline: b", "accuracy")
 
 
-SEEN = Seen({"training": 64}, 30, 9_000, ["no", "yes"])
+SEEN = DataSummary({"training": 64}, 30, 9_000, ["no", "yes"])
 
 
 def said(name: str, experiment: Experiment, own: Evaluation, given: bool = False, **changes: object) -> str:

@@ -14,7 +14,7 @@ from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.comparison import compare
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import each, model_of, with_encoder
-from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 
 
@@ -162,7 +162,7 @@ def test_no_choice_without_losses(run: Run) -> None:
 
 def test_what_the_page_says(run: Run) -> None:
     """Beside each model its rate, the losses that chose it, and that others had another."""
-    entry, seen = ENTRIES["adding-200"], Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
+    entry, seen = ENTRIES["adding-200"], DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
     assert isinstance(entry, RunEntry)
     runs = [run("chordmixer", 1e-3, 0, 0.1, 0.9), run("cnn", 3e-4, 0, 0.25, 0.5)]
     runs[1] = replace(runs[1], experiment=with_encoder(runs[1].experiment, "cnn"))

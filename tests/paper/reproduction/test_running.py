@@ -23,9 +23,9 @@ from chordmixer.paper.reproduction.running import (
     ParallelRuns,
     RunsJournal,
     finished,
-    look,
     run_all,
     scored_baselines,
+    summarise_data,
 )
 from chordmixer.training import Evaluation, Experiment, Interrupted, checkpoints, train
 
@@ -136,12 +136,12 @@ def test_a_start_that_was_killed_is_known(tmp_path: Path) -> None:
 
 
 def test_data_are_looked_at_before(tiny: Experiment) -> None:
-    seen = look(tiny)
+    seen = summarise_data(tiny)
     assert seen.records == {"training": 64, "validation": 16, "test": 32} and seen.classes == []
     assert 32 <= seen.shortest <= seen.longest <= 60
     small = replace(tiny, model=replace(tiny.model, network=replace(tiny.model.network, max_length=33)))
     with pytest.raises(ValueError, match=r"above model.network.max_length=33"):
-        look(small)
+        summarise_data(small)
 
 
 def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def bench(
     cases = [case for case in cases if not report.has(case.key)]
     began = time.monotonic()
     # A spare process takes a core, and nothing of a GPU before it has its case: beside a measured CPU there is none.
-    with subprocesses.Spare(measuring.PROCESS, known.device == "cuda" and len(cases) > 1) as spare:
+    with subprocesses.SpareProcess(measuring.PROCESS, known.device == "cuda" and len(cases) > 1) as spare:
         for number, case in enumerate(cases):
             name = " at ".join(case.key) if case.setting else "the longest sequence of " + " in ".join(case.key)
             left = _left(began, number, len(cases), known.time_limit)

@@ -49,7 +49,7 @@ def times(case: Case, setting: Setting) -> Iterator[Event]:
     """Verified, then timed: batches in inference and training, then the longest sequence alone in both."""
     yield {"stage": "building"}
     meter = Meter(torch.device(case.config.device))
-    subject = Subject(case, setting.longest)
+    subject = BenchModel(case, setting.longest)
     network = subject.model.config.network
     yield {
         "parameters": sum(p.numel() for p in subject.model.parameters()),
@@ -63,7 +63,7 @@ def times(case: Case, setting: Setting) -> Iterator[Event]:
         where = f" of {setting.longest:,} tokens" if name.startswith("longest") else ""
         yield {"stage": name.removeprefix("longest_") + where}
         del subject  # its memory is not the next stage's
-        subject = Subject(case, setting.longest)
+        subject = BenchModel(case, setting.longest)
         with counted_padding() as share:
             yield {name: phase(subject, getattr(subject, verb), batches, meter)}
             if name == "inference":
@@ -76,7 +76,7 @@ def reach(case: Case) -> Iterator[Event]:
     length = FIRST
     while length <= LAST:
         yield {"stage": f"{case.phase} of {length:,} tokens"}
-        subject = Subject(case, length)
+        subject = BenchModel(case, length)
         work = subject.learn if case.phase == "training" else subject.infer
         x = subject.batch([length])
         meter.start()
@@ -86,7 +86,7 @@ def reach(case: Case) -> Iterator[Event]:
         length *= 2
 
 
-class Subject:
+class BenchModel:
     """A whole model around the encoder, as for the Adding problem: two channels a token in, one number out."""
 
     def __init__(self, case: Case, longest: int) -> None:
@@ -129,18 +129,18 @@ class Subject:
 
 def compared(together: Sequence[Tensor], alone: Sequence[Tensor]) -> float:
     if not all(bool(y.isfinite().all()) for y in (*together, *alone)):
-        raise Wrong("some outputs are not finite: its times mean nothing; mend the encoder")
+        raise VerificationError("some outputs are not finite: its times mean nothing; mend the encoder")
     scale = max(1.0, *(float(y.abs().max()) for y in alone))
     apart = max(float((a - b).abs().max()) for a, b in zip(together, alone, strict=True)) / scale
     if apart > TOLERANCE:
-        raise Wrong(
+        raise VerificationError(
             f"outputs alone and in a batch differ by {apart:.1e}, above {TOLERANCE:g}: its times mean nothing; "
             "mend the encoder"
         )
     return apart
 
 
-class Wrong(ValueError):
+class VerificationError(ValueError):
     """An encoder that does not keep its promise."""
 
 
@@ -166,7 +166,7 @@ def counted_padding() -> Iterator[Callable[[], float]]:
 
 
 def phase(
-    subject: Subject, work: Callable[[Packed], None], batches: Sequence[Sequence[int]], meter: Meter
+    subject: BenchModel, work: Callable[[Packed], None], batches: Sequence[Sequence[int]], meter: Meter
 ) -> dict[str, Any]:
     """Milliseconds a sequence, useful tokens a second, peak bytes; of the rounds over all batches the median."""
     inputs = [subject.batch(lengths) for lengths in batches]
@@ -305,7 +305,7 @@ def reason(error: BaseException) -> Event:
     message = (str(error) or type(error).__name__).splitlines()[0]
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY):
         return {"failed": "out of memory", "message": message}
-    if isinstance(error, Wrong):
+    if isinstance(error, VerificationError):
         return {"failed": "wrong", "message": message}
     if isinstance(error, ValueError):
         return {"failed": "refused", "message": message}

@@ -20,13 +20,13 @@ from numpy import ndarray
 from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
-from chordmixer.paper.lra.snakes import Look, pictures
+from chordmixer.paper.lra.snakes import PictureStyle, pictures
 from chordmixer.tasks.targets import Classification
 
-LOOKS = {
-    32: Look(32, 2, (1,), 0.5, 1.5, 7, 1.0, 20, 1.5),
-    64: Look(64, 5, (1,), 1.0, 2.5, 12, 1.8, 22, 0.8),
-    128: Look(128, 5, (2, 3), 1.5, 3.0, 20, 1.8, 35, 0.9),
+STYLES = {
+    32: PictureStyle(32, 2, (1,), 0.5, 1.5, 7, 1.0, 20, 1.5),
+    64: PictureStyle(64, 5, (1,), 1.0, 2.5, 12, 1.8, 22, 0.8),
+    128: PictureStyle(128, 5, (2, 3), 1.5, 3.0, 20, 1.8, 35, 0.9),
 }
 """By size, from the comments of the Arena's builders; of 64 and 128 the dash is the authors' default."""
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
@@ -57,8 +57,8 @@ class PathfinderConfig:
     """The folder that what was made is kept in; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        if self.size not in LOOKS:
-            sizes = ", ".join(map(str, LOOKS))
+        if self.size not in STYLES:
+            sizes = ", ".join(map(str, STYLES))
             raise ValueError(f"size={self.size} is not a size of Pathfinder: give one of {sizes}")
         if self.contour not in LEVELS:
             raise ValueError(f"contour={self.contour} is not a published length: give one of 6, 9, 14")
@@ -98,7 +98,7 @@ def made(config: PathfinderConfig, split: str, indices: ndarray) -> Part:
     key = draws.key(config.seed, "pathfinder", config.size, config.contour, split)
     joined = (indices ^ draws.bits(key, torch.from_numpy(-1 - indices // 2)).numpy()) & 1
     values = pictures(
-        LOOKS[config.size], config.contour, draws.bits(key, torch.from_numpy(indices)).numpy(), joined == 1
+        STYLES[config.size], config.contour, draws.bits(key, torch.from_numpy(indices)).numpy(), joined == 1
     )
     return values, np.full(len(indices), config.size**2), joined
 

@@ -45,7 +45,7 @@ CHUNK = 1024  # pairs that are written at a time
 FRACTIONS = (0.8, 0.1, 0.1)  # of the citations for training, validation and test: nearly those of the release
 ATTEMPTS = 20  # how often false pairs are tried for before it is given up
 
-Pair = tuple[bytes, bytes, int]
+DocumentPair = tuple[bytes, bytes, int]
 """Two documents, and 1 where they are linked."""
 
 
@@ -137,7 +137,7 @@ class PairRecords:
         return PairRecords, (self.folder, self.split)
 
 
-def stored(pairs: Iterator[Pair]) -> Iterator[Part]:
+def stored(pairs: Iterator[DocumentPair]) -> Iterator[Part]:
     """Documents that were not there before, and rows of two documents' numbers and a class.
 
     >>> [(values, lengths, rows)] = stored(iter([(b"abc", b"de", 1), (b"abc", b"f", 0)]))
@@ -179,7 +179,7 @@ def _found(source: str | None) -> dict[str, Path]:
     raise ValueError(f"{folder} holds no data for retrieval: {how}")
 
 
-def _first(pairs: Iterator[Pair], count: int, what: str) -> Iterator[Pair]:
+def _first(pairs: Iterator[DocumentPair], count: int, what: str) -> Iterator[DocumentPair]:
     """So many of them, or all; fewer are an error."""
     given = 0
     for pair in islice(pairs, count or None):
@@ -193,7 +193,7 @@ def _first(pairs: Iterator[Pair], count: int, what: str) -> Iterator[Pair]:
 # --- The release ---
 
 
-def read_tsv(path: Path, max_length: int) -> Iterator[Pair]:
+def read_tsv(path: Path, max_length: int) -> Iterator[DocumentPair]:
     """The pairs of a file of the release, one a line: label, two ids, two texts."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -220,7 +220,7 @@ def _is_cut(line: bytes) -> bool:
 # --- Citations ---
 
 
-def read_citations(papers: Path, citations: Path, split: str, max_length: int, seed: int) -> Iterator[Pair]:
+def read_citations(papers: Path, citations: Path, split: str, max_length: int, seed: int) -> Iterator[DocumentPair]:
     """Each citation of a part between two known papers, and with the same citing paper one that is not there."""
     texts = _texts(papers, max_length)
     links: dict[frozenset[str], tuple[str, str]] = {}

@@ -73,7 +73,7 @@ def reproduce(
         full, short, runs = _runs(entry, request)
         check_at_once(runs, at_once)
         journal = running.RunsJournal.open(folder, request.name, resume)
-        seen = running.look(short)
+        seen = running.summarise_data(short)
         noted = warnings(request, entry, full, short, seen.classes)
         if at_once > 1:
             noted.append(f"Up to {at_once} runs at once shared the device: each takes less time alone.")

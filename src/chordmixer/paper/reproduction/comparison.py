@@ -13,7 +13,7 @@ from chordmixer.paper.reproduction import entries
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import listed
 from chordmixer.paper.reproduction.page import PageContent, png, table
-from chordmixer.paper.reproduction.running import Losses, Seen, TrainedRun
+from chordmixer.paper.reproduction.running import DataSummary, Losses, TrainedRun
 from chordmixer.training import Evaluation
 from chordmixer.training.intervals import Difference
 from chordmixer.views import metrics, verdict
@@ -27,7 +27,7 @@ def compare(
     name: str,
     entry: RunEntry,
     trained: Sequence[TrainedRun],
-    seen: Seen,
+    seen: DataSummary,
     warnings: list[str],
     given: bool,
     losses: Losses | None = None,
@@ -147,7 +147,7 @@ def against(best: Evaluation, metric: str, differences: Mapping[str, Difference]
     return " ".join([f"The best baseline, {best.encoder}, reaches {100 * best.scores[metric].value:.2f} %.", *said])
 
 
-def _data(seen: Seen) -> str:
+def _data(seen: DataSummary) -> str:
     counts = ", ".join(f"{count:,} {part}" for part, count in seen.records.items())
     classes = f" in {len(seen.classes)} classes" if seen.classes else ""
     return (
@@ -224,7 +224,7 @@ def _run(run: TrainedRun) -> dict[str, Any]:
 
 
 def why_below(
-    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], seen: Seen, given: bool
+    entry: RunEntry, trained: Sequence[TrainedRun], models: Sequence[Evaluation], seen: DataSummary, given: bool
 ) -> str:
     """A sentence on the models that score below their numbers in the paper; empty where none does.
 
@@ -243,7 +243,7 @@ def why_below(
     return f"Below the paper is {points}: {why}. How much each of these costs was not measured."
 
 
-def _known(entry: RunEntry, trained: Sequence[TrainedRun], seen: Seen, given: bool) -> Iterator[str]:
+def _known(entry: RunEntry, trained: Sequence[TrainedRun], seen: DataSummary, given: bool) -> Iterator[str]:
     experiment = min((run.experiment for run in trained), key=lambda own: own.model.encoder != "chordmixer")
     training, network = experiment.training, experiment.model.network
     if entry.released and training.epochs < entry.released.epochs:

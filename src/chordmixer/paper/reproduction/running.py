@@ -63,7 +63,7 @@ class TrainedRun:
 
 
 @dataclass(frozen=True)
-class Seen:
+class DataSummary:
     """What the data are."""
 
     records: dict[str, int]  # of each part
@@ -160,7 +160,7 @@ def best_rates(trained: Sequence[TrainedRun], losses: Losses) -> list[TrainedRun
     return [run for run in trained if run.experiment.training.learning_rate == best[run.evaluation.encoder]]
 
 
-def look(experiment: Experiment) -> Seen:
+def summarise_data(experiment: Experiment) -> DataSummary:
     """Read all parts of the data, so that what is missing or wrong in them is said before anything is trained."""
     task = experiment.build_task()
     parts = {part: task.records(part) for part in ("training", "validation", "test")}
@@ -168,7 +168,7 @@ def look(experiment: Experiment) -> Seen:
         check_lengths(records, experiment.model.network.max_length, experiment.training)
     lengths = [length for records in parts.values() for length in (min(records.lengths), max(records.lengths))]
     counts = {part: len(records.lengths) for part, records in parts.items()}
-    return Seen(counts, min(lengths), max(lengths), list(getattr(task.target, "labels", [])))
+    return DataSummary(counts, min(lengths), max(lengths), list(getattr(task.target, "labels", [])))
 
 
 def finished(folder: Path, experiment: Experiment) -> Evaluation | None:
