@@ -14,7 +14,7 @@ from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.reproduction import ENTRIES, Request, ablations, experiments, reproduce
 from chordmixer.paper.reproduction.ablations import PADDING, POOLING, READING, Study, with_room
-from chordmixer.paper.reproduction.comparison import compare
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.recipes import load
@@ -71,7 +71,7 @@ def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluate
     made = PADDING.experiments(experiments.with_encoder(tiny, "poolformer"))
     trained = [TrainedRun(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
     seen = DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
-    body = compare("padding", VERSIONS["padding"], trained, seen, [], given=True).body
+    body = Comparison(VERSIONS["padding"], trained, seen, given=True).page("padding", []).body
     assert body[2].startswith("| poolformer-overall_max | 50.00 (45.00-55.00) | 67.00 | -17.00 | 1 |")
     assert body[3].startswith("| poolformer-batch_max | 50.00 (45.00-55.00) | 68.10 | -18.10 | 1 |")
 

@@ -11,7 +11,7 @@ import pytest
 
 from chordmixer.paper.reproduction import Request, experiments, reproduce, running
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.comparison import compare
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import each, model_of, with_encoder
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
@@ -167,7 +167,7 @@ def test_what_the_page_says(run: Run) -> None:
     runs = [run("chordmixer", 1e-3, 0, 0.1, 0.9), run("cnn", 3e-4, 0, 0.25, 0.5)]
     runs[1] = replace(runs[1], experiment=with_encoder(runs[1].experiment, "cnn"))
     losses = {"chordmixer": {1e-3: 0.1, 3e-4: 0.2}, "cnn": {1e-3: 0.3, 3e-4: 0.25}}
-    result = compare("adding-200", entry, runs, seen, [], given=False, losses=losses)
+    result = Comparison(entry, runs, seen, False, losses).page("adding-200", [])
     assert result.body[:4] == [
         "| model | accuracy here, % | rate | runs | steps a run | time a run |",
         "|---|---|---|---|---|---|",

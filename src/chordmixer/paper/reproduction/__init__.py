@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from chordmixer.paper.reproduction import comparison, figures, page, running
+from chordmixer.paper.reproduction import figures, page, running
 from chordmixer.paper.reproduction.catalogue import ENTRIES
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.costs import (
     Planned,
     all_costs,
@@ -84,8 +85,8 @@ def reproduce(
         losses = running.validation_losses(trained) if request.rates else {}
         trained = running.best_rates(trained, losses) if losses else trained
         beside = running.differences(trained, entry.metric) if first_rank() else {}
-        result = comparison.compare(request.name, entry, trained, seen, noted, bool(request.data), losses, beside)
-        scores, device = comparison.evaluations(entry, trained), choose_device(short.training)
+        compared = Comparison(entry, trained, seen, bool(request.data), losses, beside)
+        result, scores, device = compared.page(request.name, noted), compared.runs, choose_device(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
     place = page.Origin.of(device)
     command = command or f"python: chordmixer.paper.reproduction.reproduce(Request({request.name!r}, ...), ...)"
