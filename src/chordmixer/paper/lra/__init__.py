@@ -216,17 +216,14 @@ class ReleaseTask(ArenaTask):
     embedding: str
     max_length: int
 
-    def __init__(self, config: Any) -> None:
-        self.config = config
-
-    def layout(self) -> ReleaseLayout:
-        """How the release lies at `config.source`, told by what is found."""
-        raise NotImplementedError
+    def __init__(self, config: Any, layout: Callable[[str | None], ReleaseLayout]) -> None:
+        """`layout` tells how the release lies at `config.source` by what is found."""
+        self.config, self.layout = config, layout
 
     @cached_property
     def folders(self) -> dict[str, Path]:
         """Of the official parts, uncut."""
-        return read_once(self.layout(), self.config.cache, self.name, self.labels, self.cure)
+        return read_once(self.layout(self.config.source), self.config.cache, self.name, self.labels, self.cure)
 
     def records(self, split: str) -> BytesRecords:
         own, real = self.config, self.embedding == "real"

@@ -67,8 +67,8 @@ class Image(ReleaseTask):
     max_length = SIDE**2
     target = Classification.of_counts(CLASSES, [1] * len(CLASSES))
 
-    def layout(self) -> ReleaseLayout:
-        return layout(self.config.source)
+    def __init__(self, config: ImageConfig) -> None:
+        super().__init__(config, layout)
 
 
 def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:

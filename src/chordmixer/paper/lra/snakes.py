@@ -106,9 +106,8 @@ def _attempt(style: PictureStyle, contour: int, keys: ndarray, margins: ndarray)
         snake, first = step % 2, step < 2
         y, x = (axis[rows] for axis in pivots[snake])
         turns = _words(keys[rows], step + 1)
-        angle = (turns if first else angles[snake][rows, None] + _turns(style.continuity)[turns & 0xFFFF]) & (
-            TURN - 1
-        )
+        turned = turns if first else angles[snake][rows, None] + _turns(style.continuity)[turns & 0xFFFF]
+        angle = turned & (TURN - 1)
         gap = np.zeros(len(rows), np.float32) if first else margins[rows]
         chosen, free = field.best(rows, y, x, angle, gap, own=step - 1)
         rows, y, x, angle, gap = rows[free], y[free], x[free], chosen[free], gap[free]

@@ -68,11 +68,8 @@ class Text(ReleaseTask):
     target.headline = "accuracy"
 
     def __init__(self, config: TextConfig) -> None:
-        super().__init__(config)
+        super().__init__(config, layout)
         self.max_length = config.length
-
-    def layout(self) -> ReleaseLayout:
-        return layout(self.config.source)
 
 
 def layout(source: str | None) -> ReleaseLayout:
