@@ -25,7 +25,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "RESAMPLES", 10)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Experiment:
     return build(ENTRIES["adding-200"], changes=TINY)  # type: ignore[arg-type]
 

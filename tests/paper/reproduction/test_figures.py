@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,15 +17,24 @@ from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.reproduction import figures
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.figures import Point, measure_run, plot_tradeoff, random_walk
-from chordmixer.training import Experiment, train
+from chordmixer.training import Experiment, evaluation, train
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.fixture(scope="module")
+def trained(tiny: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Only to be copied."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "RESAMPLES", 10)
+        train(tiny, out)
+    return out
+
+
 @pytest.fixture
-def run(tiny: Experiment, tmp_path: Path) -> Path:
-    train(tiny, tmp_path / "run")
-    return tmp_path / "run"
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def test_reach() -> None:
