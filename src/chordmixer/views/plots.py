@@ -174,7 +174,8 @@ def _overall(model: Evaluation, metric: str) -> str:
 
 def _line(axes: Any, model: Evaluation, metric: str, label: str, shift: float, color: str, marker: str) -> None:
     scores = [row.scores[metric] for row in model.by_length]
-    values, (low, high) = np.array([s.value for s in scores]), np.array([metrics.ends(s) for s in scores]).T
+    values = np.array([s.value for s in scores])
+    low, high = np.array([metrics.ends(s) for s in scores]).reshape(-1, 2).T
     bars = np.maximum([values - low, high - values], 0.0)  # NaN, of which no bar is drawn, stays NaN
     places = np.arange(len(scores)) + shift
     axes.errorbar(places, values, bars, color=color, marker=marker, markersize=5, capsize=3, label=label)
