@@ -195,33 +195,26 @@ def _curves(draw: Draw, names: Sequence[str], rows: ndarray, true: ndarray, area
 
 
 def _roc_figure(curves: Sequence[Curve], against: str) -> Html:
-    sides = ("false positive rate", "true positive rate")
-    plot = _unit_square(*sides)
+    plot = _unit_square("false positive rate", "true positive rate")
     plot.rule((0, 0), (1, 1))
-    caption = f"ROC curve, {against}. Dashed: random ranking."
-    return _curve_figure("ROC curve", plot, curves, caption, "ROC-AUC", sides)
+    return _curve_figure("ROC curve", plot, curves, f"ROC curve, {against}. Dashed: random ranking.", "ROC-AUC")
 
 
 def _precision_figure(curves: Sequence[Curve], against: str, true: ndarray) -> Html:
-    plot = _unit_square("recall", "precision")
-    dashed = ""
+    plot, dashed = _unit_square("recall", "precision"), ""
     if len(curves) == 1 and len(true) == 1:
         share = float(true.mean())
         plot.across(share)
         dashed = f" Dashed: random ranking, {metrics.number(share)}."
     caption = f"Precision-recall curve, {against}.{dashed}"
-    return _curve_figure(
-        "Precision-recall curve", plot, curves, caption, "average precision", ("recall", "precision")
-    )
+    return _curve_figure("Precision-recall curve", plot, curves, caption, "average precision")
 
 
 def _unit_square(x: str, y: str) -> charts.Plot:
     return charts.Plot(charts.linear([0, 1], x), charts.linear([0, 1], y), height=300)
 
 
-def _curve_figure(
-    title: str, plot: charts.Plot, curves: Sequence[Curve], caption: str, area: str, sides: tuple[str, str]
-) -> Html:
+def _curve_figure(title: str, plot: charts.Plot, curves: Sequence[Curve], caption: str, area: str) -> Html:
     for k, curve in enumerate(curves):
         plot.line(curve.thinned().points, k)
     named: list[tuple[str, int | None]] = [
@@ -230,7 +223,8 @@ def _curve_figure(
     places = np.linspace(0, 1, 11)
     heights = [curve.at(places) for curve in curves]
     rows = [(f"{p:.1f}", *(metrics.number(float(h[i])) for h in heights)) for i, p in enumerate(places)]
-    numbers = ReportTable((sides[0], *(f"{sides[1]}: {c.name}" for c in curves)), rows, title).html()
+    head = (plot.x_axis.title, *(f"{plot.y_axis.title}: {c.name}" for c in curves))
+    numbers = ReportTable(head, rows, title).html()
     told = "; ".join(name for name, _ in named)
     return figure(title, plot.svg(title, told), caption, charts.legend(named, markers=False), numbers)
 

@@ -11,7 +11,7 @@ import numpy as np
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines.fitting import CONSTANT as CONSTANT_BASELINE
 from chordmixer.training.ensemble import folder_of
-from chordmixer.training.evaluation import Evaluation, LengthBin, Predictions
+from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference, Score
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.results import DELIVERED
@@ -148,7 +148,8 @@ def _by_length(methods: Sequence[Named], metric: str, guess: float) -> Html:
         shift = SHIFT * (k - (len(shown) - 1) / 2)
         placed = [(i + shift, own[row.percentile]) for i, row in enumerate(bins) if row.percentile in own]
         plot.errors([(place, *metrics.ends(s)) for place, s in placed], k, cap=1.5)
-        plot.line(_with_gaps(bins, own, shift), k)
+        gaps = [own[row.percentile].value if row.percentile in own else math.nan for row in bins]
+        plot.line([(i + shift, value) for i, value in enumerate(gaps)], k)
         plot.dots([(place, s.value) for place, s in placed], k, 2.6)
     caption = (
         f"{title} by length: each bin holds the records above the previous percentile, up to its own. Bars are 95 % "
@@ -175,11 +176,6 @@ def _length_scores(evaluation: Evaluation, metric: str) -> dict[int, Score]:
     """By percentile, those that are defined."""
     found = {row.percentile: row.scores[metric] for row in evaluation.by_length if metric in row.scores}
     return {p: score for p, score in found.items() if math.isfinite(score.value)}
-
-
-def _with_gaps(bins: Sequence[LengthBin], own: dict[int, Score], shift: float) -> list[tuple[float, float]]:
-    values = [own[row.percentile].value if row.percentile in own else math.nan for row in bins]
-    return [(i + shift, value) for i, value in enumerate(values)]
 
 
 # --- Members of an ensemble ---
@@ -268,11 +264,8 @@ def _wrong_labels(answers: OutputLabels, target: MultiLabel, predictions: Predic
     order = wrong[np.argsort(-distance.ravel()[wrong], kind="stable")][:ERRORS]
     rows = []
     for i, k in (divmod(int(place), target.outputs) for place in order):
-        name, label, has = (
-            short(predictions.names[i], 80),
-            short(target.labels[k], 60),
-            "yes" if truth[i, k] else "no",
-        )
+        name, label = short(predictions.names[i], 80), short(target.labels[k], 60)
+        has = "yes" if truth[i, k] else "no"
         rows.append((name, label, f"{shares[i, k]:.3f}", has, f"{predictions.lengths[i]:,}"))
     said = f"{len(wrong):,} of {truth.size:,} labels are predicted wrongly; {_first(order, wrong)} most confident:"
     return said, ReportTable(("id", "label", "probability", "true", "length"), rows, "worst errors", words=(0, 1, 3))
