@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.benching.cases import BenchConfig, Case, adding
-from chordmixer.paper.benching.measuring import Subject, seconds
+from chordmixer.paper.benching.measuring import BenchModel, seconds
 
 Row = tuple[float, int, str]
 """Milliseconds of a step, calls, and a name."""
@@ -26,7 +26,7 @@ def measure(encoder: str, base_length: int, batch: int) -> tuple[float, list[Row
     """Milliseconds of a step, the mean over all batches of the bench's setting, and who takes them."""
     setting = adding(base_length, batch)
     config = BenchConfig(batch=batch).here()
-    subject = Subject(Case(encoder, ENCODERS[encoder], config, setting), setting.longest)
+    subject = BenchModel(Case(encoder, ENCODERS[encoder], config, setting), setting.longest)
     inputs = [subject.batch(lengths) for lengths in setting.batches]
 
     def once() -> None:

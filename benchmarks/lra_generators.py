@@ -37,7 +37,7 @@ def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:
     for index in (0, count // 3, count - 1):
         values, lengths, targets = made(task.config, "training", np.array([index]))  # type: ignore[arg-type]
         assert records.lengths[index] == lengths[0] and records.targets[index] == targets[0]
-        assert np.array_equal(records.values[records.offsets[index] :][: lengths[0]], values.ravel())
+        assert np.array_equal(records.bytes(index), values.ravel())
     print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s {used:>8.1f} s of one core")
     row = {"task": name, "count": count, "seconds": seconds, "per_second": count / seconds, "core_seconds": used}
     return row | looked_at(records)

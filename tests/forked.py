@@ -21,8 +21,7 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["accelerate", "matplotlib.pyplot", "pandas", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"]
     + ["torch.distributed", "chordmixer.cli.train", "chordmixer.views.report", "chordmixer.training.loop"]
-    + [f"chordmixer.{name}" for name in ("cli", "recipes", "training", "paper.recipes")]
-    + [f"chordmixer.paper.reproduction.{name}" for name in ("running", "parallel")]
+    + [f"chordmixer.{name}" for name in ("cli", "recipes", "training", "paper.recipes", "paper.reproduction.running")]
 )
 
 

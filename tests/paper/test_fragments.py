@@ -180,9 +180,9 @@ def test_the_config_is_json_and_knows_its_store(families: tuple[str, ...], tmp_p
     [
         ({"files": ()}, r"""data\.files names no genomes: give FASTA or GenBank files.*--set 'data\.files=\["cypr"""),
         ({"files": ("none.fa",)}, r"none\.fa cannot be read"),
-        ({"training": 0}, "training=0 is not a number of fragments: give 1 or more"),
+        ({"training": 0}, "training=0 is too small: give 1 or more"),
         ({"median": 10}, "shortest=20, median=10, longest=500 are not in this order, or below 1: correct them"),
-        ({"spread": -0.1}, r"spread=-0\.1 is no standard deviation: give 0 or more"),
+        ({"spread": -0.1}, r"spread=-0\.1 is too small: give 0 or more"),
         (
             {"shortest": 400, "median": 450},
             r"no genome of '\w+' in the training part has shortest=400 letters, the longest has \d+: give more or",

@@ -127,13 +127,13 @@ def test_one_process_is_spare(light: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     begin = subprocesses.start
     monkeypatch.setattr(subprocesses, "start", start)
-    with subprocesses.Spare(light, wanted=True) as spare:
+    with subprocesses.SpareProcess(light, wanted=True) as spare:
         assert len(started) == 1
         own = spare.take()
         assert own is started[0] and len(started) == 2
         assert subprocesses.call(light, {}, 60.0, own) == {"inference": {"milliseconds": 1.0}}
     assert started[1].returncode is not None, "it is not left behind"
-    with subprocesses.Spare(light, wanted=False) as spare:
+    with subprocesses.SpareProcess(light, wanted=False) as spare:
         assert spare.take() is None and len(started) == 2
 
 

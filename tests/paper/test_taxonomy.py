@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from chordmixer.config import override
 from chordmixer.data.entries import Entry
 from chordmixer.data.reading import Reading, header_pattern, in_header
 from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.recipes import GENUS, PAIRS, fragments, taxonomy
 from chordmixer.recipes import RECIPES, load
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.training import Experiment, evaluation, train
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "plasmids"
 LINEAGES = {
@@ -74,11 +72,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"rohu.{suffix}").write_text(parts[1])
         (folder / f"all.{suffix}").write_text("\n".join(parts))
     return folder
-
-
-def small(experiment: Experiment) -> Experiment:
-    network = {"track_size": 2, "hidden": 4}
-    return override(experiment, {"model": {"network": network}, "training": {"epochs": 2, "device": "cpu"}})
 
 
 # --- Where the class is ---
@@ -177,27 +170,6 @@ def test_the_papers_sizes_and_our_training(folder: Path) -> None:
     assert (other.training.epochs, other.training.batch_sequences) == (60, 128)
     assert load(RECIPES["fragments"]) is fragments and other.data.key is not None and other.task == "fragments"
     assert fragments(other.data) == other
-
-
-# --- From files to scores ---
-
-
-def test_from_files_to_scores_by_length(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-    scores = train(small(taxonomy(FilesConfig((str(folder / "all.fa"),)))), tmp_path / "run")
-    assert (scores.headline, scores.records) == ("roc_auc", 10) and len(scores.by_length) > 5
-
-
-def test_fragments_from_genomes_to_scores(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-    genomes = (str(folder / "goldfish.fa"), str(folder / "rohu.fa"))
-    data = FragmentsConfig(genomes, training=40, validation=20, test=20, shortest=20, median=40)
-    experiment = small(fragments(data))
-    assert "50 records read: 50 used, 0 rejected" in log.messages
-    scores = train(experiment, tmp_path / "run")
-    assert (scores.headline, scores.records) == ("roc_auc", 20) and Experiment.load(tmp_path / "run") == experiment
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside this checkout")

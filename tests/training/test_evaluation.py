@@ -162,7 +162,7 @@ def test_scores_and_rows_are_in_the_manifest(
 
 
 def test_records_of_one_length_are_the_whole() -> None:
-    [(percentile, inside)] = evaluation._length_bins(np.full(9, 1_024))
+    [(percentile, inside)] = evaluation.length_bins(np.full(9, 1_024))
     assert percentile == 100 and inside.all()
-    bins = evaluation._length_bins(np.array([5] * 51 + [9] * 49))
+    bins = evaluation.length_bins(np.array([5] * 51 + [9] * 49))
     assert [(p, int(own.sum())) for p, own in bins] == [(50, 51), (100, 49)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,13 +37,22 @@ FAMILIES = [
 Make = Callable[..., Path]
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folders that were written before, to be copied."""
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.fixture
-def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """`make_run(kind)` writes a run folder; `skill` is how good the model is, `baseline_skill` the best baseline."""
+def make_run(tmp_path: Path, written: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """`make_run(kind)` gives a run folder; `skill` is how good the model is, `baseline_skill` the best baseline."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
 
     def make(kind: str = "two", records: int = 300, skill: float = 2.0, baseline_skill: float = 1.0) -> Path:
-        return write_run(tmp_path / f"run-{kind}", kind, records, skill, baseline_skill)
+        kept = written / f"{kind}-{records}-{skill}-{baseline_skill}"
+        if not kept.exists():
+            write_run(kept, kind, records, skill, baseline_skill)
+        return Path(shutil.copytree(kept, tmp_path / f"run-{kind}"))
 
     return make
 

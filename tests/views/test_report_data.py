@@ -66,9 +66,6 @@ def test_numbers_to_predict_have_a_histogram(make_run: Make, numbers: list[float
     assert "3 records, 0 without a target" in shown and "0 across targets" in shown
 
 
-Make = Callable[..., Path]
-
-
 def test_steps_and_the_weights_kept(make_run: Make) -> None:
     shown = training_section(Run.load(make_run("two")))
     assert "2,000 steps and 10 validations. The weights kept are those of step 2,000" in shown
@@ -110,9 +107,6 @@ def test_a_long_journal_is_drawn_with_few_points(make_run: Make) -> None:
 
 def test_without_a_journal_it_says_so(make_run: Make) -> None:
     assert "no metrics.jsonl" in training_section(replace(Run.load(make_run("two")), journal=[]))
-
-
-Make = Callable[..., Path]
 
 
 def test_every_setting_has_a_row(make_run: Make) -> None:

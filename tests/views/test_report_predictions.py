@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.evaluation import Predictions, _length_bins
+from chordmixer.training.evaluation import Predictions, length_bins
 from chordmixer.training.labels import OutputLabels
 from chordmixer.views import metrics, report_predictions
 from chordmixer.views.report_predictions import (
@@ -245,4 +245,4 @@ def test_length_bins_are_those_of_the_scores() -> None:
     shown = regression_section(Regression(), shifted(4, 1.0))
     body = shown[shown.index('aria-label="errors by length"') :]
     assert re.findall(r'<th scope="row" class="words">(\d+)</th>', body) == ["30", "60", "100"]
-    assert [p for p, inside in _length_bins(shifted(4, 1.0).lengths) if inside.any()] == [30, 60, 100]
+    assert [p for p, inside in length_bins(shifted(4, 1.0).lengths) if inside.any()] == [30, 60, 100]

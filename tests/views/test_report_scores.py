@@ -110,9 +110,6 @@ def test_a_metric_where_values_stand_on_the_chart(make_run: Make) -> None:
     assert heights.index(min(heights)) == known.index(max(known))
 
 
-Make = Callable[..., Path]
-
-
 def made(run: Run, kind: Literal["folds", "replicates"] = "folds") -> Run:
     rows = [EnsembleMember(k, "network and <6-mers>", Score(0.8 + 0.1 * k, 0.7, 1.0), Score(0.75)) for k in range(2)]
     assert run.test is not None

@@ -19,8 +19,7 @@ from chordmixer.data.loading import Record
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 
-LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}
-"""The paper's longest sequence for each of its base lengths."""
+LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}  # the paper's, by base length
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,8 @@ class AddingConfig:
     """Another seed, another data set."""
 
     def __post_init__(self) -> None:
-        if self.base_length < 1:
-            raise ValueError(f"base_length={self.base_length} is too small: give 1 or more")
-        for name in ("training", "validation", "test"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 0 or more")
-        check_numbers(
-            self,
-            training=(0, MANY),
-            validation=(0, MANY),
-            test=(0, MANY),
-            base_length=(1, MANY),
-            max_length=(0, MANY),
-        )
+        sizes = dict.fromkeys(("training", "validation", "test", "max_length"), (0, MANY))
+        check_numbers(self, **sizes, base_length=(1, MANY))
         if not 2 <= self.min_length <= self.longest:
             raise ValueError(
                 f"lengths from {self.min_length} to {self.longest} are not a range of at least 2 tokens: "
@@ -75,11 +63,8 @@ class AddingConfig:
     @property
     def sizes(self) -> dict[str, int]:
         paper = 50_000 if self.base_length < 100_000 else 10_000
-        return {
-            "training": self.training or paper,
-            "validation": self.validation or paper // 10,
-            "test": self.test or paper // 10,
-        }
+        few = paper // 10
+        return {"training": self.training or paper, "validation": self.validation or few, "test": self.test or few}
 
 
 class Adding:
@@ -104,12 +89,7 @@ class Adding:
 
 
 class AddingRecords:
-    """The sequences of one split.
-
-    >>> record = AddingRecords(AddingConfig(base_length=200), "test")[0]
-    >>> record.values.shape[1], float(record.values[:, 1].sum())
-    (2, 2.0)
-    """
+    """The sequences of one split."""
 
     def __init__(self, config: AddingConfig, split: str) -> None:
         self.split = split

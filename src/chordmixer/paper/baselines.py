@@ -28,12 +28,10 @@ logger = logging.getLogger(__name__)
 
 KINDS = {"fragments": "dna", "listops": "operations", "retrieval": "text", "text": "text"}
 """What the tokens of a task are; of any other, which has real numbers, lengths and answers alone are looked at."""
-OWN = ("files", "masking", "variants")
-"""Tasks whose baselines `results.compare` knows."""
+OWN = ("files", "masking", "variants")  # tasks whose baselines `results.compare` knows
 TOKENS = 120_000_000
 """Of training records that are read, at most: some minutes. All of ListOps and Text, one in ten of AAN's pairs."""
-STEP = 1_000_000
-"""Tokens that are read at a time, about."""
+STEP = 1_000_000  # tokens that are read at a time, about
 
 
 def compare(run: Path | str, cache: Path | str | None = None, *, announce: bool = True) -> list[Evaluation]:
@@ -75,8 +73,7 @@ def sample(lengths: Sequence[int], tokens: int) -> ndarray:
 class PartRead(NamedTuple):
     """What was read of a part's records."""
 
-    sequences: list[ndarray]
-    """One after the other, two of each pair; none where they are not looked at."""
+    sequences: list[ndarray]  # one after the other, two of each pair; none where they are not looked at
     lengths: ndarray
     targets: ndarray
 

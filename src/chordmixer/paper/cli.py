@@ -78,33 +78,31 @@ def reproduce(
     if name is None:
         _list(time)
         return
-    changes, named = options.settings_table(None, set or []), [model.strip() for model in models.split(",")]
+    request = reproduction.Request(
+        name,
+        data or (),
+        [model.strip() for model in models.split(",")],
+        seeds,
+        scale,
+        minutes,
+        _rates(rates),
+        like,
+        start,
+        unverified,
+        options.settings_table(None, set or []),
+    )
     folder = out or Path("runs") / name
-    given: dict[str, Any] = {"like": like, "start": start, "unverified": unverified, "changes": changes}
     if plan and minutes is not None:
-        reproduction.measure(name, folder, data or [], models=named, minutes=minutes, **given)
+        reproduction.measure(request, folder)
         return
     if plan:
-        plans = reproduction.plan(name, data or [], scale, models=named, seeds=seeds, rates=_rates(rates), **given)
-        for line in reproduction.plan_lines(name, plans):
+        for line in reproduction.plan_lines(name, reproduction.plan(request)):
             print_line(line)
         return
+    how: dict[str, Any] = {"resume": resume, "at_once": at_once, "baselines": baselines, "results": results}
     try:
         pages, scores = reproduction.reproduce(
-            name,
-            folder,
-            data or [],
-            models=named,
-            seeds=seeds,
-            scale=scale,
-            minutes=minutes,
-            rates=_rates(rates),
-            resume=resume,
-            at_once=at_once,
-            baselines=baselines,
-            results=results,
-            command=shlex.join(["chordmixer", *sys.argv[1:]]),
-            **given,
+            request, folder, command=shlex.join(["chordmixer", *sys.argv[1:]]), **how
         )
     except SystemExit:  # a signal: the run has saved where it was
         print_line("the same command with --resume goes on with all of it")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,7 @@ from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification
 
-OTHERS = "others"
-"""The class of all genomes that are not of the class `against`."""
+OTHERS = "others"  # the class of all genomes that are not of the class `against`
 
 
 @dataclass(frozen=True)
@@ -67,30 +67,18 @@ class FragmentsConfig:
     """The store's name in that folder: a hash of the files' content and of how they are read."""
 
     def __post_init__(self) -> None:
-        for name in PARTS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is not a number of fragments: give 1 or more")
+        check_numbers(self, **dict.fromkeys(PARTS, (1, MANY)), longest=(1, LONGEST), spread=(0, 100))
         if not 1 <= self.shortest <= self.median <= self.longest:
             raise ValueError(
                 f"shortest={self.shortest}, median={self.median}, longest={self.longest} are not in this order, or "
                 "below 1: correct them"
             )
-        if not self.spread >= 0:
-            raise ValueError(f"spread={self.spread} is no standard deviation: give 0 or more")
-        check_numbers(self, **dict.fromkeys(PARTS, (1, MANY)), longest=(1, LONGEST), spread=(0, 100))
 
     @property
     def genomes(self) -> FilesConfig:
         """The whole genomes as a data set of their own."""
-        return FilesConfig(
-            self.files,
-            self.reading,
-            self.tokenizer,
-            "classes",
-            split=self.split,
-            cache=self.cache,
-            key=self.key,
-        )
+        kept = partial(FilesConfig, split=self.split, cache=self.cache, key=self.key)
+        return kept(self.files, self.reading, self.tokenizer, "classes")
 
 
 class Fragments:
@@ -111,9 +99,8 @@ class Fragments:
         self.config = replace(config, reading=self.genomes.config.reading, key=self.genomes.config.key)
         self.inputs = self.genomes.inputs
         self.names, classes = _against(self.genomes.question.names, self.genomes.question.targets, config.against)
-        self._records = {
-            part: FragmentRecords(self.config, part, self.genomes, self.names, classes) for part in PARTS
-        }
+        common = (self.genomes, self.names, classes)
+        self._records = {part: FragmentRecords(self.config, part, *common) for part in PARTS}
         self.max_length = max(max(own.lengths) for own in self._records.values())
         self.target = Classification(self.names, self._records["training"].classes)
 
@@ -142,8 +129,7 @@ class Places(NamedTuple):
     """Of the fragments of one epoch, by index."""
 
     classes: Int[Tensor, "n"]
-    genomes: Int[Tensor, "n"]
-    """Numbers in the store."""
+    genomes: Int[Tensor, "n"]  # numbers in the store
     starts: Int[Tensor, "n"]
 
 

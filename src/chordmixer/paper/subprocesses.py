@@ -26,8 +26,7 @@ from subprocess import PIPE, Popen
 from typing import IO, Any, Self
 
 COMMAND = [sys.executable, "-m", "chordmixer.paper.subprocesses"]
-MOST = 32
-"""Processes of a pool: each takes about 0.2 GB of memory, and seconds to import torch."""
+MOST = 32  # processes of a pool: each takes about 0.2 GB of memory, and seconds to import torch
 
 
 def start(function: str, *arguments: str, environment: dict[str, str] | None = None, **options: Any) -> Popen[bytes]:
@@ -48,7 +47,7 @@ def exit_reason(code: int) -> str:
 # --- One call, whose failure is a result ---
 
 
-class Spare:
+class SpareProcess:
     """The process of the next call, which imports its modules while another call runs; none unless `wanted`."""
 
     def __init__(self, function: str, wanted: bool) -> None:
@@ -104,11 +103,7 @@ def union(written: bytes) -> dict[str, Any]:
 
 
 def crash(code: int, errors: str) -> dict[str, Any]:
-    """Why a process ended without a result.
-
-    >>> crash(-11, "")
-    {'failed': 'crashed', 'message': 'SIGSEGV'}
-    """
+    """Why a process ended without a result."""
     lines = [line for line in errors.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else ""
     if "bad_alloc" in errors:  # how C++ runs out of memory
@@ -140,12 +135,7 @@ def importable(function: Callable[..., Any]) -> bool:
 
 
 class ProcessPool(ThreadPoolExecutor):
-    """A pool whose threads only wait, each for a process that does its work; to leave it ends them at once.
-
-    >>> with ProcessPool(1) as pool:
-    ...     pool.submit(divmod, 7, 3).result()
-    (2, 1)
-    """
+    """A pool whose threads only wait, each for a process that does its work; to leave it ends them at once."""
 
     def __init__(self, count: int) -> None:
         """Started at once, one core each; what a call needs is imported with the first."""

@@ -286,7 +286,7 @@ def summarise(predictions: Predictions, target: Target, experiment: Experiment, 
         guessing=target.metrics(constant.outputs, constant.targets),
         by_length=[
             LengthBin(p, int(own.min()), int(own.max()), len(own), _scores(predictions, target, inside))
-            for p, inside in _length_bins(predictions.lengths)
+            for p, inside in length_bins(predictions.lengths)
             if len(own := predictions.lengths[inside])
         ],
     )
@@ -307,7 +307,7 @@ def predictions_file(split: str) -> str:
     return "predictions.parquet" if split == "test" else f"predictions-{split}.parquet"
 
 
-def _length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
+def length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
     """The records of each length percentile, without those of the one before; of equal percentiles the last."""
     edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
     last = dict(zip(edges, PERCENTILES, strict=True))

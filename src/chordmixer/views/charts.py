@@ -19,8 +19,14 @@ from chordmixer.views.page import Html, tag
 
 Ticks = tuple[tuple[float, str], ...]
 
-FONT = 12
-"""Size of all letters in a chart."""
+Point = tuple[float, float]
+
+FONT = 12  # size of all letters in a chart
+WIDTH = 360
+SERIES = 8  # number of colours
+DASHES = (None, "7 3", "2 2", "9 3 2 3", "12 3", "4 2", "1 3", "6 2 2 2 2 2")
+DARK = 0.65  # the share above which a cell's label is written in the page's colour
+NAMED = 140  # maximum width of the names along a vertical axis
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,8 @@ def linear(values: Iterable[float], title: str, within: tuple[float, float] = (-
     >>> axis.low, axis.high, [label for _, label in axis.ticks]
     (0.6, 1.0, ['0.6', '0.7', '0.8', '0.9', '1.0'])
     """
-    known = (
-        [v for v in map(float, values) if math.isfinite(v)] or [v for v in within if math.isfinite(v)] or [0.0, 1.0]
-    )
-    low, high = min(known), max(known)
+    known = [*filter(math.isfinite, values)] or [*filter(math.isfinite, within)] or [0.0, 1.0]
+    low, high = float(min(known)), float(max(known))
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
         room = abs(low) / 2 or 0.5
         low, high = max(low - room, within[0]), min(high + room, within[1])
@@ -96,11 +100,7 @@ def categories(names: Sequence[str], title: str) -> Axis:
 
 
 def _step(rough: float) -> float:
-    """The next round number: 1, 2 or 5 times a power of ten.
-
-    >>> _step(0.07), _step(13.0)
-    (0.1, 20.0)
-    """
+    """The next round number: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(s * power for s in (1, 2, 5, 10) if s * power >= rough * (1 - 1e-9))
 
@@ -178,17 +178,6 @@ def labels_that_fit(places: Sequence[float], labels: Sequence[str], gap: float =
 
 # --- Charts ---
 
-WIDTH = 360
-SERIES = 8
-"""Number of colours."""
-DASHES = (None, "7 3", "2 2", "9 3 2 3", "12 3", "4 2", "1 3", "6 2 2 2 2 2")
-DARK = 0.65
-"""The share above which a cell's label is written in the page's colour."""
-NAMED = 140
-"""Maximum width of the names along a vertical axis."""
-
-Point = tuple[float, float]
-
 
 class Plot:
     """A frame with two axes, and the marks on it."""
@@ -210,13 +199,12 @@ class Plot:
     def line(self, points: Iterable[Point], series: int = 0, *, faint: bool = False, solid: bool = False) -> None:
         """A line through the points, with the series' dashes unless `solid`; a point alone between gaps is a dot."""
         kind = f"line c{series % SERIES}" + (" faint" if faint else "")
-        dash = None if faint or solid else _dash(series)
+        dash = None if faint or solid else DASHES[series % SERIES]
         for run in self._runs(points):
             if len(run) == 1:
                 self.marks.append(_marker(*run[0], series, 2))
-                continue
-            path = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in run)
-            self.marks.append(tag("path", d=path, class_=kind, stroke_dasharray=dash))
+            else:
+                self.marks.append(tag("path", d=_path(run), class_=kind, stroke_dasharray=dash))
 
     def dots(self, points: Iterable[Point], series: int = 0, size: float = 3.5) -> None:
         self.marks += [_marker(x, y, series, size) for run in self._runs(points) for x, y in run]
@@ -225,23 +213,24 @@ class Plot:
         self, rows: Iterable[tuple[float, float, float]], series: int = 0, *, horizontal: bool = False, cap: float = 3
     ) -> None:
         """Error bars: each from low to high, at a place along the other axis."""
+        along, across = (self.x, self.y) if horizontal else (self.y, self.x)
         for place, low, high in rows:
+            a, b, c = along(low), along(high), across(place)
+            if not math.isfinite(a + b + c):
+                continue
             if horizontal:
-                (a, b), c = (self.x(low), self.x(high)), self.y(place)
                 path = f"M{_n(a)} {_n(c)}H{_n(b)}M{_n(a)} {_n(c - cap)}v{2 * cap}M{_n(b)} {_n(c - cap)}v{2 * cap}"
             else:
-                (a, b), c = (self.y(low), self.y(high)), self.x(place)
                 path = f"M{_n(c)} {_n(a)}V{_n(b)}M{_n(c - cap)} {_n(a)}h{2 * cap}M{_n(c - cap)} {_n(b)}h{2 * cap}"
-            if math.isfinite(a + b + c):
-                self.marks.append(tag("path", d=path, class_=f"error c{series % SERIES}"))
+            self.marks.append(tag("path", d=path, class_=f"error c{series % SERIES}"))
 
     def bars(self, edges: Sequence[float], heights: Sequence[float], series: int = 0) -> None:
         """Vertical bars between the edges, from the lower end of the axis."""
         for (start, end), height in zip(pairwise(edges), heights, strict=True):
             left, right, top = self.x(start), self.x(end), self.y(height)
             if math.isfinite(left + right + top) and height > self.y_axis.low:
-                size = {"width": _n(max(right - left - 1, 0.5)), "height": _n(self.bottom - top)}
-                self.marks.append(tag("rect", x=_n(left + 0.5), y=_n(top), **size, class_=f"f{series % SERIES}"))
+                width = max(right - left - 1, 0.5)
+                self.marks.append(_rect(left + 0.5, top, width, self.bottom - top, f"f{series % SERIES}"))
 
     def squares(self, x_edges: Sequence[float], y_edges: Sequence[float], counts: ndarray) -> None:
         """Shades by counts between edges in x (rows of `counts`) and in y (columns)."""
@@ -250,13 +239,11 @@ class Plot:
             left, right = self.x(x_edges[i]), self.x(x_edges[i + 1])
             low, high = self.y(y_edges[j]), self.y(y_edges[j + 1])
             shade = 0.15 + 0.85 * math.log1p(float(counts[i, j])) / math.log1p(most)
-            place = {"x": _n(left), "y": _n(high), "width": _n(right - left), "height": _n(low - high)}
-            self.marks.append(tag("rect", **place, class_="heat", fill_opacity=f"{shade:.2f}"))
+            self.marks.append(_rect(left, high, right - left, low - high, "heat", fill_opacity=f"{shade:.2f}"))
 
     def rule(self, *points: Point) -> None:
         """A dashed reference line through these points."""
-        path = "M" + "L".join(f"{_n(self.x(x))} {_n(self.y(y))}" for x, y in points)
-        self.marks.append(tag("path", d=path, class_="rule"))
+        self.marks.append(tag("path", d=_path((self.x(x), self.y(y)) for x, y in points), class_="rule"))
 
     def across(self, value: float, *, vertical: bool = False) -> None:
         """A reference line across the whole frame, at a value of y, or of x where `vertical`."""
@@ -266,9 +253,8 @@ class Plot:
 
     def svg(self, title: str, description: str) -> Html:
         """The finished chart; `title` and `description` are for screen readers."""
-        marks = self.marks or [
-            _words((self.left + self.right) / 2, (self.top + self.bottom) / 2, "no data", "tick", "middle")
-        ]
+        middle = (self.left + self.right) / 2, (self.top + self.bottom) / 2
+        marks = self.marks or [_words(*middle, "no data", "tick", "middle")]
         return _svg(self.height, title, description, *self._frame(), *marks)
 
     def _runs(self, points: Iterable[Point]) -> Iterator[list[Point]]:
@@ -284,21 +270,15 @@ class Plot:
         y_ticks = [(self.y(value), label) for value, label in self.y_axis.ticks]
         for y, _ in y_ticks:
             yield tag("path", d=f"M{_n(self.left)} {_n(y)}H{_n(self.right)}", class_="grid")
-        size = {"width": _n(self.right - self.left), "height": _n(self.bottom - self.top)}
-        yield tag("rect", x=_n(self.left), y=_n(self.top), **size, class_="frame")
+        yield _rect(self.left, self.top, self.right - self.left, self.bottom - self.top, "frame")
         for y, label in y_ticks:
             name = fitted(label, NAMED)
             yield _words(self.left - 8, y + 4, name, "tick", "end", label if name != label else None)
         for i in labels_that_fit([x for x, _ in x_ticks], [label for _, label in x_ticks]):
             x, label = x_ticks[i]
             yield tag("path", d=f"M{_n(x)} {_n(self.bottom)}v4", class_="frame")
-            yield _words(
-                min(max(x, text_width(label) / 2), WIDTH - text_width(label) / 2),
-                self.bottom + 17,
-                label,
-                "tick",
-                "middle",
-            )
+            half = text_width(label) / 2
+            yield _words(min(max(x, half), WIDTH - half), self.bottom + 17, label, "tick", "middle")
         if self.x_axis.title:
             half = min(middle, WIDTH - middle)
             yield _words(middle, self.height - 6, fitted(self.x_axis.title, 2 * half), None, "middle")
@@ -332,18 +312,13 @@ def heat_map(
     for i, name in enumerate(side):
         y, baseline = top + i * height, top + (i + 0.5) * height + 4
         parts.append(_words(left - 6, baseline, fitted(name, left - 8), "tick", "end", rows[i]))
-        for j, share in enumerate(map(_known, shares[i])):
-            cell = {
-                "x": _n(left + j * width + 0.5),
-                "y": _n(y + 0.5),
-                "width": _n(width - 1),
-                "height": _n(height - 1),
-            }
-            parts.append(tag("rect", **cell, class_="heat", fill_opacity=f"{share:.3f}"))
+        for j, given in enumerate(shares[i].tolist()):
+            share = min(max(given, 0.0), 1.0) if math.isfinite(given) else 0.0
+            cell = (left + j * width + 0.5, y + 0.5, width - 1, height - 1)
+            parts.append(_rect(*cell, "heat", fill_opacity=f"{share:.3f}"))
             if fits:
                 parts.append(_words(middles[j], baseline, labels[i][j], "over" if share > DARK else None, "middle"))
-    end = {"x": _n(left), "y": top, "width": _n(width * len(columns)), "height": _n(height * len(rows))}
-    parts.append(tag("rect", **end, class_="frame"))
+    parts.append(_rect(left, top, width * len(columns), height * len(rows), "frame"))
     return _svg(math.ceil(top + height * len(rows) + 2), title, description, *parts)
 
 
@@ -371,7 +346,7 @@ def horizontal_bars(names: Sequence[str], counts: Sequence[float], title: str, d
     for i, (name, count, label) in enumerate(zip(names, counts, labels, strict=True)):
         y, width = 22 * i + 4, max(room * count / most, 1 if count else 0)
         parts.append(_words(left - 6, y + 13, fitted(name, left - 6), "tick", "end", name))
-        parts.append(tag("rect", x=_n(left), y=y, width=_n(width), height=16, class_="f0"))
+        parts.append(_rect(left, y, width, 16, "f0"))
         parts.append(_words(left + width + 5, y + 13, label, None, None))
     return _svg(22 * max(len(names), 1) + 6, title, description, *parts)
 
@@ -382,8 +357,8 @@ def legend(names: Iterable[tuple[str, int | None]], *, markers: bool = True) -> 
 
 
 def _sample(series: int | None, markers: bool) -> Html:
-    kind = "rule" if series is None else f"line c{series % SERIES}"
-    line = tag("path", d="M1 6H27", class_=kind, stroke_dasharray=None if series is None else _dash(series))
+    kind, dash = ("rule", None) if series is None else (f"line c{series % SERIES}", DASHES[series % SERIES])
+    line = tag("path", d="M1 6H27", class_=kind, stroke_dasharray=dash)
     dot = _marker(14, 6, series, 3.5) if markers and series is not None else ""
     return tag("svg", line, dot, viewBox="0 0 28 12", aria_hidden="true")
 
@@ -412,12 +387,13 @@ def _svg(height: int, title: str, description: str, *parts: Html) -> Html:
     return tag("svg", *told, *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", class_="chart")
 
 
-def _dash(series: int) -> str | None:
-    return DASHES[series % SERIES]
+def _rect(x: float, y: float, width: float, height: float, class_: str, **others: str) -> Html:
+    size = {"x": _n(x), "y": _n(y), "width": _n(width), "height": _n(height)}
+    return tag("rect", **size, class_=class_, **others)
 
 
-def _known(share: float) -> float:
-    return min(max(float(share), 0.0), 1.0) if math.isfinite(share) else 0.0
+def _path(points: Iterable[Point]) -> str:
+    return "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
 
 
 def _n(value: float) -> str:

@@ -39,16 +39,12 @@ from chordmixer.views.page import short
 logger = logging.getLogger(__name__)
 
 KINDS = (".bedgraph", ".bedGraph", ".tsv", ".html")
-SHOWN = 20
-"""Records on a page of `explain`."""
-RIGHT = 3
-"""Correct predictions that a report explains, each of another class; then one wrong prediction."""
-LEAST = 16
-"""Minimum number of blocks that a test record is hidden in: records too long for that are left out."""
+SHOWN = 20  # records on a page of `explain`
+RIGHT = 3  # correct predictions that a report explains, each of another class; then one wrong prediction
+LEAST = 16  # minimum number of blocks that a test record is hidden in: records too long for that are left out
 WORK, TOKENS = 15e9, 150_000
 """Maximum number of multiplications and of predicted tokens for a report: about three seconds of one core."""
-SERIES = 100_000
-"""Approximate multiplications per sample of the baseline of series."""
+SERIES = 100_000  # approximate multiplications per sample of the baseline of series
 METHODS = {
     "occlusion": "Each part of a record was hidden in turn, and the prediction repeated.",
     "gradients": "Estimated from the gradients of the run's network, in one pass, without the baseline.",
@@ -134,10 +130,6 @@ def _samples(own: Explanation) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    r"""
-    >>> _cell("a\tb")
-    'a\\tb'
-    """
     return text.translate({9: "\\t", 10: "\\n", 13: "\\r"})
 
 
@@ -161,12 +153,11 @@ def _write_page(
 # --- Test records of a run ---
 
 
-class Chosen(NamedTuple):
+class ChosenRecord(NamedTuple):
     """A test record to explain."""
 
     record: int
-    label: str | None
-    """The class or label to explain; None: the number."""
+    label: str | None  # the class or label to explain; None: the number
     said: str
 
 
@@ -224,7 +215,7 @@ def _notes(lengths: ndarray, longest: int, blocks: int, some: bool) -> Iterator[
         )
 
 
-def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[Chosen]:
+def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
     """Of records that fit: the most confident correct predictions of three classes, and the most confident error.
 
     Labels are treated like classes. Of numbers: the largest and the smallest prediction, and the largest error.
@@ -242,16 +233,16 @@ def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> It
     wrong = np.where(~true & given & fits[:, None], shares, -1)
     frequent = np.argsort(-true.sum(axis=0), kind="stable")
     for label in [k for k in frequent.tolist() if right[:, k].max(initial=-1) >= 0][:RIGHT]:
-        yield Chosen(int(right[:, label].argmax()), target.labels[label], "That is correct.")
+        yield ChosenRecord(int(right[:, label].argmax()), target.labels[label], "That is correct.")
     if wrong.max(initial=-1) >= 0:
         index, label = divmod(int(wrong.argmax()), target.outputs)
         known = "the record does not have this label"
         if isinstance(target, Classification):
             known = f"the true class is {short(target.labels[int(predictions.targets[index])], 60)}"
-        yield Chosen(index, target.labels[label], f"That is wrong: {known}.")
+        yield ChosenRecord(index, target.labels[label], f"That is wrong: {known}.")
 
 
-def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Iterator[Chosen]:
+def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
     given, truth = target.values(predictions.outputs).astype(np.float64), predictions.targets.astype(np.float64)
     if not fits.any():
         return
@@ -262,4 +253,4 @@ def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Ite
     }
     for index in dict.fromkeys(int(own) for own in found.values()):
         name = next(name for name, own in found.items() if own == index)
-        yield Chosen(index, None, f"{name}; the true value is {metrics.number(truth[index])}.")
+        yield ChosenRecord(index, None, f"{name}; the true value is {metrics.number(truth[index])}.")

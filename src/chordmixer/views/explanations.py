@@ -19,14 +19,10 @@ from chordmixer.views.page import Html, tag
 from chordmixer.views.plots import full_colour, strongest
 from chordmixer.views.tables import ReportTable
 
-COLUMNS = 300
-"""Maximum number of places in a chart; in longer records each shows the strongest of several positions."""
-LETTERS = 2_000
-"""Maximum number of letters shown of a record, around its strongest position."""
-REGIONS = 5
-"""Maximum number of regions in the table."""
-REPORTED = 600
-"""As `LETTERS`, in a report."""
+COLUMNS = 300  # maximum number of places in a chart; in longer records each shows the strongest of several positions
+LETTERS = 2_000  # maximum number of letters shown of a record, around its strongest position
+REGIONS = 5  # maximum number of regions in the table
+REPORTED = 600  # as `LETTERS`, in a report
 NEAR, GAP = 0.3, 2
 """Share of the strongest value from which a position belongs to a region, and weak positions inside a region."""
 DIGITS = 5
@@ -44,18 +40,12 @@ class Picture:
     """What a page shows of one explanation."""
 
     id: str
-    said: tuple[str, ...]
-    """Sentences on the prediction."""
-    unit: str
-    """What the values are."""
-    edges: tuple[int, ...]
-    """Where stretches of equal values start and end, from 0, in letters or samples."""
-    heights: tuple[float, ...]
-    """The value of each stretch."""
-    letters: str | None = None
-    """One letter per position; None: a series."""
-    samples: tuple[float, ...] | None = None
-    """The first channel of a series."""
+    said: tuple[str, ...]  # sentences on the prediction
+    unit: str  # what the values are
+    edges: tuple[int, ...]  # where stretches of equal values start and end, from 0, in letters or samples
+    heights: tuple[float, ...]  # the value of each stretch
+    letters: str | None = None  # one letter per position; None: a series
+    samples: tuple[float, ...] | None = None  # the first channel of a series
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -95,8 +85,7 @@ class Explained:
     """The explanations.json of a run: some records of its test part."""
 
     records: tuple[Picture, ...]
-    said: tuple[str, ...]
-    """How they were explained, and what was left out."""
+    said: tuple[str, ...]  # how they were explained, and what was left out
     format: int = 1
 
     def __post_init__(self) -> None:
@@ -129,17 +118,15 @@ def _rounded(values: ndarray) -> ndarray:
 
 def document(title: str, method: str, pictures: Sequence[Picture], more: int = 0) -> Html:
     """The page of `explain`; `more` records are not shown on it."""
-    names = [page.short(picture.id, 80) for picture in pictures]
-    links = [tag("a", name, href=f"#record-{i}") for i, name in enumerate(names, 1)]
-    contents = tag("nav", page.items(links), aria_label="Records") if len(links) > 1 else ""
     rest = f"{more:,} more records are not shown: a .tsv or .bedgraph file has all." if more else ""
-    numbered = enumerate(zip(names, pictures, strict=True), 1)
-    sections = [page.section(f"record-{i}", name, drawn(picture)) for i, (name, picture) in numbered]
+    named = [(page.short(picture.id, 80), drawn(picture)) for picture in pictures]
+    sections = [page.section(f"record-{i}", name, shown) for i, (name, shown) in enumerate(named, 1)]
+    links = page.contents(sections, "Records") if len(sections) > 1 else ""
     lines = [tag("p", line) for line in (method, MEANING, rest) if line]
-    return page.document(title, tag("main", tag("h1", title), *lines, contents, *sections))
+    return page.document(title, tag("main", tag("h1", title), *lines, links, *sections))
 
 
-def explanations_section(folder: Path, known: Explained) -> Html:
+def explanations_section(folder: Path, known: Explained) -> page.Section:
     """The section of a report: a few test records."""
     parts = [
         tag("div", tag("h3", page.short(own.id, 80)), drawn(own, REPORTED), class_="record") for own in known.records
@@ -166,8 +153,7 @@ class Region(NamedTuple):
 
     start: int
     stop: int
-    value: float
-    """The value that is farthest from zero."""
+    value: float  # the value that is farthest from zero
 
 
 def strongest_regions(values: ndarray) -> list[Region]:

@@ -11,21 +11,15 @@ from rich.text import Text
 
 from chordmixer.data.inspection import BATCH, Channels, Inspection, TargetSummary
 from chordmixer.views import metrics
+from chordmixer.views.metrics import counted
 from chordmixer.views.page import short
 from chordmixer.views.tables import ReportTable
 
-ROWS = 12
-"""Maximum number of letters, classes or channels in a table."""
-NAME = 30
-"""Maximum width of a class's name."""
+ROWS, NAME = 12, 30  # of a table at most: letters, classes or channels; and the width of a class's name
 BAR = 32
-TELLS = 0.65
-"""ROC-AUC above which a warning says that one number predicts the label."""
-UNEVEN = 10
-"""Ratio of the largest to the smallest class above which there is a warning."""
-AMBIGUOUS = 0.05
-MOST = 0.5
-"""Share of equal targets above which there is a warning."""
+TELLS = 0.65  # ROC-AUC above which a warning says that one number predicts the label
+UNEVEN = 10  # ratio of the largest to the smallest class above which there is a warning
+AMBIGUOUS, MOST = 0.05, 0.5  # shares of tokens, and of equal targets, above which there is a warning
 
 
 def report(inspection: Inspection) -> Group:
@@ -33,7 +27,7 @@ def report(inspection: Inspection) -> Group:
     parts: list[RenderableType] = [
         Text(f"{inspection.records:,} records, {inspection.tokens:,} tokens ({inspection.tokenizer})", style="bold"),
         *(Text(f"  {line}") for line in inspection.account.lines()),
-        _lengths(inspection),
+        _histogram("lengths", "tokens", length_spans(inspection.edges), inspection.histogram),
         *([_shares("letters", inspection.letters)] if inspection.letters and not inspection.channels else []),
         *([_channels(inspection.channels)] if inspection.channels else []),
         *([_shares("classes", inspection.classes)] if inspection.classes else []),
@@ -58,9 +52,9 @@ def warnings(inspection: Inspection) -> Iterator[str]:
     twice = inspection.duplicates
     copies = twice.exact + (twice.reverse_complement or 0)
     if copies:
-        kinds = f"{_of(twice.exact, 'exact duplicate')}"
+        kinds = f"{counted(twice.exact, 'exact duplicate')}"
         if twice.reverse_complement is not None:
-            kinds += f" and {_of(twice.reverse_complement, 'reverse complement')} of another record"
+            kinds += f" and {counted(twice.reverse_complement, 'reverse complement')} of another record"
         example = " = ".join(twice.examples[0])
         yield (
             f"{kinds} (such as {example}): copies across training and test make scores too high; "
@@ -69,7 +63,7 @@ def warnings(inspection: Inspection) -> Iterator[str]:
     if twice.across_labels:
         noun = _noun(inspection)
         yield (
-            f"{_of(twice.across_labels, 'sequence')} under more than one {noun}: no model can separate these; "
+            f"{counted(twice.across_labels, 'sequence')} under more than one {noun}: no model can separate these; "
             f"correct the {noun}s or leave them out."
         )
     if inspection.ambiguous is not None and inspection.ambiguous > AMBIGUOUS:
@@ -90,7 +84,7 @@ def _noun(inspection: Inspection) -> str:
 def _warnings_of_targets(targets: TargetSummary) -> Iterator[str]:
     if targets.missing:
         yield (
-            f"{_of(targets.missing, 'record')} without a target (empty or NA): training refuses these; "
+            f"{counted(targets.missing, 'record')} without a target (empty or NA): training refuses these; "
             "--on-unmatched reject leaves them out."
         )
     if targets.commonest_share == 1:
@@ -117,11 +111,11 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
     if small:
         shown = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
         yield (
-            f"{_of(len(small), 'class', 'classes')} of fewer than 3 records ({shown}): training, validation and test "
-            "need one each; add records or merge classes."
+            f"{counted(len(small), 'class', 'classes')} of fewer than 3 records ({shown}): training, validation and "
+            "test need one each; add records or merge classes."
         )
     if inspection.unlabelled:
-        yield f"{_of(inspection.unlabelled, 'record')} without a label: --on-unmatched reject leaves them out."
+        yield f"{counted(inspection.unlabelled, 'record')} without a label: --on-unmatched reject leaves them out."
 
 
 def _histogram(title: str, column: str, spans: Iterable[str], counts: Sequence[int]) -> Group:
@@ -133,10 +127,9 @@ def _histogram(title: str, column: str, spans: Iterable[str], counts: Sequence[i
     return ReportTable((column, "records", ""), rows, title, words=(2,)).terminal()
 
 
-def _lengths(inspection: Inspection) -> Group:
-    edges = pairwise(inspection.edges)
-    spans = (f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in edges)
-    return _histogram("lengths", "tokens", spans, inspection.histogram)
+def length_spans(edges: Sequence[int]) -> list[str]:
+    """The lengths between edges, in words."""
+    return [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in pairwise(edges)]
 
 
 def _targets(targets: TargetSummary) -> Group:
@@ -146,18 +139,11 @@ def _targets(targets: TargetSummary) -> Group:
 
 
 def target_lines(targets: TargetSummary) -> list[str]:
-    """Count, quartiles, mean and repeated values of the targets, in words.
-
-    >>> from chordmixer.data.inspection import summarise_targets
-    >>> import numpy as np
-    >>> print(*target_lines(summarise_targets(np.array([1.0, 2.0, 2.0, 4.0]))), sep="; ")
-    4 records, 0 without a target; lowest 1.000, 25% 1.750, median 2.000, 75% 2.500, highest 4.000; mean 2.250, \
-standard deviation 1.090; 50.0% share their value with another record, 50.0% are 2.000
-    """
+    """Count, quartiles, mean and repeated values of the targets, in words."""
     names = ("lowest", "25%", "median", "75%", "highest")
     quartiles = zip(names, targets.quartiles, strict=True)
     lines = [
-        f"{_of(targets.records, 'record')}, {targets.missing:,} without a target",
+        f"{counted(targets.records, 'record')}, {targets.missing:,} without a target",
         ", ".join(f"{name} {metrics.number(value)}" for name, value in quartiles),
         f"mean {metrics.number(targets.mean)}, standard deviation {metrics.number(targets.deviation)}",
     ]
@@ -201,7 +187,7 @@ def _facts(inspection: Inspection) -> rich_table.Table:
     if twice.reverse_complement is not None:
         copies += f", {twice.reverse_complement:,} reverse complement"
     if inspection.classes or inspection.targets:
-        copies += f"; {_of(twice.across_labels, 'sequence')} across {_noun(inspection)}s"
+        copies += f"; {counted(twice.across_labels, 'sequence')} across {_noun(inspection)}s"
     tells = {"length": inspection.length_tells, "GC content": inspection.gc_tells}
     facts = {
         "targets": "\n".join(target_lines(inspection.targets)) if inspection.targets else None,
@@ -236,11 +222,3 @@ def _bar(share: float) -> str:
     """
     eighths: int = max(round(share * BAR * 8), 1) if share else 0
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
-def _of(count: int, one: str, several: str | None = None) -> str:
-    """
-    >>> _of(1, "record"), _of(1200, "record")
-    ('1 record', '1,200 records')
-    """
-    return f"{count:,} {one if count == 1 else several or one + 's'}"

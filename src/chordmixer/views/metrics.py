@@ -120,3 +120,11 @@ def ends(score: Score) -> tuple[float, float]:
 def within(metric: str) -> tuple[float, float]:
     """The range of a metric."""
     return (0.0, 1.0) if metric in SHARES else (-math.inf, math.inf)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """
+    >>> counted(1, "record"), counted(1200, "record"), counted(2, "class", "classes")
+    ('1 record', '1,200 records', '2 classes')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

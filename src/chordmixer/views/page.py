@@ -17,8 +17,7 @@ addEventListener("beforeprint", () => { opened = all(); opened.forEach(d => d.op
 addEventListener("afterprint", () => opened.forEach(d => d.open = false));
 """
 """Opens folded sections for printing, except the numbers of charts. The page works without it."""
-LONGEST = 160
-"""Maximum number of letters shown of a user's text: a FASTA header may have thousands."""
+LONGEST = 160  # maximum number of letters shown of a user's text: a FASTA header may have thousands
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those that change the direction of text."""
@@ -70,8 +69,8 @@ def details(summary: str, *inside: object) -> Html:
     return tag("details", tag("summary", summary), *inside)
 
 
-def items(lines: Iterable[object], class_: str | None = None) -> Html:
-    return tag("ul", *(tag("li", line) for line in lines), class_=class_)
+def items(lines: Iterable[object]) -> Html:
+    return tag("ul", *(tag("li", line) for line in lines))
 
 
 def figure(title: str, drawn: Html, caption: object = "", legend: Html | str = "", numbers: Html | str = "") -> Html:
@@ -85,8 +84,22 @@ def figures(*drawn: Html) -> Html:
     return tag("div", *drawn, class_="figures")
 
 
-def section(name: str, title: str, *parts: object) -> Html:
-    return tag("section", tag("h2", title), *parts, id=name)
+class Section(Html):
+    """A part of a page, with its anchor and its heading."""
+
+    name: str
+    heading: str
+
+
+def section(name: str, heading: str, *parts: object) -> Section:
+    made = Section(tag("section", tag("h2", heading), *parts, id=name))
+    made.name, made.heading = name, heading
+    return made
+
+
+def contents(sections: Iterable[Section], label: str) -> Html:
+    """Links to sections."""
+    return tag("nav", items(tag("a", own.heading, href=f"#{own.name}") for own in sections), aria_label=label)
 
 
 def document(title: str, *body: object) -> Html:

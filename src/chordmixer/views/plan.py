@@ -14,20 +14,17 @@ from chordmixer.training import forecast as forecasts
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.forecast import Forecast
+from chordmixer.views.metrics import counted
 
 if TYPE_CHECKING:
     from chordmixer.data.store import Store
     from chordmixer.tasks.files import Files
     from chordmixer.training import Experiment
 
-NEAR = 0.8
-"""Share of the free memory above which settings that need less are shown."""
-LONG = 7_200.0
-"""Seconds of a run above which a shorter one is suggested."""
-SMALL = 0.01
-"""Share of the peak below which a term is not shown separately."""
-SHOWN = 5
-"""Maximum number of names in a list."""
+NEAR = 0.8  # share of the free memory above which settings that need less are shown
+LONG = 7_200.0  # seconds of a run above which a shorter one is suggested
+SMALL = 0.01  # share of the peak below which a term is not shown separately
+SHOWN = 5  # maximum number of names in a list
 
 
 def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
@@ -123,7 +120,7 @@ def _model(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
         yield "  half of them are the decoder's, a network with the same settings"
     yield from (f"  {line}" for line in fine_tuning.messages(experiment.training))
     if forecast.trainable < forecast.weights:
-        yield f"  {_of(forecast.trainable, 'weight')} to learn"
+        yield f"  {counted(forecast.trainable, 'weight')} to learn"
 
 
 def _batches(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
@@ -131,10 +128,10 @@ def _batches(experiment: Experiment, forecast: Forecast) -> Iterator[str]:
     several = f", {config.accumulate} to a step" if config.accumulate > 1 else ""
     yield "Run"
     yield (
-        f"  {_of(forecast.epochs, 'epoch')} of {_of(forecast.batches, 'batch', 'batches')}{several}: "
-        f"{_of(forecast.steps, 'step')} at most"
+        f"  {counted(forecast.epochs, 'epoch')} of {counted(forecast.batches, 'batch', 'batches')}{several}: "
+        f"{counted(forecast.steps, 'step')} at most"
     )
-    yield f"  a batch has up to {_of(config.batch_sequences, 'record')} and {forecast.budget:,} tokens"
+    yield f"  a batch has up to {counted(config.batch_sequences, 'record')} and {forecast.budget:,} tokens"
     own = forecast.lengths
     if len(own) == 1:
         yield f"  the largest: {forecast.longest} alone, {own[0]:,} tokens"
@@ -156,9 +153,10 @@ def _memory(forecast: Forecast) -> Iterator[str]:
         yield f"  {'freed, kept by the heap':<28}{format_bytes(forecast.retained):>10}"
         yield f"  {'Python, torch and the data':<28}{format_bytes(forecast.resident):>10}"
         yield f"  {'the whole process, about':<28}{format_bytes(forecast.process):>10} at its peak, without baselines"
-    yield f"  a single record may have up to about {_round(forecast.room):,} tokens"
+    step = int(10 ** max(0, len(str(forecast.room)) - 2))  # to two figures, downwards
+    yield f"  a single record may have up to about {forecast.room // step * step:,} tokens"
     if forecast.too_long:
-        yield f"  {_of(len(forecast.too_long), 'record')} would not fit: {_some(list(forecast.too_long))}"
+        yield f"  {counted(len(forecast.too_long), 'record')} would not fit: {_some(list(forecast.too_long))}"
 
 
 def _time(forecast: Forecast, seconds: float, whole: float) -> Iterator[str]:
@@ -168,7 +166,7 @@ def _time(forecast: Forecast, seconds: float, whole: float) -> Iterator[str]:
     an_epoch = seconds + forecast.validation / forecast.epochs
     yield (
         f"  about {duration(an_epoch)} an epoch with validation, {duration(whole)} for "
-        f"{_of(forecast.epochs, 'epoch')} and the test"
+        f"{counted(forecast.epochs, 'epoch')} and the test"
     )
     yield "  baselines are not counted; the run ends earlier if it stops getting better"
     if whole > LONG:
@@ -176,16 +174,6 @@ def _time(forecast: Forecast, seconds: float, whole: float) -> Iterator[str]:
         yield f"  less, if it need not be as good: --set training.epochs={fewer}, about {duration(fewer * an_epoch)}"
 
 
-def _of(number: int, noun: str, plural: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 def _some(names: list[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _round(number: int) -> int:
-    """To two figures, downwards."""
-    step: int = 10 ** max(0, len(str(number)) - 2)
-    return number // step * step

@@ -27,18 +27,13 @@ if TYPE_CHECKING:
 
 COLOURS = ("#1f5fbf", "#c4501b", "#2f8f4e", "#8a4fb0", "#8c8c1f", "#444444")
 """Readable side by side, in print, and without red against green."""
-MARKERS = "osD^"
-"""The next one is used when all colours are."""
-FULL = 99.5
-"""Percentile of the sizes at which a colour is full, so that a few large numbers leave the rest visible."""
+MARKERS = "osD^"  # the next one is used when all colours are
+FULL = 99.5  # percentile of the sizes at which a colour is full, so that a few large numbers leave the rest visible
 ROOM = 0.5
 """Share of the distance between length bins over which models stand side by side, so that no bar hides another."""
-LETTERS = 11
-"""Letters of a title per inch."""
-PANELS = 4
-"""Panels side by side."""
-NAMED = len(COLOURS) * len(MARKERS)
-"""Labels with a colour and marker of their own: the most frequent ones."""
+LETTERS = 11  # letters of a title per inch
+PANELS = 4  # panels side by side
+NAMED = len(COLOURS) * len(MARKERS)  # labels with a colour and marker of their own: the most frequent ones
 
 
 def pyplot() -> Any:
@@ -179,12 +174,10 @@ def _overall(model: Evaluation, metric: str) -> str:
 
 def _line(axes: Any, model: Evaluation, metric: str, label: str, shift: float, color: str, marker: str) -> None:
     scores = [row.scores[metric] for row in model.by_length]
-    ends = [metrics.ends(s) for s in scores]
-    bars = [
-        [max(s.value - low, 0.0) for s, (low, _) in zip(scores, ends, strict=True)],
-        [max(high - s.value, 0.0) for s, (_, high) in zip(scores, ends, strict=True)],
-    ]  # NaN, of which no bar is drawn, stays NaN
-    places, values = [place + shift for place in range(len(scores))], [s.value for s in scores]
+    values = np.array([s.value for s in scores])
+    low, high = np.array([metrics.ends(s) for s in scores]).reshape(-1, 2).T
+    bars = np.maximum([values - low, high - values], 0.0)  # NaN, of which no bar is drawn, stays NaN
+    places = np.arange(len(scores)) + shift
     axes.errorbar(places, values, bars, color=color, marker=marker, markersize=5, capsize=3, label=label)
 
 
@@ -206,10 +199,8 @@ class NeighbourShares:
 
     records: int
     labels: int
-    shares: dict[int, float]
-    """By k: of the k nearest other records, the mean share with the same label."""
-    chance: float
-    """The same of other records drawn at random."""
+    shares: dict[int, float]  # by k: of the k nearest other records, the mean share with the same label
+    chance: float  # the same of other records drawn at random
     even_shares: dict[int, float]
     """As `shares`, but first averaged within each label, so that rare and frequent labels count equally."""
     even_chance: float
@@ -242,12 +233,7 @@ def read_embeddings(path: Path | str, labels: Mapping[str, str]) -> tuple[Float[
 
 
 def neighbours(vectors: Float[ndarray, "B C"], labels: Sequence[str], ks: Iterable[int] = (1, 5)) -> NeighbourShares:
-    """Count labels among the nearest records, by Euclidean distance; a record is not its own neighbour.
-
-    >>> around = neighbours(np.array([[0.0], [0.1], [5.0], [5.1], [5.4]]), ["a", "a", "b", "b", "a"], ks=(1,))
-    >>> around.shares, around.chance, around.lines()[1]
-    ({1: 0.8}, 0.4, '80.0% of the nearest have the same label; as a mean over labels 83.3%')
-    """
+    """Count labels among the nearest records, by Euclidean distance; a record is not its own neighbour."""
     from sklearn.neighbors import NearestNeighbors
 
     wanted, records = sorted(ks), len(labels)

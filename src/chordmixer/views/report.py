@@ -12,7 +12,7 @@ from chordmixer.training.run_folder import WAIT, RunLock
 from chordmixer.version import __version__
 from chordmixer.views import metrics, verdict
 from chordmixer.views.explanations import explanations_section
-from chordmixer.views.page import Html, document, items, join, section, short, tag
+from chordmixer.views.page import Html, Section, contents, document, items, join, section, short, tag
 from chordmixer.views.report_data import data_section, settings_section, training_line, training_section
 from chordmixer.views.report_predictions import (
     calibration_section,
@@ -25,20 +25,6 @@ from chordmixer.views.runs import Run
 from chordmixer.views.tables import ReportTable, escaped_markdown, score_cell
 
 FILE = "report.html"
-TITLES = {
-    "scores": "Scores",
-    "members": "Members",
-    "data": "Data",
-    "training": "Training",
-    "classes": "Confusion",
-    "ranking": "Ranking",
-    "calibration": "Calibration",
-    "numbers": "Predicted and true",
-    "predictions": "Predictions",
-    "errors": "Worst errors",
-    "explanations": "Explanations",
-    "settings": "Settings and use",
-}
 
 
 def write_report(run: Path, unverified: bool = False) -> Path:
@@ -57,38 +43,39 @@ def page(run: Run) -> Html:
     lead = join([tag("p", first, class_="lead"), *(tag("p", line) for line in rest)])
     warnings = [*verdict.warnings(run)]
     warned = tag("aside", tag("h2", "Warnings"), items(warnings), class_="warning") if warnings else ""
-    sections = {"scores": scores_section(run)} | ({"members": members_section(run)} if run.ensemble else {})
-    sections |= {"data": data_section(run)} | ({} if run.ensemble else {"training": training_section(run)})
-    sections |= dict(_prediction_sections(run))
-    sections |= {"explanations": explanations_section(run.folder, run.explained)} if run.explained else {}
-    sections |= {"settings": settings_section(run)}
-    titles = TITLES | ({"classes": "Labels"} if isinstance(run.target, MultiLabel) else {})
-    links = [tag("a", titles[key], href=f"#{key}") for key in sections]
-    contents = tag("nav", items(links), aria_label="Contents")
+    sections = [
+        scores_section(run),
+        *([members_section(run)] if run.ensemble else []),
+        data_section(run),
+        *([] if run.ensemble else [training_section(run)]),
+        *_prediction_sections(run),
+        *([explanations_section(run.folder, run.explained)] if run.explained else []),
+        settings_section(run),
+    ]
+    links = contents(sections, "Contents")
     foot = tag("footer", tag("p", f"Written by chordmixer {__version__}.", class_="quiet"))
-    body = tag("main", tag("h1", f"Report on {name}"), training_line(run), lead, warned, contents, *sections.values())
+    body = tag("main", tag("h1", f"Report on {name}"), training_line(run), lead, warned, links, *sections)
     return document(f"Report on {name}", body, foot)
 
 
-def _prediction_sections(run: Run) -> Iterator[tuple[str, Html]]:
+def _prediction_sections(run: Run) -> Iterator[Section]:
     """What single predictions show."""
-    rows, target = run.predictions, run.target
-    missing = ""
+    rows, target, missing = run.predictions, run.target, ""
     if rows is None or target is None or not rows.names:
         file = "no predictions.parquet" if rows is None or not rows.names else "no labels.json"
         missing = f"The run has {file}: single predictions are not shown."
     elif odd := rows.not_finite():
         missing = f"{len(odd):,} records have outputs that are not finite, {short(odd[0], 80)} first: none is shown."
     if missing or rows is None or target is None:
-        yield "predictions", section("predictions", TITLES["predictions"], tag("p", missing))
+        yield section("predictions", "Predictions", tag("p", missing))
         return
     if isinstance(target, Regression):
-        yield "numbers", regression_section(target, rows)
+        yield regression_section(target, rows)
     elif run.answers:
-        yield "classes", confusion_section(run.answers, rows)
-        yield "ranking", ranking_section(target, rows)
-        yield "calibration", calibration_section(run.answers, rows)
-    yield "errors", errors_section(run.answers, target, rows)
+        yield confusion_section(run.answers, rows)
+        yield ranking_section(target, rows)
+        yield calibration_section(run.answers, rows)
+    yield errors_section(run.answers, target, rows)
 
 
 # --- The model card ---

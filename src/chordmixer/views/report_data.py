@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,14 +14,13 @@ from numpy import ndarray
 from chordmixer.data.inspection import Inspection, TargetSummary, length_histogram
 from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.views import charts, metrics
-from chordmixer.views.inspection import target_lines
-from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, tag
+from chordmixer.views.inspection import length_spans, target_lines
+from chordmixer.views.page import Html, Section, details, figure, figures, items, join, section, short, tag
 from chordmixer.views.plan import duration
 from chordmixer.views.runs import Run, RunData
 from chordmixer.views.tables import ReportTable
 
-CLASSES = 12
-"""Classes with a bar of their own."""
+CLASSES = 12  # classes with a bar of their own
 SOURCES = 20
 METHODS = {
     "given": "by a column of the data",
@@ -29,11 +28,9 @@ METHODS = {
     "grouped": "by group: records of one group are never in two parts",
     "similarity": "by similarity: near-copies are never in two parts",
 }
-DRAWN = 300
-"""Maximum number of points of a training curve."""
+DRAWN = 300  # maximum number of points of a training curve
 ROWS = 40
-SMOOTH = 20
-"""The running mean is over one n-th of all points."""
+SMOOTH = 20  # the running mean is over one n-th of all points
 PARTS = {"data": "Data", "model": "Model", "training": "Training"}
 
 Points = list[tuple[float, float]]
@@ -42,7 +39,7 @@ Points = list[tuple[float, float]]
 # --- Data ---
 
 
-def data_section(run: Run) -> Html:
+def data_section(run: Run) -> Section:
     """Sources, records, lengths, classes or targets, split and leakage."""
     if run.data is None:
         said = f"The run folder has no data.json: the task {run.task!r} generates its data, or the run is older."
@@ -82,18 +79,21 @@ def _histograms(seen: Inspection) -> Iterator[Html]:
 
 
 def _lengths(edges: list[int], counts: list[int], median: int, which: str) -> Html:
-    plot = charts.Plot(
-        charts.logarithmic(edges, "length in tokens"), charts.linear([0, *counts], "records"), height=220
-    )
-    plot.bars(edges, counts)
-    plot.across(median, vertical=True)
     told = f"{which} from {edges[0]:,} to {edges[-1] - 1:,} tokens, median {median:,}"
-    rows = [
-        (f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}", f"{count:,}")
-        for (low, high), count in zip(pairwise(edges), counts, strict=True)
-    ]
-    numbers = ReportTable(("tokens", "records"), rows, "lengths").html()
+    plot = _histogram(charts.logarithmic(edges, "length in tokens"), edges, counts, median)
+    numbers = ReportTable(("tokens", "records"), _counts(length_spans(edges), counts), "lengths").html()
     return figure("Lengths", plot.svg("Histogram of lengths", told), f"Lengths of {told} (dashed).", numbers=numbers)
+
+
+def _histogram(axis: charts.Axis, edges: Sequence[float], counts: list[int], middle: float) -> charts.Plot:
+    plot = charts.Plot(axis, charts.linear([0, *counts], "records"), height=220)
+    plot.bars(edges, counts)
+    plot.across(middle, vertical=True)
+    return plot
+
+
+def _counts(names: Iterable[str], counts: Sequence[int]) -> list[tuple[str, str]]:
+    return [(name, f"{count:,}") for name, count in zip(names, counts, strict=True)]
 
 
 def _classes(classes: dict[str, int]) -> Html:
@@ -104,9 +104,8 @@ def _classes(classes: dict[str, int]) -> Html:
         bars.append((f"{len(named) - CLASSES:,} more", sum(count for _, count in named[CLASSES:])))
     told = f"{len(named):,} classes, the largest with {named[0][1] / total:.1%} of the records"
     rows = [(short(name), f"{count:,}", f"{count / total:.1%}") for name, count in named]
-    drawn = charts.horizontal_bars(
-        [name for name, _ in bars], [count for _, count in bars], "Records of each class", told
-    )
+    names, counts = zip(*bars, strict=True)
+    drawn = charts.horizontal_bars(names, counts, "Records of each class", told)
     numbers = ReportTable(("class", "records", "share"), rows, "classes").html()
     return figure("Classes", drawn, f"Records of each class: {told}.", numbers=numbers)
 
@@ -115,17 +114,12 @@ def _targets(targets: TargetSummary) -> Html:
     edges, counts = list(targets.edges), list(targets.histogram)
     if edges[0] == edges[-1]:  # one value, which has no width to draw
         edges = [edges[0] - 0.5, edges[0] + 0.5]
-    plot = charts.Plot(charts.linear(edges, "target"), charts.linear([0, *counts], "records"), height=220)
-    plot.bars(edges, counts)
-    plot.across(targets.quartiles[2], vertical=True)
+    drawn = _histogram(charts.linear(edges, "target"), edges, counts, targets.quartiles[2])
     said = "; ".join(target_lines(targets))
-    rows = [
-        (f"{metrics.number(low)} to {metrics.number(high)}", f"{count:,}")
-        for (low, high), count in zip(pairwise(edges), counts, strict=True)
-    ]
-    numbers = ReportTable(("target", "records"), rows, "targets").html()
-    drawn = plot.svg("Histogram of targets", said)
-    return figure("Targets", drawn, f"Targets: {said}. Dashed: the median.", numbers=numbers)
+    spans = (f"{metrics.number(low)} to {metrics.number(high)}" for low, high in pairwise(edges))
+    numbers = ReportTable(("target", "records"), _counts(spans, counts), "targets").html()
+    caption = f"Targets: {said}. Dashed: the median."
+    return figure("Targets", drawn.svg("Histogram of targets", said), caption, numbers=numbers)
 
 
 def _split(run: Run, data: RunData) -> Iterator[Html]:
@@ -164,7 +158,7 @@ def _split(run: Run, data: RunData) -> Iterator[Html]:
 # --- Training ---
 
 
-def training_section(run: Run) -> Html:
+def training_section(run: Run) -> Section:
     """Losses and the validation metric over the steps."""
     training = _points(run, "training", "loss")
     validation = _points(run, "validation", "loss")
@@ -277,7 +271,7 @@ def _some(points: Points) -> Points:
 # --- Settings and use ---
 
 
-def settings_section(run: Run) -> Html:
+def settings_section(run: Run) -> Section:
     """The command that uses the model, the one that trained it, versions, and every setting."""
     grids = [
         details(

@@ -10,33 +10,27 @@ from numpy import ndarray
 
 from chordmixer.tasks import scores
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.evaluation import PERCENTILES, Predictions
+from chordmixer.training.evaluation import Predictions, length_bins
 from chordmixer.training.intervals import wilson
 from chordmixer.training.labels import OutputLabels, expected_calibration_error, probabilities, reliability
 from chordmixer.views import charts, metrics
-from chordmixer.views.page import Html, figure, figures, join, section, short, tag
+from chordmixer.views.page import Html, Section, figure, figures, join, section, short, tag
 from chordmixer.views.tables import UNDEFINED, ReportTable
 
-MATRIX = 20
-"""Maximum number of classes of a confusion matrix."""
+MATRIX = 20  # maximum number of classes of a confusion matrix
 PAIRS = 20
-LABELS = 200
-"""Maximum number of classes or labels with a row of their own."""
-CURVES = 8
-"""Maximum number of one-against-the-rest curves; of more classes the mean is drawn."""
-POINTS = 200
-"""Maximum number of points of a curve: more than a screen shows."""
-BINS = 15
-"""Of the reliability diagram."""
-DOTS = 500
-"""Maximum number of records drawn one by one; more are counted in squares."""
+LABELS = 200  # maximum number of classes or labels with a row of their own
+CURVES = 8  # maximum number of one-against-the-rest curves; of more classes the mean is drawn
+POINTS = 200  # maximum number of points of a curve: more than a screen shows
+BINS = 15  # of the reliability diagram
+DOTS = 500  # maximum number of records drawn one by one; more are counted in squares
 SQUARES = 40
 
 
 # --- Confusion, and labels one by one ---
 
 
-def confusion_section(answers: OutputLabels, predictions: Predictions) -> Html:
+def confusion_section(answers: OutputLabels, predictions: Predictions) -> Section:
     """A confusion matrix, or the most frequent confusions; then each class or label."""
     if isinstance(answers.target, MultiLabel):
         return section("classes", "Labels", *_labels(answers.target, predictions))
@@ -117,8 +111,7 @@ class Curve:
     name: str
     x: ndarray
     y: ndarray
-    area: float = float("nan")
-    """ROC-AUC or average precision."""
+    area: float = float("nan")  # ROC-AUC or average precision
 
     @property
     def points(self) -> list[tuple[float, float]]:
@@ -144,11 +137,7 @@ Draw = Callable[[str, ndarray, ndarray, float], Curve]
 
 
 def roc(name: str, values: ndarray, positive: ndarray, area: float = float("nan")) -> Curve:
-    """False positive rate (x) against true positive rate (y), from the strictest threshold on.
-
-    >>> roc("", np.array([0.9, 0.8, 0.3]), np.array([True, False, True])).points
-    [(0.0, 0.0), (0.0, 0.5), (1.0, 0.5), (1.0, 1.0)]
-    """
+    """False positive rate (x) against true positive rate (y), from the strictest threshold on."""
     from sklearn.metrics import roc_curve
 
     if positive.all() or not positive.any():
@@ -158,11 +147,7 @@ def roc(name: str, values: ndarray, positive: ndarray, area: float = float("nan"
 
 
 def precision_recall(name: str, values: ndarray, positive: ndarray, area: float = float("nan")) -> Curve:
-    """Recall (x) against precision (y), from the strictest threshold on.
-
-    >>> precision_recall("", np.array([0.9, 0.8, 0.3]), np.array([True, False, True])).points[:2]
-    [(0.0, 1.0), (0.5, 1.0)]
-    """
+    """Recall (x) against precision (y), from the strictest threshold on."""
     from sklearn.metrics import precision_recall_curve
 
     if not positive.any():
@@ -182,7 +167,7 @@ def mean_curve(name: str, curves: Iterable[Curve]) -> Curve:
     return Curve(name, places, heights, float(np.mean([curve.area for curve in known])))
 
 
-def ranking_section(target: Classification | MultiLabel, predictions: Predictions) -> Html:
+def ranking_section(target: Classification | MultiLabel, predictions: Predictions) -> Section:
     """How well scores rank records: each class against the rest, or the mean of many."""
     several = isinstance(target, MultiLabel)
     outputs = target.unweighted(predictions.outputs)  # as the metrics' areas
@@ -210,33 +195,26 @@ def _curves(draw: Draw, names: Sequence[str], rows: ndarray, true: ndarray, area
 
 
 def _roc_figure(curves: Sequence[Curve], against: str) -> Html:
-    sides = ("false positive rate", "true positive rate")
-    plot = _unit_square(*sides)
+    plot = _unit_square("false positive rate", "true positive rate")
     plot.rule((0, 0), (1, 1))
-    caption = f"ROC curve, {against}. Dashed: random ranking."
-    return _curve_figure("ROC curve", plot, curves, caption, "ROC-AUC", sides)
+    return _curve_figure("ROC curve", plot, curves, f"ROC curve, {against}. Dashed: random ranking.", "ROC-AUC")
 
 
 def _precision_figure(curves: Sequence[Curve], against: str, true: ndarray) -> Html:
-    plot = _unit_square("recall", "precision")
-    dashed = ""
+    plot, dashed = _unit_square("recall", "precision"), ""
     if len(curves) == 1 and len(true) == 1:
         share = float(true.mean())
         plot.across(share)
         dashed = f" Dashed: random ranking, {metrics.number(share)}."
     caption = f"Precision-recall curve, {against}.{dashed}"
-    return _curve_figure(
-        "Precision-recall curve", plot, curves, caption, "average precision", ("recall", "precision")
-    )
+    return _curve_figure("Precision-recall curve", plot, curves, caption, "average precision")
 
 
 def _unit_square(x: str, y: str) -> charts.Plot:
     return charts.Plot(charts.linear([0, 1], x), charts.linear([0, 1], y), height=300)
 
 
-def _curve_figure(
-    title: str, plot: charts.Plot, curves: Sequence[Curve], caption: str, area: str, sides: tuple[str, str]
-) -> Html:
+def _curve_figure(title: str, plot: charts.Plot, curves: Sequence[Curve], caption: str, area: str) -> Html:
     for k, curve in enumerate(curves):
         plot.line(curve.thinned().points, k)
     named: list[tuple[str, int | None]] = [
@@ -245,7 +223,8 @@ def _curve_figure(
     places = np.linspace(0, 1, 11)
     heights = [curve.at(places) for curve in curves]
     rows = [(f"{p:.1f}", *(metrics.number(float(h[i])) for h in heights)) for i, p in enumerate(places)]
-    numbers = ReportTable((sides[0], *(f"{sides[1]}: {c.name}" for c in curves)), rows, title).html()
+    head = (plot.x_axis.title, *(f"{plot.y_axis.title}: {c.name}" for c in curves))
+    numbers = ReportTable(head, rows, title).html()
     told = "; ".join(name for name, _ in named)
     return figure(title, plot.svg(title, told), caption, charts.legend(named, markers=False), numbers)
 
@@ -253,7 +232,7 @@ def _curve_figure(
 # --- Calibration ---
 
 
-def calibration_section(answers: OutputLabels, predictions: Predictions) -> Html:
+def calibration_section(answers: OutputLabels, predictions: Predictions) -> Section:
     """Predicted probabilities against observed frequencies, before and after temperature scaling."""
     several = isinstance(answers.target, MultiLabel)
     before = probabilities(answers.unweighted(predictions.outputs), several=several)
@@ -309,7 +288,7 @@ def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], several: bo
 # --- Numbers ---
 
 
-def regression_section(target: Regression, predictions: Predictions) -> Html:
+def regression_section(target: Regression, predictions: Predictions) -> Section:
     """Predicted against true numbers, and errors by length."""
     given = target.values(predictions.outputs).astype(np.float64)
     truth = predictions.targets.astype(np.float64)
@@ -348,15 +327,9 @@ def _scatter(given: ndarray, truth: ndarray) -> Html:
 
 def _residuals(errors: ndarray, lengths: ndarray, tolerance: float | None) -> Html:
     """The median error and the range of the middle 80 % in each length bin."""
-    edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
-    named = dict(zip(edges, PERCENTILES, strict=True))  # of several at one length the last, as in the scores
-    bins: list[tuple[int, int, int]] = []
-    spans: list[list[float]] = []
-    for low, (high, percentile) in zip([0, *named], named.items(), strict=False):
-        inside = (lengths > low) & (lengths <= high)
-        if inside.any():
-            bins.append((percentile, int(lengths[inside].max()), int(inside.sum())))
-            spans.append(np.percentile(errors[inside], [10, 50, 90]).tolist())
+    inside = {percentile: own for percentile, own in length_bins(lengths) if own.any()}
+    bins = [(percentile, int(lengths[own].max()), int(own.sum())) for percentile, own in inside.items()]
+    spans = [np.percentile(errors[own], [10, 50, 90]).tolist() for own in inside.values()]
     within = [-tolerance, tolerance] if tolerance else []
     x = charts.categories([str(percentile) for percentile, *_ in bins], "length percentile")
     y = charts.linear([0, *(v for span in spans for v in span), *within], "predicted minus true")

@@ -11,21 +11,19 @@ import numpy as np
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines.fitting import CONSTANT as CONSTANT_BASELINE
 from chordmixer.training.ensemble import folder_of
-from chordmixer.training.evaluation import Evaluation, LengthBin, Predictions
+from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference, Score
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.results import DELIVERED
 from chordmixer.views import charts, metrics
-from chordmixer.views.page import Html, details, figure, figures, items, join, section, short, tag
+from chordmixer.views.page import Html, Section, details, figure, figures, items, join, section, short, tag
 from chordmixer.views.runs import Run
 from chordmixer.views.tables import CONSTANT, ReportTable, bin_cells, score_cell
 from chordmixer.views.verdict import best_baseline, ensemble_sentences, ladder_sentences
 
 MODEL = "this model"
-SHIFT = 0.13
-"""Between the series of one length bin, as a share of its width."""
-ERRORS = 20
-"""Rows of the table of the worst errors."""
+SHIFT = 0.13  # between the series of one length bin, as a share of its width
+ERRORS = 20  # rows of the table of the worst errors
 MEMBERS = {
     "folds": "Every record of training and validation is predicted by the member that was not trained on it. That "
     "member chose its weights, and its share of the baseline, on the same fold, so these scores are slightly too "
@@ -38,7 +36,7 @@ Named = tuple[str, Evaluation]
 """A method and its scores."""
 
 
-def scores_section(run: Run) -> Html:
+def scores_section(run: Run) -> Section:
     """All methods on the test records, overall and by length."""
     if run.test is None:
         return section(
@@ -150,7 +148,8 @@ def _by_length(methods: Sequence[Named], metric: str, guess: float) -> Html:
         shift = SHIFT * (k - (len(shown) - 1) / 2)
         placed = [(i + shift, own[row.percentile]) for i, row in enumerate(bins) if row.percentile in own]
         plot.errors([(place, *metrics.ends(s)) for place, s in placed], k, cap=1.5)
-        plot.line(_with_gaps(bins, own, shift), k)
+        gaps = [own[row.percentile].value if row.percentile in own else math.nan for row in bins]
+        plot.line([(i + shift, value) for i, value in enumerate(gaps)], k)
         plot.dots([(place, s.value) for place, s in placed], k, 2.6)
     caption = (
         f"{title} by length: each bin holds the records above the previous percentile, up to its own. Bars are 95 % "
@@ -179,15 +178,10 @@ def _length_scores(evaluation: Evaluation, metric: str) -> dict[int, Score]:
     return {p: score for p, score in found.items() if math.isfinite(score.value)}
 
 
-def _with_gaps(bins: Sequence[LengthBin], own: dict[int, Score], shift: float) -> list[tuple[float, float]]:
-    values = [own[row.percentile].value if row.percentile in own else math.nan for row in bins]
-    return [(i + shift, value) for i, value in enumerate(values)]
-
-
 # --- Members of an ensemble ---
 
 
-def members_section(run: Run) -> Html:
+def members_section(run: Run) -> Section:
     """The scores of each member, their spread, and those of the ensemble."""
     known = run.ensemble
     assert known is not None, "it is an ensemble"
@@ -225,7 +219,7 @@ Errors = tuple[str, ReportTable | None]
 
 def errors_section(
     answers: OutputLabels | None, target: Regression | Classification | MultiLabel, predictions: Predictions
-) -> Html:
+) -> Section:
     """The worst errors on test records."""
     if isinstance(target, Regression):
         said, table = _largest_errors(target, predictions)
@@ -270,11 +264,8 @@ def _wrong_labels(answers: OutputLabels, target: MultiLabel, predictions: Predic
     order = wrong[np.argsort(-distance.ravel()[wrong], kind="stable")][:ERRORS]
     rows = []
     for i, k in (divmod(int(place), target.outputs) for place in order):
-        name, label, has = (
-            short(predictions.names[i], 80),
-            short(target.labels[k], 60),
-            "yes" if truth[i, k] else "no",
-        )
+        name, label = short(predictions.names[i], 80), short(target.labels[k], 60)
+        has = "yes" if truth[i, k] else "no"
         rows.append((name, label, f"{shares[i, k]:.3f}", has, f"{predictions.lengths[i]:,}"))
     said = f"{len(wrong):,} of {truth.size:,} labels are predicted wrongly; {_first(order, wrong)} most confident:"
     return said, ReportTable(("id", "label", "probability", "true", "length"), rows, "worst errors", words=(0, 1, 3))

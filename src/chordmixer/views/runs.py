@@ -30,8 +30,7 @@ from chordmixer.views.explanations import Explained
 
 T = TypeVar("T")
 
-ROUNDED = 1e-6
-"""How far beyond its limits a rounded number may be."""
+ROUNDED = 1e-6  # how far beyond its limits a rounded number may be
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,8 @@ class RunData:
     split: dict[str, Any]
     leakage: dict[str, Leak]
     sources: list[str]
-    versions: dict[str, str]
-    """Of the libraries that trained the run."""
-    near: bool
-    """Whether near-copies were searched for, and not only exact ones."""
+    versions: dict[str, str]  # of the libraries that trained the run
+    near: bool  # whether near-copies were searched for, and not only exact ones
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,10 @@ class Provenance:
     """The run.json of a run: when, by which command, on which device and for how long it was trained."""
 
     started: str
-    command: str
-    """Empty where the library was called from Python."""
+    command: str  # empty where the library was called from Python
     device: str
     seconds: float
-    whole: bool
-    """Whether all seconds are counted: those of a killed process are not."""
+    whole: bool  # whether all seconds are counted: those of a killed process are not
 
 
 @dataclass(frozen=True)
@@ -80,27 +75,22 @@ class Run:
     folder: Path
     config: dict[str, Any]
     answers: OutputLabels | None
-    target: Regression | Classification | MultiLabel | None
-    """Of labels.json, or of a task that has one of its own."""
+    target: Regression | Classification | MultiLabel | None  # of labels.json, or of a task that has one of its own
     journal: list[dict[str, Any]]
     test: Evaluation | None
-    predictions: Predictions | None
-    """Of the test records."""
+    predictions: Predictions | None  # of the test records
     baselines: list[Scored]
     data: RunData | None
     provenance: Provenance | None = None
-    ladder: Sequence[LadderStep] = ()
-    """From the baseline to the delivered prediction, each with its gain."""
+    ladder: Sequence[LadderStep] = ()  # from the baseline to the delivered prediction, each with its gain
     delivered: CombinationDocument | None = None
     """How network and baseline are combined; None: the network alone predicts."""
     trials: Trials | None = None
-    ensemble: Ensemble | None = None
-    """The members, where several networks predict together."""
+    ensemble: Ensemble | None = None  # the members, where several networks predict together
     held_out: Evaluation | None = None
     """Of an ensemble: the records of training and validation, each predicted by the member of the fold that held it
     out, or the validation records that replicates share."""
-    explained: Explained | None = None
-    """Explanations of some test records."""
+    explained: Explained | None = None  # explanations of some test records
 
     @staticmethod
     def load(folder: Path, unverified: bool = False) -> Run:

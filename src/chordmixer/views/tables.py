@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 UNDEFINED = "-"
 CONSTANT = "constant prediction"
-UNBROKEN = 20
-"""Letters of a word that is never broken in HTML."""
-WIDE = 3
-"""Models above which the table by length has a row for each, not a column: a terminal has room for three."""
+UNBROKEN = 20  # letters of a word that is never broken in HTML
+WIDE = 3  # models above which the table by length has a row for each, not a column: a terminal has room for three
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ class ScoreCell:
 
     value: str
     interval: str = ""
-    best: bool = False
-    """Whether it is set in bold."""
+    best: bool = False  # whether it is set in bold
 
     def __str__(self) -> str:
         return f"{self.value} ({self.interval})" if self.interval else self.value
@@ -72,8 +69,7 @@ class ReportTable:
     head: Sequence[object]
     rows: Sequence[Sequence[object]]
     title: str = ""
-    words: Collection[int] = (0,)
-    """Columns that are aligned left; numbers are aligned right."""
+    words: Collection[int] = (0,)  # columns that are aligned left; numbers are aligned right
 
     def terminal(self, *, dense: bool = False) -> Group:
         """For rich, below an empty line; `dense` leaves one space between columns. The first is not wrapped."""

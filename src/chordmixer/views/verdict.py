@@ -18,8 +18,7 @@ from chordmixer.views import inspection, metrics
 from chordmixer.views.page import short
 from chordmixer.views.runs import Run, Scored
 
-FEW = 100
-"""Test records below which a warning says that intervals are wide."""
+FEW = 100  # test records below which a warning says that intervals are wide
 
 
 def purpose(run: Run) -> str:

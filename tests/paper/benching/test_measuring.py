@@ -17,7 +17,7 @@ from chordmixer.models.encoders import ENCODERS, layers
 from chordmixer.paper import subprocesses
 from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, fixed
-from chordmixer.paper.benching.measuring import Meter, Subject, Wrong, phase, reach, seconds, times
+from chordmixer.paper.benching.measuring import BenchModel, Meter, VerificationError, phase, reach, seconds, times
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 CONFIG = BenchConfig(device="cpu", precision="fp32", batch=2)
@@ -58,7 +58,7 @@ def test_a_length_that_a_batch_has_is_not_measured_again() -> None:
 
 
 def test_training_moves_the_weights() -> None:
-    subject = Subject(case("chordmixer"), 20)
+    subject = BenchModel(case("chordmixer"), 20)
     before = [p.clone() for p in subject.model.parameters()]
     subject.infer(subject.batch([20, 7]))
     assert all(torch.equal(a, b) for a, b in zip(before, subject.model.parameters(), strict=True))
@@ -95,7 +95,7 @@ print(json.dumps(peak))
 )
 def test_no_time_without_a_promise_kept(troubled: Callable[..., Case], cls: str, message: str) -> None:
     seen = []
-    with pytest.raises(Wrong, match=message):
+    with pytest.raises(VerificationError, match=message):
         for event in times(own := troubled(cls), own.setting):  # type: ignore[arg-type]
             seen += list(event)
     assert "inference" not in seen
@@ -120,7 +120,7 @@ def test_twice_the_length_again_and_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_more_rounds_where_they_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "LEAST", 0.1)
-    subject = Subject(case("pointwise"), 9)
+    subject = BenchModel(case("pointwise"), 9)
     own = phase(subject, lambda x: time.sleep(0.004), [[9]], Meter(subject.device))
     assert own["rounds"] > 5
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
@@ -181,7 +181,7 @@ def test_a_gpu_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory", "DefaultCPUAllocator"),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), "out of memory", "CUBLAS"),
         (MemoryError(), "out of memory", "MemoryError"),
-        (Wrong("not finite"), "wrong", "not finite"),
+        (VerificationError("not finite"), "wrong", "not finite"),
         (ValueError("too long"), "refused", "too long"),
         (KeyError("x"), "error", "KeyError: 'x'"),
     ],

@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 from rich.console import Console
 
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.benching import views
 from chordmixer.paper.benching.cases import Phase, Reach, Result, adding, fixed
-from chordmixer.paper.benching.views import PAPER, SOURCE, is_published, published_cost
+from chordmixer.paper.benching.views import COLUMNS, PAPER, PAPER_COLUMNS, SOURCE
 
 
 def test_every_row_has_its_encoder() -> None:
@@ -19,24 +20,18 @@ def test_every_row_has_its_encoder() -> None:
 
 
 def test_numbers_as_they_stand_in_the_table() -> None:
-    assert published_cost(200, "chordmixer") == (1.5, 4.9) and published_cost(128_000, "chordmixer") == (23.1, 604)
-    assert published_cost(200, "tree_lstm") == (25.3, 9831) and published_cost(128_000, "cosformer") == (22.6, 994)
-    assert published_cost(200, "mamba2") is None and "V100" in SOURCE
-
-
-def test_other_lengths_have_none() -> None:
-    assert is_published(200) and not is_published(1_000) and not is_published(None)
+    assert (PAPER[200]["chordmixer"], PAPER[128_000]["chordmixer"]) == ((1.5, 4.9), (23.1, 604))
+    assert (PAPER[200]["tree_lstm"], PAPER[128_000]["cosformer"]) == ((25.3, 9831), (22.6, 994))
+    assert "mamba2" not in PAPER[200] and "V100" in SOURCE
 
 
 def test_each_number_beside_ours_and_the_paper(result: Callable[..., Result]) -> None:
     chord, cnn = result("chordmixer", 10.0, padded=0.0), result("cnn", 5.0, padded=0.25)
-    row = dict(zip(views.column_names(200), views.result_cells(cnn, chord, 200), strict=True))
+    row = dict(zip(COLUMNS + PAPER_COLUMNS, views.result_cells(cnn, chord, 200), strict=True))
     assert row["training, ms"] == "5 (0.5)" and row["inference, GB"] == "0.005 (0.5)"
     assert (row["weights"], row["tokens/s"], row["padded"]) == ("1k", "1M", "25%")
     assert (row["paper, ms"], row["paper, GB"]) == ("3.3 (0.67)", "1.4 (0.93)")
-    assert views.column_names(None)[-1] == "padded" and len(views.result_cells(cnn, chord, None)) == len(
-        views.column_names(None)
-    )
+    assert len(views.result_cells(cnn, chord, None)) == len(COLUMNS)
     assert views.result_cells(cnn, None, None)[2] == "5"
 
 
@@ -53,12 +48,8 @@ def test_what_stopped_it_stands_where_the_number_would(
     result: Callable[..., Result], stage: str, lost: tuple[str, ...], column: str
 ) -> None:
     own = replace(result("cnn", 5.0), failed="out of memory", stage=stage, **dict.fromkeys(lost))  # type: ignore[arg-type]
-    row = dict(zip(views.column_names(None), views.result_cells(own, None, None), strict=True))
+    row = dict(zip(COLUMNS, views.result_cells(own, None, None), strict=True))
     assert [name for name, cell in row.items() if cell == "out of memory"] == [column]
-
-
-def test_the_longest() -> None:
-    assert views.reach_cells(Reach("cnn", "training"))[2:] == ["none", "-", "-", "no longer one was tried"]
 
 
 FAST, SLOW = Phase(2.0, 3e6, 10**8, 7), Phase(9.0, 1e6, 10**9, 7)
@@ -89,7 +80,9 @@ def test_a_table_has_the_columns_that_fit() -> None:
 
 
 def test_the_table_of_the_longest() -> None:
-    said = shown(views.reach_table([Reach("cnn", "training", 4096, 1.0, 10**9, "out of memory")]).terminal(), 80)
+    grid = views.reach_table([Reach("cnn", "training", 4096, 1.0, 10**9, "out of memory"), Reach("cnn", "training")])
+    assert grid.rows[1][2:] == ("none", "-", "-", "no longer one was tried")
+    said = shown(grid.terminal(), 80)
     assert "4,096" in said and "1.0 GB" in said and "out of memory" in said
 
 
@@ -100,17 +93,4 @@ def test_pictures_differ(tmp_path: Path) -> None:
         for at in ([*few, many[0]], few + many)
     ]
     assert len(set(pictures)) == 2 and all(picture.startswith(b"\x89PNG") for picture in pictures)
-
-
-def test_no_figure_stays_open(tmp_path: Path) -> None:
-    from matplotlib import pyplot
-
-    at = fixed(10, 1)
-    views.plot([at], results(at.name)[:1], tmp_path / "p.png")
     assert pyplot.get_fignums() == []
-
-
-def test_nothing_to_draw(tmp_path: Path) -> None:
-    at = fixed(10, 1)
-    with pytest.raises(ValueError, match="no encoder was measured: a picture needs at least one; give a Result"):
-        views.plot([at], results(at.name)[3:], tmp_path / "p.png")

@@ -138,7 +138,7 @@ def test_a_torn_cache_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"training": 0}, "training=0 is not a number of sequences"),
+        ({"training": 0}, "training=0 is too small: give 1 or more"),
         ({"max_arguments": 1}, "max_arguments=1 is not from 2 to 100"),
         ({"min_length": 10, "max_length": 11}, "leave no tree"),
         ({"max_depth": 3}, "max_depth=3 leaves room for 122 tokens"),
@@ -207,7 +207,7 @@ def test_training_sequences_come_again_in_other_orders(tmp_path: Path, release: 
 
 
 def test_no_order() -> None:
-    with pytest.raises(ValueError, match="orders=0 is not a number of sequences: give 1 or more"):
+    with pytest.raises(ValueError, match="orders=0 is too small: give 1 or more"):
         ListOpsConfig(orders=0)
 
 

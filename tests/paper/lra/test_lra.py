@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from chordmixer.paper import lra
 from chordmixer.paper.lra import (
-    ChosenRecords,
+    BytesRecords,
     Part,
     ReleaseLayout,
     chosen,
@@ -91,7 +91,7 @@ def test_records_are_cut_counted_and_named(folders: dict[str, Path]) -> None:
     assert held.name(3) == f"training-{where}" and held.targets[3] == (where >= 20)
     inputs, targets = held.batch([3, 1], torch.device("cpu"))
     assert torch.equal(inputs.to_list()[0], held[3].values) and targets[1] == held.targets[1]
-    sent: ChosenRecords = pickle.loads(pickle.dumps(held))
+    sent: BytesRecords = pickle.loads(pickle.dumps(held))
     assert torch.equal(sent[2].values, held[2].values) and sent.name(2) == held.name(2)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.paper.lra.pathfinder import LEVELS, LOOKS, Pathfinder, PathfinderConfig, made, read_metadata
+from chordmixer.paper.lra.pathfinder import LEVELS, STYLES, Pathfinder, PathfinderConfig, made, read_metadata
 
 SMALL = {"training": 24, "validation": 6, "test": 6}
 
@@ -52,7 +52,7 @@ def test_records(tmp_path: Path) -> None:
     [
         ({"size": 40}, "size=40 is not a size of Pathfinder"),
         ({"contour": 7}, "contour=7 is not a published length"),
-        ({"test": 0}, "test=0 is not a number of pictures"),
+        ({"test": 0}, "test=0 is too small: give 1 or more"),
     ],
 )
 def test_config_errors(given: dict[str, int], match: str) -> None:
@@ -61,8 +61,8 @@ def test_config_errors(given: dict[str, int], match: str) -> None:
 
 
 def test_published_measures() -> None:
-    assert {size: look.clutter // 4 for size, look in LOOKS.items()} == {32: 5, 64: 5, 128: 8}
-    assert all(look.size == size for size, look in LOOKS.items())
+    assert {size: style.clutter // 4 for size, style in STYLES.items()} == {32: 5, 64: 5, 128: 8}
+    assert all(style.size == size for size, style in STYLES.items())
 
 
 # --- The release ---
@@ -91,7 +91,7 @@ def test_the_release(release: Path, tmp_path: Path) -> None:
     sets = [task.records(split) for split in ("training", "validation", "test")]
     assert sum(map(len, sets)) == 9
     known = {picture.tobytes(): label for picture, label in zip(values, joined, strict=True)}
-    read = [(records._bytes(i).tobytes(), int(records.targets[i])) for records in sets for i in range(len(records))]
+    read = [(records.bytes(i).tobytes(), int(records.targets[i])) for records in sets for i in range(len(records))]
     assert len(dict(read)) == 9 and all(known[picture] == label for picture, label in read)
 
 

@@ -176,8 +176,8 @@ def test_what_is_missing(release: Path, citations: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"max_length": 0}, "max_length=0 leaves nothing of a document: give 1 or more"),
-        ({"test": -1}, "test=-1 is not a number of pairs: give 1 or more, or 0 for all"),
+        ({"max_length": 0}, "max_length=0 is too small: give 1 or more"),
+        ({"test": -1}, "test=-1 is too small: give 0 or more"),
     ],
 )
 def test_config_errors(settings: dict[str, int], match: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from chordmixer.paper.lra import snakes
-from chordmixer.paper.lra.pathfinder import LOOKS
+from chordmixer.paper.lra.pathfinder import STYLES
 
 KEYS = np.arange(1000, 1040)
 
@@ -12,7 +12,7 @@ KEYS = np.arange(1000, 1040)
 @pytest.fixture(scope="module")
 def grown() -> tuple[np.ndarray, np.ndarray]:
     """Masks and dashes of 40 pictures of 32 x 32."""
-    return snakes._two_snakes(LOOKS[32], 14, KEYS, np.ones(40, np.float32))
+    return snakes._two_snakes(STYLES[32], 14, KEYS, np.ones(40, np.float32))
 
 
 def points(dashes: np.ndarray, length: float) -> np.ndarray:
@@ -52,15 +52,15 @@ def test_quantiles_of_turns_have_the_published_weights() -> None:
 @pytest.mark.parametrize(("size", "contour"), [(32, 6), (32, 14), (64, 9), (128, 14)])
 def test_pictures(size: int, contour: int) -> None:
     joined = np.arange(6) % 2 == 0
-    seen = snakes.pictures(LOOKS[size], contour, KEYS[:6], joined)
+    seen = snakes.pictures(STYLES[size], contour, KEYS[:6], joined)
     assert seen.shape == (6, size, size) and seen.dtype == np.uint8
     assert seen.max() == 255 and 0.02 < (seen > 60).mean() < 0.35
-    assert np.array_equal(snakes.pictures(LOOKS[size], contour, KEYS[3:5], joined[3:5]), seen[3:5])
-    other = snakes.pictures(LOOKS[size], contour, KEYS[:6], ~joined)
+    assert np.array_equal(snakes.pictures(STYLES[size], contour, KEYS[3:5], joined[3:5]), seen[3:5])
+    other = snakes.pictures(STYLES[size], contour, KEYS[:6], ~joined)
     changed = (seen != other).reshape(6, -1).sum(axis=1)
-    assert (changed > 0).all() and changed.max() < 4 * (2 * LOOKS[size].marker + 2) ** 2, "only one disc moves"
+    assert (changed > 0).all() and changed.max() < 4 * (2 * STYLES[size].marker + 2) ** 2, "only one disc moves"
 
 
 def test_a_picture_that_must_never_change() -> None:
-    seen = snakes.pictures(LOOKS[32], 14, KEYS[:2], np.array([True, False])).astype(int)
+    seen = snakes.pictures(STYLES[32], 14, KEYS[:2], np.array([True, False])).astype(int)
     assert seen.sum(axis=(1, 2)).tolist() == [24970, 24742]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.forked import Forked
 
-from chordmixer.paper import subprocesses
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.experiments import build
 from chordmixer.training import Evaluation, Experiment
@@ -29,15 +25,9 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "RESAMPLES", 10)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Experiment:
     return build(ENTRIES["adding-200"], changes=TINY)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs at once in processes that need not import torch again; `test_parallel` has those of users."""
-    monkeypatch.setattr(subprocesses, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
 
 
 @pytest.fixture

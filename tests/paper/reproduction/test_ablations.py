@@ -12,11 +12,11 @@ import pytest
 from chordmixer.models import ModelConfig
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.fragments import FragmentsConfig
-from chordmixer.paper.reproduction import ENTRIES, ablations, experiments, reproduce
+from chordmixer.paper.reproduction import ENTRIES, Request, ablations, experiments, reproduce
 from chordmixer.paper.reproduction.ablations import PADDING, POOLING, READING, Study, with_room
-from chordmixer.paper.reproduction.comparison import compare
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
-from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.recipes import load
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Evaluation, Experiment, TrainingConfig
@@ -57,11 +57,11 @@ def test_the_page_says_what_padding_breaks() -> None:
 
 def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
     names = ["poolformer-class_token", "poolformer-segment"]
-    pages, scores = reproduce("ablation", tmp_path / "r", motifs, models=names, changes=SMALL)
-    assert [score.encoder for score in scores] == [*names, "baseline: 8-mers"]
+    pages, scores = reproduce(Request("ablation", motifs, names, changes=SMALL), tmp_path / "r", baselines=False)
+    assert [score.encoder for score in scores] == names
     page = pages[0].read_text()
     (columns,) = (line for line in page.splitlines() if line.startswith("| length percentile |"))
-    assert all(f"| {name}, % |" in columns for name in (*names, "baseline: 8-mers"))
+    assert all(f"| {name}, % |" in columns for name in names)
     assert ".png" in page
     run = Experiment.load(tmp_path / "r" / "poolformer-segment-seed0")
     assert (run.model.encoder, run.model.head, run.model.strategy) == ("poolformer", "flat", "segment")
@@ -70,8 +70,8 @@ def test_a_line_a_version(motifs: list[str], tmp_path: Path) -> None:
 def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluated) -> None:
     made = PADDING.experiments(experiments.with_encoder(tiny, "poolformer"))
     trained = [TrainedRun(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
-    seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
-    body = compare("padding", VERSIONS["padding"], trained, seen, [], given=True).body
+    seen = DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
+    body = Comparison(VERSIONS["padding"], trained, seen, given=True).page("padding", []).body
     assert body[2].startswith("| poolformer-overall_max | 50.00 (45.00-55.00) | 67.00 | -17.00 | 1 |")
     assert body[3].startswith("| poolformer-batch_max | 50.00 (45.00-55.00) | 68.10 | -18.10 | 1 |")
 

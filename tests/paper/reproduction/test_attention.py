@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib import pyplot
 
 from chordmixer import Model, ModelConfig, Packed, files
 from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.adding import Adding, AddingConfig
-from chordmixer.paper.reproduction.attention import Example, examples, matrices, plot, prominence, ranks
+from chordmixer.paper.reproduction.attention import examples, matrices, prominence, ranks
 from chordmixer.training import Experiment
 
 
@@ -62,12 +61,6 @@ class TestMatrices:
         assert not any(block._forward_hooks for block in model.encoder.blocks)
         assert model.training
 
-    def test_are_of_one_sequence(self) -> None:
-        with pytest.raises(
-            ValueError, match="2 sequences at once cannot be looked at: a matrix is of one; give them"
-        ):
-            matrices(build(), Packed.from_list([torch.ones(3, 2)] * 2))
-
 
 class TestProminence:
     def test_finds_what_differs_in_the_top_track_alone(self) -> None:
@@ -91,28 +84,10 @@ class TestOfARun:
 
     def test_the_nearest_length_with_its_marks(self, run: Path) -> None:
         records = Adding(Experiment.load(run).data).records("test")
-        shown = examples(run, [4, 30])
+        shown = examples(run, Experiment.load(run), [4, 30])
         for example, length in zip(shown, (4, 30), strict=True):
             inputs = example.layers[0][1]
             assert abs(len(inputs) - length) == min(abs(n - length) for n in records.lengths)
             assert inputs[:, 1].nonzero()[0].tolist() == list(example.marked) and len(example.marked) == 2
             true = 0.5 + inputs[list(example.marked), 0].sum() / 4
             assert f"{len(inputs)} positions, answer" in example.title and f"true {true:.3f}" in example.title
-
-    def test_its_picture(self, run: Path, tmp_path: Path) -> None:
-        path = plot(examples(run, [4, 30]), 2, tmp_path / "attention.png")
-        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and path.stat().st_size > 20_000
-        assert pyplot.get_fignums() == []
-
-
-def test_a_picture_of_ids_longer_than_it_is_wide(tmp_path: Path) -> None:
-    network = ChordMixerConfig(max_length=3000, track_size=1, hidden=4)
-    model = Model(ModelConfig(inputs=5, outputs=2, network=network))
-    layers = matrices(model, Packed.from_list([torch.arange(3000) % 5]))
-    path = plot([Example("a record", layers)], 1, tmp_path / "long.png")
-    assert path.stat().st_size > 20_000
-
-
-def test_a_picture_needs_a_sequence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no sequence is given: a picture needs at least one; give an Example"):
-        plot([], 2, tmp_path / "none.png")

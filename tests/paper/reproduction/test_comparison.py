@@ -8,16 +8,23 @@ from dataclasses import replace
 import pytest
 
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.comparison import against, compare, evaluations, why_below
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import with_encoder, with_seed
 from chordmixer.paper.reproduction.page import PageContent
-from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 from chordmixer.training.intervals import Difference
 from chordmixer.views.runs import Scored
 
 Evaluated = Callable[[str, float], Evaluation]
+SEEN = DataSummary({"training": 64}, 30, 9_000, ["no", "yes"])
+
+
+def entry(name: str) -> RunEntry:
+    found = ENTRIES[name]
+    assert isinstance(found, RunEntry)
+    return found
 
 
 @pytest.fixture
@@ -30,8 +37,6 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., PageConten
         baselines: dict[str, float] | None = None,
         beside: dict[str, Difference] | None = None,
     ) -> PageContent:
-        entry = ENTRIES[name]
-        assert isinstance(entry, RunEntry)
         scored = [Scored(k, f"what {k} is", evaluated(k, value)) for k, value in (baselines or {}).items()]
         trained = [
             TrainedRun(
@@ -44,8 +49,8 @@ def compared(tiny: Experiment, evaluated: Evaluated) -> Callable[..., PageConten
             )
             for encoder, seed, value in runs
         ]
-        seen = Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
-        return compare(name, entry, trained, seen, ["mind!"], given, differences=beside)
+        seen = DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["no", "yes"])
+        return Comparison(entry(name), trained, seen, given, differences=beside or {}).page(name, ["mind!"])
 
     return make
 
@@ -119,9 +124,12 @@ def test_baselines_beside(compared: Callable[..., PageContent]) -> None:
     assert "baseline" not in "\n".join(compared("listops", models).body).lower()
 
 
-def test_models_that_cannot_be_compared(evaluated: Evaluated) -> None:
+def test_models_that_cannot_be_compared(tiny: Experiment, evaluated: Evaluated) -> None:
     few = {name: Difference("accuracy", -0.4, None, None, "records") for name in ("chordmixer", "lstm")}
-    assert against(evaluated("5-grams", 0.89), "accuracy", few) == (
+    scored = [Scored("5-grams", "what they are", evaluated("5-grams", 0.89))]
+    run = TrainedRun(tiny, evaluated("chordmixer", 0.5), 1.0, False, 9, scored)
+    said = Comparison(entry("listops"), [run], SEEN, False, differences=few).beside_baselines()
+    assert said.startswith(
         "The best baseline, 5-grams, reaches 89.00 %. Too few test records for a comparison with chordmixer and lstm."
     )
 
@@ -176,20 +184,15 @@ def test_time_that_is_not_all_known(compared: Callable[..., PageContent]) -> Non
 
 def test_the_papers_metric_comes_first(tiny: Experiment, evaluated: Evaluated) -> None:
     trained = TrainedRun(tiny, replace(evaluated("chordmixer", 0.5), headline="mse"), 1.0, False, 9)
-    assert evaluations(ENTRIES["listops"], [trained])[0].headline == "accuracy"  # type: ignore[arg-type]
+    assert Comparison(entry("listops"), [trained], SEEN, False).runs[0].headline == "accuracy"
     scored = [Scored(name, "", replace(evaluated(name, v), headline="mse")) for name, v in (("a", 0.4), ("b", 0.6))]
-    _, best = evaluations(ENTRIES["listops"], [replace(trained, baselines=scored)])  # type: ignore[arg-type]
+    _, best = Comparison(entry("listops"), [replace(trained, baselines=scored)], SEEN, False).runs
     assert (best.encoder, best.headline) == ("baseline: b", "accuracy")
 
 
-SEEN = Seen({"training": 64}, 30, 9_000, ["no", "yes"])
-
-
 def said(name: str, experiment: Experiment, own: Evaluation, given: bool = False, **changes: object) -> str:
-    entry = ENTRIES[name]
-    assert isinstance(entry, RunEntry)
     run = TrainedRun(experiment, own, 1.0, False, 9)
-    return why_below(replace(entry, **changes), [run], [own], SEEN, given)  # type: ignore[arg-type]
+    return Comparison(replace(entry(name), **changes), [run], SEEN, given).why_below()  # type: ignore[arg-type]
 
 
 def test_what_is_known_to_differ(tiny: Experiment, evaluated: Evaluated) -> None:

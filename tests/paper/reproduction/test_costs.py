@@ -218,16 +218,15 @@ def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monke
     assert [*files.read_json(tmp_path / costs.PACE_FILE)["models"]] == ["chordmixer"]
 
 
-@pytest.mark.usefixtures("forked_runs")
 def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, measured: list[str]) -> None:
     """What `measure` leaves is found by runs, one command each, and by the one that writes the page of all."""
     given: dict[str, Any] = {"models": ["chordmixer", "pointwise-average"], "changes": changes, "minutes": 0.0002}
-    steps = reproduction.measure("adding-200", tmp_path / "r", **given)
+    request = reproduction.Request("adding-200", **given)
+    steps = reproduction.measure(request, tmp_path / "r")
     assert steps == {"chordmixer-seed0": 1, "pointwise-average-seed0": 1}
-    alone = {**given, "models": ["pointwise-average"]}
-    reproduction.reproduce("adding-200", tmp_path / "r", **alone)
-    together = {"resume": True, "at_once": 2}
-    (page,), scores = reproduction.reproduce("adding-200", tmp_path / "r", **given, **together)
+    for model in request.models:
+        reproduction.reproduce(replace(request, models=[model]), tmp_path / "r", resume=True, baselines=False)
+    (page,), scores = reproduction.reproduce(request, tmp_path / "r", resume=True, at_once=2)
     assert len(measured) == 2 and len(scores) == 3
     lines = page.read_text().splitlines()
     assert lines[2].startswith("**Each model trained for the steps that it makes in 0.0002 min alone on this device")
@@ -245,12 +244,12 @@ def test_refusals(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match=r"--minutes 1 and training.minutes=2 are both the end of a run: leave one"):
         equal_time(limited, 1, tmp_path)
     with pytest.raises(ValueError, match=r"--scale 0.5 and --minutes 1 are both the length of a run: leave one of"):
-        reproduction.reproduce("adding-200", tmp_path / "r", scale=0.5, minutes=1)
+        reproduction.reproduce(reproduction.Request("adding-200", scale=0.5, minutes=1), tmp_path / "r")
     for call in (reproduction.measure, reproduction.reproduce):
         with pytest.raises(
             ValueError, match=r"reach is drawn, not trained: leave (--minutes out|out --set, --scale, )"
         ):
-            call("reach", tmp_path / "r", minutes=1)
+            call(reproduction.Request("reach", minutes=1), tmp_path / "r")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"--minutes 1 on 2 processes is not possible: use one"):
         equal_time(runs, 1, tmp_path)

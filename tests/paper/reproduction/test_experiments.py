@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from chordmixer.paper.reproduction import experiments, reproduce, running
+from chordmixer.paper.reproduction import Request, experiments, reproduce, running
 from chordmixer.paper.reproduction.catalogue import ENTRIES
-from chordmixer.paper.reproduction.comparison import compare
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import each, model_of, with_encoder
-from chordmixer.paper.reproduction.running import Seen, TrainedRun
+from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.training import Evaluation, Experiment
 
 
@@ -87,7 +87,7 @@ def test_models_that_cannot_be(adding: Experiment, models: list[str], seeds: int
 def test_what_stands_first_on_a_page(adding: Experiment) -> None:
     def said(share: float, changes: dict[str, object], classes: list[str], name: str = "adding-200") -> list[str]:
         short = experiments.scaled(adding, share, by_rule=True)
-        return experiments.warnings(entry(name), adding, short, share, changes, classes)
+        return experiments.warnings(Request(name, scale=share, changes=changes), entry(name), adding, short, classes)
 
     assert said(1, {}, []) == []
     assert said(0.1, {}, []) == [
@@ -102,7 +102,8 @@ def test_what_stands_first_on_a_page(adding: Experiment) -> None:
     assert said(1, {}, ["mus", "labeo"], "carassius-labeo") == [
         "The classes are mus, labeo, not Carassius, Labeo: not the paper's data."
     ]
-    assert experiments.warnings(entry("adding-200"), adding, adding, 1, {}, [], rates=[1e-4, 3e-4, 1e-3]) == [
+    rates = Request("adding-200", rates=[1e-4, 3e-4, 1e-3])
+    assert experiments.warnings(rates, entry("adding-200"), adding, adding, []) == [
         "Each model was trained with rates of 0.0001, 0.0003 and 0.001, a run each, and the lowest validation loss "
         "chose."
     ]
@@ -161,12 +162,12 @@ def test_no_choice_without_losses(run: Run) -> None:
 
 def test_what_the_page_says(run: Run) -> None:
     """Beside each model its rate, the losses that chose it, and that others had another."""
-    entry, seen = ENTRIES["adding-200"], Seen({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
+    entry, seen = ENTRIES["adding-200"], DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, [])
     assert isinstance(entry, RunEntry)
     runs = [run("chordmixer", 1e-3, 0, 0.1, 0.9), run("cnn", 3e-4, 0, 0.25, 0.5)]
     runs[1] = replace(runs[1], experiment=with_encoder(runs[1].experiment, "cnn"))
     losses = {"chordmixer": {1e-3: 0.1, 3e-4: 0.2}, "cnn": {1e-3: 0.3, 3e-4: 0.25}}
-    result = compare("adding-200", entry, runs, seen, [], given=False, losses=losses)
+    result = Comparison(entry, runs, seen, False, losses).page("adding-200", [])
     assert result.body[:4] == [
         "| model | accuracy here, % | rate | runs | steps a run | time a run |",
         "|---|---|---|---|---|---|",
@@ -201,12 +202,24 @@ def test_rates_are_added_to_what_is_trained(
     changes: dict[str, Any], tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     """The page then has the better of both."""
-    given: dict[str, Any] = {"changes": changes, "baselines": False}
-    reproduce("adding-200", tmp_path, **given)
+    reproduce(Request("adding-200", changes=changes), tmp_path, baselines=False)
     weights = (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes()
     log.clear()
-    _, scores = reproduce("adding-200", tmp_path, rates=[1e-3, 1e-9], resume=True, **given)
+    request = Request("adding-200", rates=[1e-3, 1e-9], changes=changes)
+    _, scores = reproduce(request, tmp_path, resume=True, baselines=False)
     said = log.messages
     assert "chordmixer-seed0, 1 of 2: finished before" in said and "chordmixer-rate1e-09-seed0, 2 of 2" in said
     assert (tmp_path / "chordmixer-seed0" / "model.safetensors").read_bytes() == weights
     assert [own.encoder for own in scores] == ["chordmixer"], "of the chosen one alone"
+
+
+def test_runs_that_cannot_share_a_device(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"--at-once 0 is too few: give 1 or more runs"):
+        experiments.check_at_once({"a": tiny}, 0)
+    by_clock = replace(tiny, training=replace(tiny.training, minutes=2.0))
+    experiments.check_at_once({"a": by_clock}, 1)
+    with pytest.raises(ValueError, match=r"training.minutes=2 ends a run by the clock, and runs at once slow each"):
+        experiments.check_at_once({"a": by_clock}, 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"--at-once 3 on 2 processes is not possible: use one"):
+        experiments.check_at_once({"a": tiny}, 3)

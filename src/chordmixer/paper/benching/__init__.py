@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, TypeVar, get_args
 
 import torch
 
@@ -23,6 +23,7 @@ from chordmixer.paper.benching.cases import (
     BenchConfig,
     Case,
     Phase,
+    PhaseName,
     Reach,
     Result,
     Setting,
@@ -38,21 +39,13 @@ from chordmixer.views.plan import duration
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "BenchConfig",
-    "Phase",
-    "Reach",
-    "Report",
-    "Result",
-    "Setting",
-    "adding",
-    "bench",
-    "fixed",
-    "settings",
-    "words",
-]
+__all__ = ["BenchConfig", "Phase", "Reach", "Report", "Result", "Setting"]
+__all__ += ["adding", "bench", "fixed", "settings", "words"]
 
-PHASES: tuple[Literal["inference", "training"], ...] = ("inference", "training")
+FORMAT = 1
+DOUBTFUL = 0.25  # the spread from which on a time is not to be relied on
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+Measured = TypeVar("Measured", bound=Result | Reach)
 
 
 def bench(
@@ -77,29 +70,27 @@ def bench(
     path, known = Path(out), (config or BenchConfig()).here()
     report = Report(Origin.of(torch.device(known.device)), command, known, torch.get_num_threads(), tuple(at))
     report = _opened(path, report, resume)
-    work: list[tuple[str, Setting | Literal["inference", "training"]]] = [
-        *((model, setting) for setting in at for model in models),
-        *((model, phase) for model in models if longest for phase in PHASES),
-    ]
-    work = [(model, what) for model, what in work if not report.has((model, getattr(what, "name", str(what))))]
+    one = {model: Case(model, ENCODERS[model], known, threads=report.threads) for model in models}
+    cases = [replace(one[model], setting=setting) for setting in at for model in models]
+    cases += [replace(one[model], phase=phase) for model in models if longest for phase in PHASES]
+    cases = [case for case in cases if not report.has(case.key)]
     began = time.monotonic()
     # A spare process takes a core, and nothing of a GPU before it has its case: beside a measured CPU there is none.
-    with subprocesses.Spare(measuring.PROCESS, known.device == "cuda" and len(work) > 1) as spare:
-        for number, (model, what) in enumerate(work):
-            left = _left(began, number, len(work), known.time_limit)
-            logger.info(f"{number + 1} of {len(work)}: {_named(model, what)}; {left}")
-            case = Case(model, ENCODERS[model], known, threads=report.threads)
-            case = replace(case, setting=what) if isinstance(what, Setting) else replace(case, phase=what)
+    with subprocesses.SpareProcess(measuring.PROCESS, known.device == "cuda" and len(cases) > 1) as spare:
+        for number, case in enumerate(cases):
+            name = " at ".join(case.key) if case.setting else "the longest sequence of " + " in ".join(case.key)
+            left = _left(began, number, len(cases), known.time_limit)
+            logger.info(f"{number + 1} of {len(cases)}: {name}; {left}")
             start = time.monotonic()
-            found = measuring.in_subprocess(case, spare.take()) | {"encoder": model}
-            if isinstance(what, Setting):
-                found |= {"setting": what.name, "seconds": time.monotonic() - start}
+            found = measuring.in_subprocess(case, spare.take()) | {"encoder": case.encoder}
+            if case.setting:
+                found |= {"setting": case.setting.name, "seconds": time.monotonic() - start}
                 result = from_dict(Result, found, "result")
-                report = report.plus(result)
+                report = replace(report, results=_with(report.results, result))
                 logger.info(f"    {_short(result)}")
             else:
-                reached = from_dict(Reach, found | {"phase": what}, "reach")
-                report = report.plus(reached)
+                reached = from_dict(Reach, found | {"phase": case.phase}, "reach")
+                report = replace(report, reaches=_with(report.reaches, reached))
                 logger.info(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
             write(report, path)
     write(report, path, draw=True)
@@ -125,28 +116,21 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
             raise ValueError(f"{path} has other lengths at {setting.name}: give another --out")
     kept = tuple(setting for setting in before.settings if setting not in report.settings)
     commands = "\n".join(dict.fromkeys([*before.command.splitlines(), *report.command.splitlines()]))
-    return replace(
-        report,
-        command=commands,
-        settings=(*kept, *report.settings),
-        results=before.results,
-        reaches=before.reaches,
-    )
+    both: dict[str, Any] = {
+        "settings": (*kept, *report.settings),
+        "results": before.results,
+        "reaches": before.reaches,
+    }
+    return replace(report, command=commands, **both)
 
 
-# --- Progress ---
-
-
-def _named(model: str, what: Setting | str) -> str:
-    return f"{model} at {what.name}" if isinstance(what, Setting) else f"the longest sequence of {model} in {what}"
+def _with(known: Sequence[Measured], new: Measured) -> tuple[Measured, ...]:
+    """In place of an earlier measurement of the same."""
+    return (*(own for own in known if own.key != new.key), new)
 
 
 def _left(began: float, done: int, all_of_them: int, limit: float) -> str:
-    """How long the rest may take.
-
-    >>> _left(0.0, 0, 4, 300.0)
-    'at most 20 min left'
-    """
+    """How long the rest may take."""
     left = all_of_them - done
     if not done:
         return f"at most {duration(left * limit)} left"
@@ -165,18 +149,12 @@ def _short(result: Result) -> str:
     return "; ".join(parts)
 
 
-FORMAT = 1
-DOUBTFUL = 0.25
-"""The spread from which on a time is not to be relied on."""
-
-
 @dataclass(frozen=True)
 class Report:
     """All that was measured, and where."""
 
     place: Origin
-    command: str
-    """A line for each that went on with it."""
+    command: str  # a line for each that went on with it
     config: BenchConfig
     threads: int
     settings: tuple[Setting, ...]
@@ -187,12 +165,6 @@ class Report:
         """Whether this was measured, and not stopped sooner than it would be now."""
         measured: list[Result | Reach] = [*self.results, *self.reaches]
         return any(r.key == key and (r.limit is None or r.limit >= self.config.time_limit) for r in measured)
-
-    def plus(self, new: Result | Reach) -> Report:
-        """With one more, in place of an earlier measurement of the same."""
-        if isinstance(new, Result):
-            return replace(self, results=(*(r for r in self.results if r.key != new.key), new))
-        return replace(self, reaches=(*(r for r in self.reaches if r.key != new.key), new))
 
     def at(self, setting: Setting) -> list[Result]:
         """The results at a setting, the fastest in training first, then those that failed."""
@@ -264,14 +236,6 @@ def words(results: Sequence[Result], setting: Setting) -> list[str]:
 
 
 def _faster(results: Sequence[Result], own: Result, phase: str, setting: Setting) -> str:
-    """
-    >>> from chordmixer.paper.benching.cases import fixed
-    >>> from chordmixer.paper.benching.cases import Phase
-    >>> quick, slow = (Phase(ms, 1.0, 1, 1) for ms in (1.0, 2.0))
-    >>> both = [Result("cnn", "length 9", training=quick), Result("chordmixer", "length 9", training=slow)]
-    >>> _faster(both, both[1], "training", fixed(9, 1))
-    'In training these are faster than ChordMixer: cnn (0.50 of its time).'
-    """
     shares = [(share, r) for r in results if (share := ratio(r.time(phase), own.time(phase))) and share < 1]
     if not shares:
         return f"In {phase} no other encoder is faster than ChordMixer."
@@ -321,6 +285,6 @@ def _notes(report: Report) -> list[str]:
     ]
     if any(setting.base_length for setting in report.settings):
         notes.append("Lengths of a base length are quantiles of the Adding problem's, short and long in every batch.")
-    if any(views.is_published(setting.base_length) for setting in report.settings):
+    if any(setting.base_length in views.PAPER for setting in report.settings):
         notes.append(f"The paper: {views.SOURCE} Its S4 stands beside our S4D.")
     return [f"- {note}" for note in notes]

@@ -13,8 +13,8 @@ from chordmixer.paper.adding import AddingConfig, AddingRecords
 from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import TrainingConfig
 
-SEQUENCES, DRAWN = 20, 2_000
-"""Sequences that are measured at a base length, about, and draws whose quantiles their lengths are."""
+SEQUENCES, DRAWN = 20, 2_000  # measured at a base length, about, and draws whose quantiles their lengths are
+PhaseName = Literal["inference", "training"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class BenchConfig:
             raise ValueError(
                 f"backend='triton' but its kernels do not run on this {device.type}: use backend='auto' or 'torch'"
             )
-        half = device.type == "cuda" if self.precision == "auto" else self.precision == "bf16"
-        return replace(self, device=device.type, precision="bf16" if half else "fp32")  # type: ignore[arg-type]
+        cuda = device.type == "cuda"
+        half = cuda if self.precision == "auto" else self.precision == "bf16"
+        return replace(self, device="cuda" if cuda else "cpu", precision="bf16" if half else "fp32")
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,9 @@ class Setting:
     """The lengths that encoders are measured at."""
 
     name: str
-    batches: tuple[tuple[int, ...], ...]
-    """Lengths of the sequences of each batch that is timed."""
-    longest: int
-    """What networks are built for; measured alone, for its memory, where no batch has it."""
-    base_length: int | None = None
-    """The Adding problem's lambda; None: a fixed length."""
-
-    @property
-    def sequences(self) -> int:
-        return sum(map(len, self.batches))
-
-    @property
-    def tokens(self) -> int:
-        return sum(map(sum, self.batches))
+    batches: tuple[tuple[int, ...], ...]  # lengths of the sequences of each batch that is timed
+    longest: int  # what networks are built for; measured alone, for its memory, where no batch has it
+    base_length: int | None = None  # the Adding problem's lambda; None: a fixed length
 
     @property
     def has_longest(self) -> bool:
@@ -84,15 +74,16 @@ class Case:
     """One encoder in one process: its times at a setting, or how long a sequence it can take."""
 
     encoder: str
-    home: str
-    """`module:Class`, so that encoders that were added to ENCODERS are found too."""
+    home: str  # `module:Class`, so that encoders that were added to ENCODERS are found too
     config: BenchConfig
-    setting: Setting | None = None
-    """None: the longest sequence is searched for."""
-    phase: Literal["inference", "training"] = "training"
-    """In which it is searched for."""
-    threads: int = 1
-    """Of a CPU."""
+    setting: Setting | None = None  # None: the longest sequence is searched for
+    phase: PhaseName = "training"  # in which it is searched for
+    threads: int = 1  # of a CPU
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """That of its result."""
+        return self.encoder, self.setting.name if self.setting else self.phase
 
 
 def adding(base_length: int, batch: int) -> Setting:
@@ -122,24 +113,18 @@ def settings(base_lengths: Iterable[int], lengths: Iterable[int], batch: int) ->
     return [*(adding(base, batch) for base in base_lengths), *(fixed(length, batch) for length in lengths)]
 
 
-OURS = "chordmixer"
-"""The encoder that the others are compared with."""
+OURS = "chordmixer"  # the encoder that the others are compared with
 
 
 @dataclass(frozen=True)
 class Phase:
     """Inference, or training: forward, backward, AdamW."""
 
-    milliseconds: float
-    """A sequence."""
-    tokens_per_second: float
-    """Useful ones: padding is not counted."""
-    peak: int | None
-    """Bytes; None where the system does not tell."""
-    rounds: int
-    """Over all batches; the time is their median."""
-    spread: float = 0.0
-    """Of the middle half of the rounds, as a share of the median."""
+    milliseconds: float  # a sequence
+    tokens_per_second: float  # useful ones: padding is not counted
+    peak: int | None  # bytes; None where the system does not tell
+    rounds: int  # over all batches; the time is their median
+    spread: float = 0.0  # of the middle half of the rounds, as a share of the median
 
 
 @dataclass(frozen=True)
@@ -148,29 +133,19 @@ class Result:
 
     encoder: str
     setting: str
-    parameters: int | None = None
-    """Weights of the whole model, embedding and head with it."""
-    receptive_field: int | None = None
-    """Tokens that can change one token's output; None: all."""
-    difference: float | None = None
-    """Between outputs alone and in a batch."""
-    padded: float | None = None
-    """Share of the places of padded rows that hold no token."""
+    parameters: int | None = None  # weights of the whole model, embedding and head with it
+    receptive_field: int | None = None  # tokens that can change one token's output; None: all
+    difference: float | None = None  # between outputs alone and in a batch
+    padded: float | None = None  # share of the places of padded rows that hold no token
     inference: Phase | None = None
     training: Phase | None = None
-    longest_inference: Phase | None = None
-    """Of the longest sequence alone, where no batch holds it."""
+    longest_inference: Phase | None = None  # of the longest sequence alone, where no batch holds it
     longest_training: Phase | None = None
-    failed: str = ""
-    """What ended it: out of memory, time limit, crashed, wrong, refused, error; empty: nothing did."""
-    stage: str = ""
-    """The last that was begun."""
-    message: str = ""
-    """What was said at the end."""
-    limit: float | None = None
-    """Seconds after which it was stopped; None: it was not."""
-    seconds: float = 0.0
-    """That all of it took."""
+    failed: str = ""  # what ended it: out of memory, time limit, crashed, wrong, refused, error; empty: nothing did
+    stage: str = ""  # the last that was begun
+    message: str = ""  # what was said at the end
+    limit: float | None = None  # seconds after which it was stopped; None: it was not
+    seconds: float = 0.0  # that all of it took
 
     @property
     def key(self) -> tuple[str, str]:
@@ -200,19 +175,14 @@ class Reach:
     """The longest sequence that an encoder can take, found by doubling."""
 
     encoder: str
-    phase: str
-    """Inference or training."""
-    length: int = 0
-    """0: not even the first was possible."""
-    seconds: float | None = None
-    """Of that sequence, not warmed up."""
+    phase: str  # inference or training
+    length: int = 0  # 0: not even the first was possible
+    seconds: float | None = None  # of that sequence, not warmed up
     peak: int | None = None
-    failed: str = ""
-    """What ended the search; empty: nothing did, and no longer one was tried."""
+    failed: str = ""  # what ended the search; empty: nothing did, and no longer one was tried
     stage: str = ""
     message: str = ""
-    limit: float | None = None
-    """Seconds after which it was stopped; None: it was not."""
+    limit: float | None = None  # seconds after which it was stopped; None: it was not
 
     @property
     def key(self) -> tuple[str, str]:
@@ -226,4 +196,4 @@ def ratio(value: float | None, ours: float | None) -> float | None:
 
 def ours(results: Iterable[Result], setting: str) -> Result | None:
     """ChordMixer's own result at a setting."""
-    return next((r for r in results if (r.encoder, r.setting) == (OURS, setting)), None)
+    return next((r for r in results if r.key == (OURS, setting)), None)

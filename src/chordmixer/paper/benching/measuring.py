@@ -13,9 +13,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,12 +36,9 @@ ROUNDS, LEAST, SECONDS = 7, 0.5, 4.0
 more than `SECONDS`."""
 CHECKED, TOLERANCE = 2_000, 1e-4
 """Tokens of the sequences that are verified, at most, and how far alone and in a batch may be apart."""
-FIRST, LAST = 1 << 10, 1 << 24
-"""Lengths from which on, and up to which, the longest possible is searched for."""
-SEES = {"pointwise": 1}
-"""Tokens that change one token's output; other encoders that do not see all have a `receptive_field`."""
-NO_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
-"""How libraries report that memory ran out."""
+FIRST, LAST = 1 << 10, 1 << 24  # lengths from which on, and up to which, the longest possible is searched for
+SEES = {"pointwise": 1}  # tokens that change an output; others that do not see all have a `receptive_field`
+NO_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")  # how libraries report that memory ran out
 PROCESS = "chordmixer.paper.benching.measuring:measure"
 
 Event = dict[str, Any]
@@ -50,7 +49,7 @@ def times(case: Case, setting: Setting) -> Iterator[Event]:
     """Verified, then timed: batches in inference and training, then the longest sequence alone in both."""
     yield {"stage": "building"}
     meter = Meter(torch.device(case.config.device))
-    subject = Subject(case, setting.longest)
+    subject = BenchModel(case, setting.longest)
     network = subject.model.config.network
     yield {
         "parameters": sum(p.numel() for p in subject.model.parameters()),
@@ -64,11 +63,11 @@ def times(case: Case, setting: Setting) -> Iterator[Event]:
         where = f" of {setting.longest:,} tokens" if name.startswith("longest") else ""
         yield {"stage": name.removeprefix("longest_") + where}
         del subject  # its memory is not the next stage's
-        subject = Subject(case, setting.longest)
-        with Padding() as padding:
+        subject = BenchModel(case, setting.longest)
+        with counted_padding() as share:
             yield {name: phase(subject, getattr(subject, verb), batches, meter)}
-        if name == "inference":
-            yield {"padded": padding.share}
+            if name == "inference":
+                yield {"padded": share()}
 
 
 def reach(case: Case) -> Iterator[Event]:
@@ -77,17 +76,17 @@ def reach(case: Case) -> Iterator[Event]:
     length = FIRST
     while length <= LAST:
         yield {"stage": f"{case.phase} of {length:,} tokens"}
-        subject = Subject(case, length)
+        subject = BenchModel(case, length)
         work = subject.learn if case.phase == "training" else subject.infer
         x = subject.batch([length])
         meter.start()
-        taken = seconds(lambda work=work, x=x: work(x), subject.device)  # type: ignore[misc]
+        taken = seconds(partial(work, x), subject.device)
         yield {"length": length, "seconds": taken, "peak": meter.peak()}
         del subject, work, x
         length *= 2
 
 
-class Subject:
+class BenchModel:
     """A whole model around the encoder, as for the Adding problem: two channels a token in, one number out."""
 
     def __init__(self, case: Case, longest: int) -> None:
@@ -129,54 +128,45 @@ class Subject:
 
 
 def compared(together: Sequence[Tensor], alone: Sequence[Tensor]) -> float:
-    """
-    >>> compared([torch.tensor([1.0, 4.0])], [torch.tensor([1.0, 4.0])])
-    0.0
-    """
     if not all(bool(y.isfinite().all()) for y in (*together, *alone)):
-        raise Wrong("some outputs are not finite: its times mean nothing; mend the encoder")
+        raise VerificationError("some outputs are not finite: its times mean nothing; mend the encoder")
     scale = max(1.0, *(float(y.abs().max()) for y in alone))
     apart = max(float((a - b).abs().max()) for a, b in zip(together, alone, strict=True)) / scale
     if apart > TOLERANCE:
-        raise Wrong(
+        raise VerificationError(
             f"outputs alone and in a batch differ by {apart:.1e}, above {TOLERANCE:g}: its times mean nothing; "
             "mend the encoder"
         )
     return apart
 
 
-class Wrong(ValueError):
+class VerificationError(ValueError):
     """An encoder that does not keep its promise."""
 
 
-class Padding:
-    """Counts the places of padded rows while it is entered; all encoders that pad use one function."""
+@contextmanager
+def counted_padding() -> Iterator[Callable[[], float]]:
+    """Within it, a function that gives the share of places of padded rows without a token.
 
-    def __init__(self) -> None:
-        self.places = self.tokens = 0
+    All encoders that pad use one function.
+    """
+    pad, places, tokens = layers.padded, 0, 0
 
-    @property
-    def share(self) -> float:
-        """Of places without a token."""
-        return 1 - self.tokens / self.places if self.places else 0.0
+    def counted(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
+        nonlocal places, tokens
+        rows, layout = pad(x, groups, lengths)
+        places, tokens = places + len(rows), tokens + x.tokens
+        return rows, layout
 
-    def __enter__(self) -> Self:
-        pad = layers.padded
-
-        def counted(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
-            rows, layout = pad(x, groups, lengths)
-            self.places, self.tokens = self.places + len(rows), self.tokens + x.tokens
-            return rows, layout
-
-        self.pad, layers.padded = pad, counted
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        layers.padded = self.pad
+    layers.padded = counted
+    try:
+        yield lambda: 1 - tokens / places if places else 0.0
+    finally:
+        layers.padded = pad
 
 
 def phase(
-    subject: Subject, work: Callable[[Packed], None], batches: Sequence[Sequence[int]], meter: Meter
+    subject: BenchModel, work: Callable[[Packed], None], batches: Sequence[Sequence[int]], meter: Meter
 ) -> dict[str, Any]:
     """Milliseconds a sequence, useful tokens a second, peak bytes; of the rounds over all batches the median."""
     inputs = [subject.batch(lengths) for lengths in batches]
@@ -208,7 +198,8 @@ def phase(
 def seconds(work: Callable[[], None], device: torch.device) -> float:
     """By the device's own events on a GPU, else by the clock on the wall."""
     if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        event: Callable[..., Any] = torch.cuda.Event  # which has no types
+        start, end = (event(enable_timing=True) for _ in range(2))
         start.record()
         work()
         end.record()
@@ -292,7 +283,8 @@ def prepare(case: Case) -> None:
     torch.set_num_threads(case.threads)
     limit = int(case.config.memory_limit * 1e9)
     if case.config.backend == "torch":
-        sys.modules["triton"] = None  # type: ignore[assignment]  # not importable, so that torch is used
+        modules: dict[str, Any] = sys.modules
+        modules["triton"] = None  # not importable, so that torch is used
     if case.config.device == "cuda":
         if limit:
             total = torch.cuda.get_device_properties(0).total_memory
@@ -313,7 +305,7 @@ def reason(error: BaseException) -> Event:
     message = (str(error) or type(error).__name__).splitlines()[0]
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY):
         return {"failed": "out of memory", "message": message}
-    if isinstance(error, Wrong):
+    if isinstance(error, VerificationError):
         return {"failed": "wrong", "message": message}
     if isinstance(error, ValueError):
         return {"failed": "refused", "message": message}

@@ -48,33 +48,14 @@ PAPER: dict[int, dict[str, Cost]] = {
 """By base length and encoder; its S4 stands beside our S4D. At 128,000 it has dashes for all others."""
 
 
-def published_cost(base_length: int | None, encoder: str) -> Cost | None:
-    """
-    >>> published_cost(200, "cnn"), published_cost(128_000, "cnn"), published_cost(None, "cnn")
-    ((1.4, 3.3), None, None)
-    """
-    return PAPER.get(base_length or 0, {}).get(encoder)
-
-
-def is_published(base_length: int | None) -> bool:
-    """Whether the paper measured at this base length."""
-    return base_length in PAPER
-
-
-COLUMNS = [
-    *("model", "weights", "training, ms", "inference, ms", "training, GB", "inference, GB"),
-    *("tokens/s", "padded"),
-]
+COLUMNS = ["model", "weights", "training, ms", "inference, ms", "training, GB", "inference, GB", "tokens/s", "padded"]
 PAPER_COLUMNS = ["paper, ms", "paper, GB"]
-NARROW = ("model", "training, ms", "inference, ms", "training, GB", "tokens/s", "paper, ms")
-"""The columns that a terminal of 80 has room for."""
+NARROW = ("model", "training, ms", "inference, ms", "training, GB", "tokens/s", "paper, ms")  # in 80 columns
 REACH = ["model", "phase", "longest", "time", "memory", "what stopped it"]
 PHASES = ("training", "inference")
-
-
-def column_names(base_length: int | None) -> list[str]:
-    """Names of the cells of `result_cells`."""
-    return COLUMNS + (PAPER_COLUMNS if is_published(base_length) else [])
+WIDE = 120  # columns of a terminal from which on all of a table's are shown
+FEW = 50.0  # times the lowest value of an axis up to which it has numbers between powers of ten
+LINES = 3  # fixed lengths from which on numbers are drawn against length
 
 
 def result_cells(result: Result, ours: Result | None, base_length: int | None) -> list[str]:
@@ -95,26 +76,10 @@ def result_cells(result: Result, ours: Result | None, base_length: int | None) -
     ]
     if result.failed:
         found[_place(result)] = result.failed
-    if is_published(base_length):
-        theirs, chord = published_cost(base_length, result.encoder), published_cost(base_length, OURS)
-        found += [_number(theirs and theirs[i], chord and chord[i]) for i in (1, 0)]
+    if published := PAPER.get(base_length or 0):
+        theirs, chord = published.get(result.encoder), published[OURS]
+        found += [_number(theirs and theirs[i], chord[i]) for i in (1, 0)]
     return found
-
-
-def reach_cells(found: Reach) -> list[str]:
-    """The cells of the columns `REACH`.
-
-    >>> reach_cells(Reach("lstm", "training", 2048, 1.5, 3_000_000, "out of memory"))
-    ['lstm', 'training', '2,048', '1.50 s', '3 MB', 'out of memory']
-    """
-    return [
-        found.encoder,
-        found.phase,
-        f"{found.length:,}" if found.length else "none",
-        "-" if found.seconds is None else f"{found.seconds:.2f} s",
-        "-" if found.peak is None else format_bytes(found.peak),
-        found.failed or "no longer one was tried",
-    ]
 
 
 def gigabytes(number: int | None) -> float | None:
@@ -147,17 +112,9 @@ def _figures(value: float, count: int) -> str:
     return f"{value:.0f}" if value >= 10 ** (count - 1) else f"{value:.{count}g}"
 
 
-WIDE = 120
-"""Columns of a terminal from which on all of a table's are shown."""
-FEW = 50.0
-"""Times the lowest value of an axis up to which it has numbers between powers of ten."""
-LINES = 3
-"""Fixed lengths from which on numbers are drawn against length."""
-
-
 def table(setting: Setting, results: Sequence[Result], width: int | None = None) -> ReportTable:
     """All encoders at a setting, with as many columns as a terminal of this width has room for."""
-    names = column_names(setting.base_length)
+    names = COLUMNS + (PAPER_COLUMNS if setting.base_length in PAPER else [])
     shown = [i for i, name in enumerate(names) if width is None or width >= WIDE or name in NARROW]
     chord = ours(results, setting.name)
     rows = [[result_cells(result, chord, setting.base_length)[i] for i in shown] for result in results]
@@ -168,15 +125,22 @@ def table(setting: Setting, results: Sequence[Result], width: int | None = None)
 
 def reach_table(found: Sequence[Reach]) -> ReportTable:
     """The longest sequences."""
-    rows = [reach_cells(own) for own in found]
+    rows = [
+        (
+            own.encoder,
+            own.phase,
+            f"{own.length:,}" if own.length else "none",
+            "-" if own.seconds is None else f"{own.seconds:.2f} s",
+            "-" if own.peak is None else format_bytes(own.peak),
+            own.failed or "no longer one was tried",
+        )
+        for own in found
+    ]
     return ReportTable(REACH, rows, "The longest sequence, found by doubling", words=(0, 1, 5))
 
 
 def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> Path:
     """Time and memory side by side: against length where there are several fixed ones, else a bar a model."""
-
-    if not any(r.inference for r in results):
-        raise ValueError("no encoder was measured: a picture needs at least one; give a Result with its times")
     fixed = [setting for setting in settings if setting.base_length is None]
     lines = len(fixed) >= LINES
     rows = [s for s in settings if s not in fixed or not lines]
@@ -237,7 +201,7 @@ def _lines(panels: Any, settings: Sequence[Setting], results: Sequence[Result]) 
         again, colour = divmod(number, len(COLOURS))
         own = [(s.longest, found.get((name, s.name))) for s in ordered]
         times = [(n, 1e9 / r.training.tokens_per_second) for n, r in own if r and r.training]
-        memory = [(n, r.peak("training") / 1e9) for n, r in own if r and r.peak("training")]  # type: ignore[operator]
+        memory = [(n, peak / 1e9) for n, r in own if r and (peak := r.peak("training"))]
         for axes, points in zip(panels, (times, memory), strict=True):
             axes.plot(
                 *zip(*points, strict=True) if points else ([], []),

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,14 +31,14 @@ from chordmixer.packed import Packed
 from chordmixer.paper.subprocesses import ProcessPool, cores, importable
 
 VALUES, LENGTHS, TARGETS = "values.bin", "lengths.npy", "targets.npy"
-KIND = "lra-"
-"""In the names of folders that are being written."""
+KIND = "lra-"  # in the names of folders that are being written
 RELEASE = "lra_release.gz of github.com/google-research/long-range-arena"
 WORTH = 80.0
 """Seconds of work for one core, times the cores, from which on it is done in processes. Each needs 2 to 3 seconds to
 start, which ListOps in threads on two cores does not lose; the more threads there are, the more they wait."""
-QUIET = 5.0
-"""Seconds before a bar is shown."""
+QUIET = 5.0  # seconds before a bar is shown
+PARTS = ("training", "test")
+FORMAT = 1  # of the data of releases as they are kept: another way to read them is another number
 
 Part = tuple[ndarray, ndarray, ndarray]
 """Bytes end to end, a length each, a class each."""
@@ -55,46 +55,61 @@ class ArenaTask:
 
 
 class BytesRecords:
-    """Sequences of one byte a step: token ids, or grey values that are read as one real channel from 0 to 1."""
+    """Sequences of one byte a step: token ids, or grey values that are read as one real channel from 0 to 1.
 
-    def __init__(self, folder: Path, split: str, real: bool) -> None:
-        """Of a folder that `made_once` gave."""
+    They are those of a folder that `made_once` gave; or some of them, by `indices`, cut at `longest` bytes.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, real: bool, indices: ndarray | None = None, longest: int | None = None
+    ) -> None:
         self.folder, self.split, self.real = folder, split, real
-        lengths = np.load(folder / LENGTHS)
-        self.lengths: list[int] = lengths.tolist()
-        self.offsets = np.concatenate([[0], np.cumsum(lengths)])
-        self.targets = torch.from_numpy(np.load(folder / TARGETS))
+        self.arguments = (folder, split, real, indices, longest)
+        lengths, targets = np.load(folder / LENGTHS), np.load(folder / TARGETS)
         self.values = np.asarray(np.memmap(folder / VALUES, np.uint8, mode="r"))
-        if len(self.values) != self.offsets[-1]:
+        if len(self.values) != lengths.sum():
             raise ValueError(
-                f"{folder / VALUES} has {len(self.values):,} bytes of {self.offsets[-1]:,}: it is torn; delete its "
+                f"{folder / VALUES} has {len(self.values):,} bytes of {lengths.sum():,}: it is torn; delete its "
                 "folder, and it is made anew"
             )
+        self.indices = np.arange(len(lengths)) if indices is None else indices
+        self.starts, whole = (np.cumsum(lengths) - lengths)[self.indices], lengths[self.indices]
+        self.targets = torch.from_numpy(targets if indices is None else targets[indices])
+        self.lengths: list[int] = np.minimum(whole, longest or whole.max()).tolist()
+        self.cut = int((whole > self.lengths).sum())
+        """How many are not whole."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Record:
-        return Record(self._read(torch.from_numpy(self._bytes(index).copy())), self.targets[index])
+        return Record(self._read(torch.from_numpy(self.bytes(index).copy())), self.targets[index])
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
         """Travels as bytes and becomes real numbers, where it does, on the device."""
-        values = torch.from_numpy(np.concatenate([self._bytes(i) for i in indices])).to(device)
+        values = torch.from_numpy(np.concatenate([self.bytes(i) for i in indices])).to(device)
         targets = self.targets[torch.tensor(indices)].to(device, non_blocking=True)
         return Packed.from_lengths(self._read(values), [self.lengths[i] for i in indices]), targets
 
     def name(self, index: int) -> str:
-        return f"{self.split}-{index}"
+        """The number in the part that it was read from: validation records may be `training-7` too."""
+        return f"{self.split}-{self.indices[index]}"
 
-    def __reduce__(self) -> tuple[type[BytesRecords], tuple[Path, str, bool]]:
-        return BytesRecords, (self.folder, self.split, self.real)
+    def __reduce__(self) -> tuple[type[BytesRecords], tuple[Any, ...]]:
+        return BytesRecords, self.arguments
 
-    def _bytes(self, index: int) -> ndarray:
-        view: ndarray = self.values[self.offsets[index] : self.offsets[index + 1]]
+    def bytes(self, index: int) -> ndarray:
+        view: ndarray = self.values[self.starts[index] : self.starts[index] + self.lengths[index]]
         return view
 
     def _read(self, values: Tensor) -> Tensor:
         return values.float().div_(255).unsqueeze(1) if self.real else values
+
+
+def file_state(path: Path) -> tuple[str, int, int]:
+    """What tells one state of a file from another."""
+    state = path.stat()
+    return str(path.absolute()), state.st_size, state.st_mtime_ns
 
 
 def made_once(cache: str | None, name: str, what: Iterable[Any], parts: Callable[[], Iterator[Part]]) -> Path:
@@ -181,52 +196,45 @@ def _write(folder: Path, parts: Iterator[Part]) -> None:
         files.flush(folder / name)
 
 
-PARTS = ("training", "test")
-FORMAT = 1
-"""Of the data as they are kept: another way to read them is another number."""
+# --- Releases with an official test part ---
 
 
 class ReleaseLayout(NamedTuple):
     """How a user keeps a data set."""
 
-    place: Path
-    """For messages."""
-    files: list[Path]
-    """All that is read, so that a change is seen."""
-    read: Callable[[str], Iterator[Part]]
-    """The records of `training` or of `test`."""
+    place: Path  # for messages
+    files: list[Path]  # all that is read, so that a change is seen
+    read: Callable[[str], Iterator[Part]]  # the records of `training` or of `test`
 
 
-class ChosenRecords(BytesRecords):
-    """Some records of a folder of `made_once`, in the order of `indices`, cut at `longest` bytes."""
+class ReleaseTask(ArenaTask):
+    """A task whose records come from a release; its validation records are drawn from the training part."""
 
-    def __init__(self, folder: Path, part: str, real: bool, indices: ndarray, longest: int) -> None:
-        super().__init__(folder, part, real)
-        whole = np.diff(self.offsets)[indices]
-        self.indices, self.longest = indices, longest
-        self.starts, self.targets = self.offsets[indices], self.targets[indices]
-        self.lengths = np.minimum(whole, longest).tolist()
-        self.cut = int((whole > longest).sum())
-        """How many are not whole."""
+    name: str
+    labels: tuple[str, ...]
+    cure: str  # the end of an error
+    embedding: str
+    max_length: int
 
-    def name(self, index: int) -> str:
-        """The number in the official part, from 0: validation records are `training-7` too."""
-        return f"{self.split}-{self.indices[index]}"
+    def __init__(self, config: Any, layout: Callable[[str | None], ReleaseLayout]) -> None:
+        """`layout` tells how the release lies at `config.source` by what is found."""
+        self.config, self.layout = config, layout
 
-    def __reduce__(self) -> Any:
-        return ChosenRecords, (self.folder, self.split, self.real, self.indices, self.longest)
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """Of the official parts, uncut."""
+        return read_once(self.layout(self.config.source), self.config.cache, self.name, self.labels, self.cure)
 
-    def _bytes(self, index: int) -> ndarray:
-        view: ndarray = self.values[self.starts[index] : self.starts[index] + self.lengths[index]]
-        return view
+    def records(self, split: str) -> BytesRecords:
+        own, real = self.config, self.embedding == "real"
+        return chosen(self.folders, split, own.validation, own.seed, real=real, longest=self.max_length)
 
 
 def read_once(
     layout: ReleaseLayout, cache: str | None, name: str, labels: Sequence[str], cure: str
 ) -> dict[str, Path]:
     """The folder of each official part: found in the cache, or read from the files; `cure` ends an error."""
-    found = [(str(path.absolute()), path.stat()) for path in layout.files]
-    states = [(path, state.st_size, state.st_mtime_ns) for path, state in found]
+    states = [file_state(path) for path in layout.files]
     return {
         part: made_once(cache, name, (FORMAT, part, states), partial(_whole, layout, part, labels, cure))
         for part in PARTS
@@ -235,36 +243,31 @@ def read_once(
 
 def chosen(
     folders: Mapping[str, Path], split: str, validation: int, seed: int, *, real: bool, longest: int
-) -> ChosenRecords:
+) -> BytesRecords:
     """The records of `training`, `validation` or `test`, of what `read_once` gave.
 
     Validation is drawn from the official training part by the seed, classes in proportion; of records that are there
     twice, both are on one side.
     """
     if split == "test":
-        everything = np.arange(len(BytesRecords(folders["test"], "test", real)))
-        return ChosenRecords(folders["test"], "test", real, everything, longest)
+        return BytesRecords(folders["test"], "test", real, longest=longest)
     whole = BytesRecords(folders["training"], "training", real=False)
     if validation >= len(whole):
         raise ValueError(
             f"validation={validation:,} of {len(whole):,} training records leaves none to train on: give fewer"
         )
-    same = copies(digests(np.split(whole.values, whole.offsets[1:-1]), canonical=False))
+    same = copies(digests(np.split(whole.values, whole.starts[1:]), canonical=False))
     share = validation / len(whole)
     kept, held = grouped(same.tolist(), whole.targets.tolist(), [1 - share, share], seed)
     own = np.array(kept if split == "training" else held)
-    return ChosenRecords(folders["training"], "training", real, own, longest)
+    return BytesRecords(folders["training"], "training", real, own, longest)
 
 
 # --- For readers ---
 
 
 def class_of(value: Any, labels: Sequence[str], place: str) -> int:
-    """A class by its name, or by its number where a copy of the data has numbers.
-
-    >>> class_of("pos", ("neg", "pos"), "row 1"), class_of(0, ("neg", "pos"), "row 2")
-    (1, 0)
-    """
+    """A class by its name, or by its number where a copy of the data has numbers."""
     word = str(value).strip()
     if word in labels:
         return labels.index(word)
@@ -276,11 +279,7 @@ def class_of(value: Any, labels: Sequence[str], place: str) -> int:
 
 
 def part_of(word: Any, place: str) -> str:
-    """The official part that a table names.
-
-    >>> part_of("train", "row 1")
-    'training'
-    """
+    """The official part that a table names."""
     part = SPLITS.get(str(word).strip().casefold())
     if part not in PARTS:
         raise ValueError(

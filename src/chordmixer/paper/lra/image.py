@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,7 @@ from numpy import ndarray
 from chordmixer.config import check_numbers
 from chordmixer.data.entries import Account
 from chordmixer.data.record_files import class_files
-from chordmixer.paper.lra import (
-    ArenaTask,
-    ChosenRecords,
-    Part,
-    ReleaseLayout,
-    chosen,
-    class_of,
-    in_chunks,
-    load,
-    part_of,
-    read_once,
-)
+from chordmixer.paper.lra import Part, ReleaseLayout, ReleaseTask, class_of, in_chunks, load, part_of
 from chordmixer.tasks.targets import Classification
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -40,11 +29,9 @@ SIDE = 32
 BATCHES = {"training": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
 RECORD = 1 + 3 * SIDE**2
 """Bytes of a picture in the official binary files: the class, then red, green, blue, each row by row."""
-COLUMNS = ("jpeg", "png", "image", "img")
-"""Of a Parquet file, which may hold the pictures: as bytes, or as the struct of bytes and path of Hugging Face."""
+COLUMNS = ("jpeg", "png", "image", "img")  # of Parquet: bytes, or the struct of bytes and path of Hugging Face
 CURE = "unpack cifar-10-binary.tar.gz of cs.toronto.edu/~kriz/cifar.html and give its folder as data.source"
-CHUNK = 1024
-"""Pictures decoded at a time."""
+CHUNK = 1024  # pictures decoded at a time
 
 Row = tuple[bytes | Path, int, str]
 """A picture in JPEG or PNG, or where it lies; its class; and what to call it in an error."""
@@ -70,26 +57,18 @@ class ImageConfig:
         check_numbers(self)
 
 
-class Image(ArenaTask):
+class Image(ReleaseTask):
     """The task: one real channel from 0 to 1 in, one of ten classes out."""
 
     Config = ImageConfig
+    name, labels, cure = "image", CLASSES, CURE
     embedding = "real"
     inputs = 1
     max_length = SIDE**2
     target = Classification.of_counts(CLASSES, [1] * len(CLASSES))
 
     def __init__(self, config: ImageConfig) -> None:
-        self.config = config
-
-    @cached_property
-    def folders(self) -> dict[str, Path]:
-        """Of the official parts, grey."""
-        return read_once(layout(self.config.source), self.config.cache, "image", CLASSES, CURE)
-
-    def records(self, split: str) -> ChosenRecords:
-        own = self.config
-        return chosen(self.folders, split, own.validation, own.seed, real=True, longest=self.max_length)
+        super().__init__(config, layout)
 
 
 def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:
@@ -143,9 +122,8 @@ def read_binary(path: Path) -> Part:
     targets = rows[:, 0].astype(np.int64)
     if targets.max() >= len(CLASSES):
         where = int(targets.argmax())
-        raise ValueError(
-            f"{path}, picture {where + 1}: class {targets[where]} is above 9, it is not CIFAR-10; {CURE}"
-        )
+        fault = f"class {targets[where]} is above 9, it is not CIFAR-10"
+        raise ValueError(f"{path}, picture {where + 1}: {fault}; {CURE}")
     values = grey(np.moveaxis(rows[:, 1:].reshape(-1, 3, SIDE, SIDE), 1, -1))
     return values, np.full(len(rows), SIDE**2), targets
 
@@ -154,14 +132,13 @@ def read_binary(path: Path) -> Part:
 
 
 def _folders(folder: Path) -> ReleaseLayout:
-    files: list[Path] = []
     rows: dict[str, list[Row]] = {}
     for part, own in {"training": folder / "train", "test": folder / "test"}.items():
         if not own.is_dir():
             raise ValueError(f"{own} is missing: pictures lie in train/CLASS and test/CLASS; {CURE}")
         found = [path for path, _ in class_files(own, Account())]
-        files += found
         rows[part] = [(path, class_of(path.parent.name, CLASSES, str(path)), str(path)) for path in found]
+    files = [Path(place) for own in rows.values() for *_, place in own]
     return ReleaseLayout(folder, files, lambda part: _decoded(rows[part]))
 
 

@@ -22,19 +22,16 @@ from numpy import ndarray
 
 from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, file_state, in_chunks, made_once
 from chordmixer.tasks.targets import Classification
 
 TOKENS = (*"0123456789", "[MAX", "[MIN", "[MED", "[SM", "]")
 """By their ids. A bracket opens with its operator, as one token; the release's parentheses say nothing more."""
 MAX, MIN, MED, SM, CLOSE = range(10, 15)
 FILES = {"training": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
-FORMAT = 1
-"""Of the made data: another rule of drawing is another number."""
-CHUNK, ATTEMPTS = 1024, 3
-"""Sequences made at a time, and how many trees are tried for each before the next look."""
-MOST = 3_000
-"""Trees that are tried for a sequence; of the published numbers one in three will do."""
+FORMAT = 1  # of the made data: another rule of drawing is another number
+CHUNK, ATTEMPTS = 1024, 3  # sequences made at a time, and trees that are tried for each before the next look
+MOST = 3_000  # trees that are tried for a sequence; of the published numbers one in three will do
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,6 @@ class ListOpsConfig:
     """The folder that what was made is kept in; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        for name in ("training", "validation", "test", "orders"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is not a number of sequences: give 1 or more")
         counted = dict.fromkeys(("training", "validation", "test", "orders"), (1, MANY))
         check_numbers(self, **counted, max_length=(0, LONGEST), max_depth=(-MANY, 100))
         if not 2 <= self.max_arguments <= 100:
@@ -113,7 +107,12 @@ class ListOps(ArenaTask):
             folder = made_once(config.cache, "listops", (FORMAT, *rule, split, count, *times), parts)
         else:
             path = Path(config.folder).expanduser() / FILES[split]
-            facts = (FORMAT, *_stamp(path), config.max_length, count, *times)
+            if not path.is_file():
+                raise ValueError(
+                    f"{path} does not exist: ListOps is read from {', '.join(FILES.values())}; unpack {RELEASE} and "
+                    "name its folder listops-1000, or name no folder to make the data by the rule"
+                )
+            facts = (FORMAT, *file_state(path), config.max_length, count, *times)
             folder = made_once(config.cache, "listops-release", facts, partial(_read, path, config, count, orders))
         return BytesRecords(folder, split, real=False)
 
@@ -125,20 +124,14 @@ class _Level(NamedTuple):
     """The nodes of one depth of many trees: tree by tree, the arguments of an operation side by side."""
 
     tree: ndarray
-    word: ndarray
-    """64 random bits each, which decide all about a node."""
-    arguments: ndarray
-    """How many each has; 0: it is a digit."""
+    word: ndarray  # 64 random bits each, which decide all about a node
+    arguments: ndarray  # how many each has; 0: it is a digit
 
 
 def made(config: ListOpsConfig, split: str, indices: ndarray) -> Part:
     """The sequences of these indices, end to end, with their lengths and their results.
 
     Indices that are too large stand for the same sequences again, with arguments in another order.
-
-    >>> tokens, lengths, results = made(ListOpsConfig(min_length=5, max_length=12), "test", np.arange(2))
-    >>> " ".join(TOKENS[i] for i in tokens[: lengths[0]]), int(results[0])
-    ('[MIN 2 4 2 6 3 5 ]', 2)
     """
     count = getattr(config, split)
     own = _bits(np.int64(draws.key(config.seed, "listops", split)), indices % count)
@@ -170,9 +163,9 @@ def _in_order(part: Part, indices: ndarray, count: int, seed: int) -> Part:
     return tokens, lengths, results
 
 
-def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> Iterator[_Level]:
-    """Grow trees, a depth at a time; those that pass the limit of tokens grow no further."""
-    tree, lengths, depth = np.arange(len(keys)), np.zeros(len(keys), dtype=np.int64), 1
+def _levels(keys: ndarray, config: ListOpsConfig, lengths: ndarray | None = None) -> Iterator[_Level]:
+    """Grow trees, a depth at a time; where their `lengths` in tokens are added up, too long ones grow no further."""
+    tree, depth = np.arange(len(keys)), 1
     while len(tree):
         starts = np.searchsorted(tree, np.arange(len(keys)))
         word = _bits(keys[tree], (depth << 32) + np.arange(len(tree)) - starts[tree]).view(np.uint64)
@@ -180,9 +173,9 @@ def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> I
         if depth > 1:  # a digit alone is too short: the outermost node is an operation
             arguments *= (word >> 62 == 0) & (depth < config.max_depth)
         yield _Level(tree, word, arguments)
-        if limit is not None:
+        if lengths is not None:
             lengths += np.bincount(tree, weights=1 + (arguments > 0), minlength=len(keys)).astype(np.int64)
-            arguments = arguments * (lengths[tree] < limit)
+            arguments = arguments * (lengths[tree] < config.max_length)
         tree = np.repeat(tree, arguments)
         depth += 1
 
@@ -190,16 +183,14 @@ def _levels(keys: ndarray, config: ListOpsConfig, limit: int | None = None) -> I
 def _lengths(keys: ndarray, config: ListOpsConfig) -> ndarray:
     """Of the trees of these keys, in tokens; of too long ones, a number that is too large too."""
     lengths = np.zeros(len(keys), dtype=np.int64)
-    for level in _levels(keys, config, limit=config.max_length):
-        lengths += np.bincount(level.tree, weights=1 + (level.arguments > 0), minlength=len(keys)).astype(np.int64)
+    for _ in _levels(keys, config, lengths):
+        pass
     return lengths
 
 
 def _spelled(levels: list[_Level]) -> Part:
     """Trees as tokens: results and sizes from the leaves up, then places from the roots down."""
-    results: list[ndarray] = []
-    sizes: list[ndarray] = []
-    heads: list[ndarray] = []
+    results, sizes, heads = list[ndarray](), list[ndarray](), list[ndarray]()
     for level in reversed(levels):
         operation = level.arguments > 0
         result = ((level.word & 0xFFFFFFF) * np.uint64(10) >> 28).astype(np.int64)
@@ -323,14 +314,3 @@ def read_tsv(path: Path, config: ListOpsConfig, count: int) -> Part:
         )
     tokens = np.frombuffer(b"".join(sequences), dtype=np.uint8)
     return tokens, np.array([len(ids) for ids in sequences]), np.array(results)
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    """What tells one state of a file from another."""
-    if not path.is_file():
-        raise ValueError(
-            f"{path} does not exist: ListOps is read from {', '.join(FILES.values())}; unpack {RELEASE} and name its "
-            "folder listops-1000, or name no folder to make the data by the rule"
-        )
-    state = path.stat()
-    return str(path.absolute()), state.st_size, state.st_mtime_ns

@@ -20,21 +20,19 @@ from numpy import ndarray
 from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
-from chordmixer.paper.lra.snakes import Look, pictures
+from chordmixer.paper.lra.snakes import PictureStyle, pictures
 from chordmixer.tasks.targets import Classification
 
-LOOKS = {
-    32: Look(32, 2, (1,), 0.5, 1.5, 7, 1.0, 20, 1.5),
-    64: Look(64, 5, (1,), 1.0, 2.5, 12, 1.8, 22, 0.8),
-    128: Look(128, 5, (2, 3), 1.5, 3.0, 20, 1.8, 35, 0.9),
+STYLES = {
+    32: PictureStyle(32, 2, (1,), 0.5, 1.5, 7, 1.0, 20, 1.5),
+    64: PictureStyle(64, 5, (1,), 1.0, 2.5, 12, 1.8, 22, 0.8),
+    128: PictureStyle(128, 5, (2, 3), 1.5, 3.0, 20, 1.8, 35, 0.9),
 }
 """By size, from the comments of the Arena's builders; of 64 and 128 the dash is the authors' default."""
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 """The release's folder by the number of dashes of the long snakes: easy, intermediate, hard."""
-FORMAT = 1
-"""Of the made data: another rule of drawing is another number."""
-CHUNK = {32: 1024, 64: 512, 128: 128}
-"""Pictures made at a time, so that they fit in a core's cache or nearly so."""
+FORMAT = 1  # of the made data: another rule of drawing is another number
+CHUNK = {32: 1024, 64: 512, 128: 128}  # pictures made at a time, to fit in a core's cache or nearly so
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,11 @@ class PathfinderConfig:
     """The folder that what was made is kept in; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        if self.size not in LOOKS:
-            raise ValueError(
-                f"size={self.size} is not a size of Pathfinder: give one of {', '.join(map(str, LOOKS))}"
-            )
+        if self.size not in STYLES:
+            sizes = ", ".join(map(str, STYLES))
+            raise ValueError(f"size={self.size} is not a size of Pathfinder: give one of {sizes}")
         if self.contour not in LEVELS:
             raise ValueError(f"contour={self.contour} is not a published length: give one of 6, 9, 14")
-        for name in ("training", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is not a number of pictures: give 1 or more")
         check_numbers(self, **dict.fromkeys(("training", "validation", "test"), (1, MANY)))
 
 
@@ -100,16 +94,11 @@ class Pathfinder(ArenaTask):
 
 
 def made(config: PathfinderConfig, split: str, indices: ndarray) -> Part:
-    """The pictures of these indices; of the numbers 2k and 2k + 1 one is joined.
-
-    >>> values, lengths, targets = made(PathfinderConfig(contour=6), "test", np.arange(2))
-    >>> values.shape, lengths.tolist(), sorted(targets.tolist())
-    ((2, 32, 32), [1024, 1024], [0, 1])
-    """
+    """The pictures of these indices; of the numbers 2k and 2k + 1 one is joined."""
     key = draws.key(config.seed, "pathfinder", config.size, config.contour, split)
     joined = (indices ^ draws.bits(key, torch.from_numpy(-1 - indices // 2)).numpy()) & 1
     values = pictures(
-        LOOKS[config.size], config.contour, draws.bits(key, torch.from_numpy(indices)).numpy(), joined == 1
+        STYLES[config.size], config.contour, draws.bits(key, torch.from_numpy(indices)).numpy(), joined == 1
     )
     return values, np.full(len(indices), config.size**2), joined
 

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chordmixer.config import check_numbers
+from chordmixer.config import LONGEST, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.loading import Record
 from chordmixer.data.splits import PARTS, grouped
 from chordmixer.packed import Packed
-from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, file_state, made_once
 from chordmixer.tasks.targets import Classification
 
 FILES = {
@@ -40,10 +40,13 @@ FILES = {
 }
 PAPERS, CITATIONS = "arxiv_papers.parquet", "arxiv_citations.parquet"
 LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
-FORMAT = 1
-"""Of the made data: another rule of reading or drawing is another number."""
-CHUNK = 1024
-"""Pairs that are written at a time."""
+FORMAT = 1  # of the made data: another rule of reading or drawing is another number
+CHUNK = 1024  # pairs that are written at a time
+FRACTIONS = (0.8, 0.1, 0.1)  # of the citations for training, validation and test: nearly those of the release
+ATTEMPTS = 20  # how often false pairs are tried for before it is given up
+
+DocumentPair = tuple[bytes, bytes, int]
+"""Two documents, and 1 where they are linked."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,7 @@ class RetrievalConfig:
     """The folder that what was read is kept in; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        if self.max_length < 1:
-            raise ValueError(f"max_length={self.max_length} leaves nothing of a document: give 1 or more")
-        for name in PARTS:
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is not a number of pairs: give 1 or more, or 0 for all"
-                )
-        check_numbers(self)
+        check_numbers(self, max_length=(1, LONGEST))
 
 
 class Retrieval(ArenaTask):
@@ -102,7 +98,7 @@ class Retrieval(ArenaTask):
             used, papers, citations = [*paths.values()], paths[PAPERS], paths[CITATIONS]
             pairs = partial(read_citations, papers, citations, split, config.max_length, config.seed)
             facts.append(config.seed)
-        facts += [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in used]
+        facts += map(file_state, used)
         place = f"{config.source}, {split}"
         folder = made_once(config.cache, "retrieval", facts, lambda: stored(_first(pairs(), count, place)))
         return PairRecords(folder, split)
@@ -129,11 +125,10 @@ class PairRecords:
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
         """Two sequences a record, its first document and its second; one target."""
-        numbers, offsets = self.pairs[list(indices)].ravel(), self.texts.offsets
-        values = np.concatenate([self.texts.values[offsets[i] : offsets[i + 1]] for i in numbers])
+        numbers = self.pairs[list(indices)].ravel()
+        values = torch.from_numpy(np.concatenate([self.texts.bytes(i) for i in numbers])).to(device)
         targets = self.targets[torch.tensor(indices)].to(device, non_blocking=True)
-        lengths = [self.texts.lengths[i] for i in numbers]
-        return Packed.from_lengths(torch.from_numpy(values).to(device), lengths), targets
+        return Packed.from_lengths(values, [self.texts.lengths[i] for i in numbers]), targets
 
     def name(self, index: int) -> str:
         return f"{self.split}-{index}"
@@ -142,7 +137,7 @@ class PairRecords:
         return PairRecords, (self.folder, self.split)
 
 
-def stored(pairs: Iterator[Pair]) -> Iterator[Part]:
+def stored(pairs: Iterator[DocumentPair]) -> Iterator[Part]:
     """Documents that were not there before, and rows of two documents' numbers and a class.
 
     >>> [(values, lengths, rows)] = stored(iter([(b"abc", b"de", 1), (b"abc", b"f", 0)]))
@@ -184,22 +179,21 @@ def _found(source: str | None) -> dict[str, Path]:
     raise ValueError(f"{folder} holds no data for retrieval: {how}")
 
 
-def _first(pairs: Iterator[Pair], count: int, what: str) -> Iterator[Pair]:
+def _first(pairs: Iterator[DocumentPair], count: int, what: str) -> Iterator[DocumentPair]:
     """So many of them, or all; fewer are an error."""
     given = 0
     for pair in islice(pairs, count or None):
         given += 1
         yield pair
     if given < max(count, 1):
-        raise ValueError(
-            f"{what}: {given:,} of {max(count, 1):,} pairs are there; ask for fewer, or use another copy"
-        )
+        short = f"{given:,} of {max(count, 1):,} pairs are there"
+        raise ValueError(f"{what}: {short}; ask for fewer, or use another copy")
 
 
 # --- The release ---
 
 
-def read_tsv(path: Path, max_length: int) -> Iterator[Pair]:
+def read_tsv(path: Path, max_length: int) -> Iterator[DocumentPair]:
     """The pairs of a file of the release, one a line: label, two ids, two texts."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -223,16 +217,10 @@ def _is_cut(line: bytes) -> bool:
     return not line.endswith(b"\n") and text[:2] in (b"b'", b'b"') and (len(text) < 3 or text[-1] != text[1])
 
 
-FRACTIONS = (0.8, 0.1, 0.1)
-"""Of the citations for training, validation and test: nearly those of the Arena's release."""
-ATTEMPTS = 20
-"""How often false pairs are tried for before it is given up."""
-
-Pair = tuple[bytes, bytes, int]
-"""Two documents, and 1 where they are linked."""
+# --- Citations ---
 
 
-def read_citations(papers: Path, citations: Path, split: str, max_length: int, seed: int) -> Iterator[Pair]:
+def read_citations(papers: Path, citations: Path, split: str, max_length: int, seed: int) -> Iterator[DocumentPair]:
     """Each citation of a part between two known papers, and with the same citing paper one that is not there."""
     texts = _texts(papers, max_length)
     links: dict[frozenset[str], tuple[str, str]] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +19,7 @@ from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.record_files import class_files
 from chordmixer.data.tables import table_rows
-from chordmixer.paper.lra import (
-    ArenaTask,
-    ChosenRecords,
-    Part,
-    ReleaseLayout,
-    chosen,
-    class_of,
-    load,
-    part_of,
-    read_once,
-)
+from chordmixer.paper.lra import Part, ReleaseLayout, ReleaseTask, class_of, load, part_of
 from chordmixer.tasks.targets import Classification
 
 LABELS = ("neg", "pos")
@@ -65,30 +54,22 @@ class TextConfig:
         check_numbers(self)
 
 
-class Text(ArenaTask):
+class Text(ReleaseTask):
     """The task: bytes in, `neg` or `pos` out; as in the Arena, accuracy comes first.
 
     `records(split).cut` counts the reviews that were cut.
     """
 
     Config = TextConfig
+    name, labels, cure = "text", LABELS, CURE
     embedding = "tokens"
     inputs = 256
     target = Classification.of_counts(LABELS, [1, 1])
     target.headline = "accuracy"
 
     def __init__(self, config: TextConfig) -> None:
-        self.config = config
+        super().__init__(config, layout)
         self.max_length = config.length
-
-    @cached_property
-    def folders(self) -> dict[str, Path]:
-        """Of the official parts, uncut."""
-        return read_once(layout(self.config.source), self.config.cache, "text", LABELS, CURE)
-
-    def records(self, split: str) -> ChosenRecords:
-        own = self.config
-        return chosen(self.folders, split, own.validation, own.seed, real=False, longest=own.length)
 
 
 def layout(source: str | None) -> ReleaseLayout:
@@ -105,19 +86,18 @@ def layout(source: str | None) -> ReleaseLayout:
 
 def _folders(folder: Path) -> ReleaseLayout:
     """The official layout; `unsup`, which has no classes, and the lists of words beside are left alone."""
-    files: dict[str, list[tuple[Path, int]]] = {}
+    files: dict[str, list[tuple[Path, int]]] = {part: [] for part in FOLDERS}
     for part, name in FOLDERS.items():
-        files[part] = []
-        for label in LABELS:
+        for number, label in enumerate(LABELS):
             own = folder / name / label
             if not own.is_dir():
                 raise ValueError(f"{own} is missing: reviews lie in train and test, in pos and neg of each; {CURE}")
-            files[part] += [(path, LABELS.index(label)) for path, _ in class_files(own, Account())]
-    return ReleaseLayout(folder, [path for own in files.values() for path, _ in own], partial(_read, files))
+            files[part] += [(path, number) for path, _ in class_files(own, Account())]
 
+    def read(part: str) -> Iterator[Part]:
+        return _joined((load(path), label, str(path)) for path, label in files[part])
 
-def _read(files: dict[str, list[tuple[Path, int]]], part: str) -> Iterator[Part]:
-    return _joined((load(path), label, str(path)) for path, label in files[part])
+    return ReleaseLayout(folder, [path for own in files.values() for path, _ in own], read)
 
 
 def read_table(path: Path, part: str) -> Iterator[Review]:
@@ -140,8 +120,5 @@ def _joined(reviews: Iterator[Review]) -> Iterator[Part]:
             raise ValueError(f"{place} is empty: a review has a byte or more; use another copy")
         texts.append(text)
         targets.append(label)
-    yield (
-        np.frombuffer(b"".join(texts), dtype=np.uint8),
-        np.array([len(text) for text in texts]),
-        np.array(targets, dtype=np.int64),
-    )
+    lengths = np.array([len(text) for text in texts])
+    yield np.frombuffer(b"".join(texts), dtype=np.uint8), lengths, np.array(targets, dtype=np.int64)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from chordmixer.paper.reproduction import comparison, figures, page, parallel, running
+from chordmixer.paper.reproduction import figures, page, running
 from chordmixer.paper.reproduction.catalogue import ENTRIES
+from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.costs import (
     Planned,
     all_costs,
@@ -22,7 +21,15 @@ from chordmixer.paper.reproduction.costs import (
     read_parts,
 )
 from chordmixer.paper.reproduction.entries import Figure, RunEntry, find
-from chordmixer.paper.reproduction.experiments import build, check_rates, each, scaled, warnings, with_rates
+from chordmixer.paper.reproduction.experiments import (
+    Request,
+    check_at_once,
+    check_rates,
+    each,
+    scaled,
+    warnings,
+    with_rates,
+)
 from chordmixer.terminal import first_rank
 from chordmixer.training import Evaluation
 from chordmixer.training.devices import choose_device
@@ -30,23 +37,14 @@ from chordmixer.training.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["ENTRIES", "Figure", "RunEntry", "all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
+__all__ = ["ENTRIES", "Figure", "Request", "RunEntry"]
+__all__ += ["all_costs", "listing", "measure", "plan", "plan_lines", "reproduce"]
 
 
 def reproduce(
-    name: str,
+    request: Request,
     out: Path | str,
-    data: Sequence[str] = (),
     *,
-    models: Sequence[str] = ("chordmixer",),
-    seeds: int = 1,
-    scale: float = 1.0,
-    minutes: float | None = None,
-    rates: Sequence[float] = (),
-    like: str = "ours",
-    start: Path | None = None,
-    unverified: bool = False,
-    changes: Mapping[str, Any] | None = None,
     resume: bool = False,
     at_once: int = 1,
     baselines: bool = True,
@@ -55,113 +53,77 @@ def reproduce(
 ) -> tuple[list[Path], list[Evaluation]]:
     """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
 
-    Trains `models` with `seeds` each, with the settings of our recipes or `like` the paper's or its released code's,
-    from random weights or those of the run `start`, for `scale` times their epochs or for the steps that each makes
-    alone in so many `minutes`, with each of the `rates`, of which the validation records choose one a model, with
-    `changes` in `data`, `model` and `training`, several `at_once` on one device, and scores `baselines` on the same
-    records. Returns the pages that were written, and the test scores of each run that they show, followed by those of
-    the best baseline; a figure has none.
+    Trains several `at_once` on one device, and scores `baselines` on the same records. Returns the pages that were
+    written, and the test scores of each run that they show, then those of the best baseline; a figure has none.
     """
-    entry, folder = _found(name, data), Path(out)
+    entry, folder = _found(request), Path(out)
     if isinstance(entry, Figure):
-        several = (seeds, at_once, *models) != (1, 1, "chordmixer")
-        if changes or scale != 1 or minutes or rates or several or like != "ours" or start:
+        if at_once != 1 or request != Request(request.name, request.data, unverified=request.unverified):
             raise ValueError(
-                f"{name} is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, --models, "
-                "--at-once, --like and --from"
+                f"{request.name} is drawn, not trained: leave out --set, --scale, --minutes, --rates, --seeds, "
+                "--models, --at-once, --like and --from"
             )
-        result, scores = figures.figure(name, entry, data, unverified), []
+        result, scores = figures.figure(request.name, entry, request.data, request.unverified), []
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
-        if minutes is not None and scale != 1:
+        if request.minutes is not None and request.scale != 1:
             raise ValueError(
-                f"--scale {scale:g} and --minutes {minutes:g} are both the length of a run: leave one of them out"
+                f"--scale {request.scale:g} and --minutes {request.minutes:g} are both the length of a run: leave "
+                "one of them out"
             )
-        full = build(entry, data, changes, like, start, unverified)
-        short, runs = _runs(entry, full, data, models, seeds, scale, rates, changes)
-        parallel.check(runs, at_once)
-        journal = running.RunsJournal.open(folder, name, resume)
-        seen = running.look(short)
-        noted = warnings(entry, full, short, scale, changes or {}, seen.classes, like, minutes, rates)
-        noted += parallel.warnings(at_once)
+        full, short, runs = _runs(entry, request)
+        check_at_once(runs, at_once)
+        journal = running.RunsJournal.open(folder, request.name, resume)
+        seen = running.summarise_data(short)
+        noted = warnings(request, entry, full, short, seen.classes)
+        if at_once > 1:
+            noted.append(f"Up to {at_once} runs at once shared the device: each takes less time alone.")
         for warning in noted:
             logger.info(warning)
-        runs = runs if minutes is None else equal_time(runs, minutes, folder)
+        runs = runs if request.minutes is None else equal_time(runs, request.minutes, folder)
         trained = running.run_all(runs, journal, resume, baselines, at_once)
-        losses = running.validation_losses(trained) if rates else {}
-        trained = running.best_rates(trained, losses) if rates else trained
+        losses = running.validation_losses(trained) if request.rates else {}
+        trained = running.best_rates(trained, losses) if losses else trained
         beside = running.differences(trained, entry.metric) if first_rank() else {}
-        result = comparison.compare(name, entry, trained, seen, noted, bool(data), losses, beside)
-        scores, device = comparison.evaluations(entry, trained), choose_device(short.training)
+        compared = Comparison(entry, trained, seen, bool(request.data), losses, beside)
+        result, scores, device = compared.page(request.name, noted), compared.runs, choose_device(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
     place = page.Origin.of(device)
-    command = command or f"python: chordmixer.paper.reproduction.reproduce({name!r}, ...)"
+    command = command or f"python: chordmixer.paper.reproduction.reproduce(Request({request.name!r}, ...), ...)"
     return [page.publish(result, place, command, own) for own in folders], scores
 
 
-def plan(
-    name: str,
-    data: Sequence[str] = (),
-    scale: float = 1.0,
-    changes: Mapping[str, Any] | None = None,
-    like: str = "ours",
-    start: Path | None = None,
-    *,
-    models: Sequence[str] = ("chordmixer",),
-    seeds: int = 1,
-    rates: Sequence[float] = (),
-    unverified: bool = False,
-) -> list[Planned]:
+def plan(request: Request) -> list[Planned]:
     """What the runs of each model take on this device, with validation and test; a few steps of each are measured."""
-    entry = _found(name, data)
+    entry = _found(request)
     if isinstance(entry, Figure):
-        raise ValueError(f"{name} is drawn, not trained, and takes seconds: leave --plan out")
-    full = build(entry, data, changes, like=like, start=start, unverified=unverified)
-    short, runs = _runs(entry, full, data, models, seeds, scale, rates, changes)
-    return planned(runs, made_parts(short) if entry.data.by_rule and not data else read_parts(short))
+        raise ValueError(f"{request.name} is drawn, not trained, and takes seconds: leave --plan out")
+    _, short, runs = _runs(entry, request)
+    return planned(runs, made_parts(short) if entry.data.by_rule and not request.data else read_parts(short))
 
 
-def measure(
-    name: str,
-    out: Path | str,
-    data: Sequence[str] = (),
-    *,
-    models: Sequence[str] = ("chordmixer",),
-    minutes: float = 1.0,
-    like: str = "ours",
-    start: Path | None = None,
-    unverified: bool = False,
-    changes: Mapping[str, Any] | None = None,
-) -> dict[str, int]:
-    """The steps that each model makes alone on this device in so many `minutes`.
+def measure(request: Request, out: Path | str) -> dict[str, int]:
+    """The steps that each model makes alone on this device in the request's minutes.
 
     They are left in `out` for `reproduce`, whose runs may then share the device.
     """
-    entry = _found(name, data)
+    entry = _found(request)
     if isinstance(entry, Figure):
-        raise ValueError(f"{name} is drawn, not trained: leave --minutes out")
-    full = build(entry, data, changes, like, start, unverified)
-    runs = each(full, models, 1, entry.versions)
-    return {run: own.training.steps for run, own in equal_time(runs, minutes, Path(out)).items()}
+        raise ValueError(f"{request.name} is drawn, not trained: leave --minutes out")
+    runs = each(request.build(entry), request.models, 1, entry.versions)
+    limited = equal_time(runs, 1.0 if request.minutes is None else request.minutes, Path(out))
+    return {run: own.training.steps for run, own in limited.items()}
 
 
-def _found(name: str, data: Sequence[str]) -> RunEntry | Figure:
-    entry = find(name, ENTRIES)
-    entry.data.check(name, data)
+def _found(request: Request) -> RunEntry | Figure:
+    entry = find(request.name, ENTRIES)
+    entry.data.check(request.name, request.data)
     return entry
 
 
-def _runs(
-    entry: RunEntry,
-    full: Experiment,
-    data: Sequence[str],
-    models: Sequence[str],
-    seeds: int,
-    scale: float,
-    rates: Sequence[float],
-    changes: Mapping[str, Any] | None,
-) -> tuple[Experiment, dict[str, Experiment]]:
-    """The experiment at this scale, and its runs by the names of their folders."""
-    short = scaled(full, scale, by_rule=entry.data.by_rule and not data)
-    check_rates(rates, changes or {})
-    return short, with_rates(each(short, models, seeds, entry.versions), rates)
+def _runs(entry: RunEntry, request: Request) -> tuple[Experiment, Experiment, dict[str, Experiment]]:
+    """The whole experiment, the one at this scale, and its runs by the names of their folders."""
+    full = request.build(entry)
+    short = scaled(full, request.scale, by_rule=entry.data.by_rule and not request.data)
+    check_rates(request.rates, request.changes)
+    return full, short, with_rates(each(short, request.models, request.seeds, entry.versions), request.rates)

@@ -26,14 +26,10 @@ from chordmixer.training import Experiment, TrainingConfig
 class Study:
     """Versions of encoders, trained on the same data."""
 
-    versions: Mapping[str, Mapping[str, Any]]
-    """Settings of the model, by name; the one without a name is as the recipe has it."""
-    tried: Mapping[str, tuple[str, ...]]
-    """The versions of an encoder that the paper has."""
-    others: tuple[str, ...]
-    """Those of any other encoder."""
-    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of encoders whose settings in the paper are not their defaults."""
+    versions: Mapping[str, Mapping[str, Any]]  # settings of the model; the one without a name is the recipe's
+    tried: Mapping[str, tuple[str, ...]]  # the versions of an encoder that the paper has
+    others: tuple[str, ...]  # those of any other encoder
+    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # where the paper has not the defaults
 
     def experiments(self, experiment: Experiment, version: str = "") -> dict[str, Experiment]:
         """The versions of an experiment's encoder that the paper has, or the one that is asked for, by full name."""
@@ -50,15 +46,12 @@ class Study:
 
 
 READOUTS = ("average", "class_token", "flat")
-PIECES = ("truncate", "segment")
+PIECES, PADDINGS = ("truncate", "segment"), ("overall_max", "batch_max")
 POOLING = Study(
     versions={
-        "average": {"head": "average"},
-        "class_token": {"head": "class_token"},
-        "flat": {"head": "flat"},
+        **{head: {"head": head} for head in READOUTS},
         "padded": {"head": "flat", "strategy": "overall_max"},
-        "truncate": {"head": "flat", "strategy": "truncate"},
-        "segment": {"head": "flat", "strategy": "segment"},
+        **{strategy: {"head": "flat", "strategy": strategy} for strategy in PIECES},
     },
     tried={
         "chordmixer": ("average", "class_token"),
@@ -76,11 +69,10 @@ PADDING = Study(
     versions={
         "average": {"head": "average"},
         "flat": {"head": "flat"},
-        "overall_max": {"head": "flat", "strategy": "overall_max"},
-        "batch_max": {"head": "flat", "strategy": "batch_max"},
+        **{strategy: {"head": "flat", "strategy": strategy} for strategy in PADDINGS},
     },
     tried={"chordmixer": ("average",)},
-    others=("overall_max", "batch_max"),
+    others=PADDINGS,
     sizes={"cosformer": {"layers": 1, "width": 64}, "poolformer": {"layers": 1, "width": 64}},
 )
 """The paper's table 3, read by FLAT, with the sizes of its table 1, which has none for Longformer. ChordMixer, which
@@ -172,35 +164,32 @@ def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | 
     numbers = {
         f"{model}-{strategy}": number
         for model, both in PADDED.items()
-        for strategy, number in zip(("overall_max", "batch_max"), both, strict=True)
+        for strategy, number in zip(PADDINGS, both, strict=True)
     }
+    title = "Ablation: readouts and inputs of several models"
     return {
         "ablation": replace(
-            taxa,
-            title="Ablation: readouts and inputs of several models, Carassius against Labeo",
+            _versions_of(taxa, "ablation", "POOLING", POOLING_DIFFERENCES),
+            title=f"{title}, Carassius against Labeo",
             where="section 4.4, figure 6; appendix, figure 9",
-            recipe="chordmixer.paper.reproduction.ablations:ablation",
-            versions="chordmixer.paper.reproduction.ablations:POOLING",
             claim="ChordMixer, read by average or class token, wins at all length percentiles but 20 and 95. Flat "
             "sometimes improves the other encoders, which stay behind at most percentiles with all strategies.",
-            differences=(*taxa.differences, *POOLING_DIFFERENCES),
         ),
         "ablation-mitogenomes": replace(
-            fragments,
-            title="Ablation: readouts and inputs of several models, fragments of fish mitochondria",
-            recipe="chordmixer.paper.reproduction.ablations:ablation_of_fragments",
-            versions="chordmixer.paper.reproduction.ablations:POOLING",
-            differences=(*fragments.differences, *POOLING_DIFFERENCES),
+            _versions_of(fragments, "ablation_of_fragments", "POOLING", POOLING_DIFFERENCES),
+            title=f"{title}, fragments of fish mitochondria",
         ),
         "padding": replace(
-            texts,
+            _versions_of(texts, "padding", "PADDING", PADDING_DIFFERENCES),
             title="Long documents, padded to the longest of all or of the batch",
             where="appendix, table 3",
-            recipe="chordmixer.paper.reproduction.ablations:padding",
-            versions="chordmixer.paper.reproduction.ablations:PADDING",
             paper=numbers,
             claim="No significant change between the two: 67 to 76 % for four models. Reformer runs out of memory; "
             "ChordMixer, which pads nothing, is not in the table.",
-            differences=(*texts.differences, *PADDING_DIFFERENCES),
         ),
     }
+
+
+def _versions_of(entry: RunEntry, recipe: str, study: str, differences: tuple[str, ...]) -> RunEntry:
+    found, versions = f"{__name__}:{recipe}", f"{__name__}:{study}"
+    return replace(entry, recipe=found, versions=versions, differences=(*entry.differences, *differences))

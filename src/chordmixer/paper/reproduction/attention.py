@@ -1,4 +1,4 @@
-"""What a trained network makes of a sequence: its tokens after the first and the last block, as the paper's appendix.
+"""What a trained network makes of the Adding problem: its tokens after the first and the last block (the appendix).
 
 Positions go from left to right. The channels of a token stand above each other, track by track: the top one stays
 where it is in Rotate, the next one comes from 1 position on, then 2, 4, 8, ..."""
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ from chordmixer.training import Experiment
 from chordmixer.views import plots
 from chordmixer.views.plots import COLOURS, full_colour, strongest
 
-COLUMNS = 1200
-"""Most positions side by side in a picture; of a longer sequence each column shows the strongest of several."""
+COLUMNS = 1200  # most positions side by side; of a longer sequence each column shows the strongest of several
+CAPTION = """\
+A column is a position, a row a channel of its token. Channels form tracks: before a block mixes a token, Rotate
+brings it the top track of its own position, the next one from 1 position on, then 2, 4, 8, ... Colour below the \
+input:
+how far a channel is from its median over the sequence. Blue arrow heads: positions that the answer depends on."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,8 @@ class Example:
     """A sequence to look at."""
 
     title: str
-    layers: list[tuple[str, ndarray]]
-    """As `matrices` gives them: the input, then what blocks made of it."""
-    marked: tuple[int, ...] = ()
-    """Positions, from 0, that the answer depends on, where these are known."""
+    layers: list[tuple[str, ndarray]]  # as `matrices` gives them: the input, then what blocks made of it
+    marked: tuple[int, ...]  # positions, from 0, that the answer depends on
 
 
 def matrices(model: Model, x: Packed) -> list[tuple[str, ndarray]]:
@@ -41,23 +44,15 @@ def matrices(model: Model, x: Packed) -> list[tuple[str, ndarray]]:
 
     A class token that the head adds is left out. Of a reversible network the last is the stream that its last block
     added to.
-
-    >>> from chordmixer.models import ChordMixerConfig, ModelConfig
-    >>> network = ChordMixerConfig(max_length=100, track_size=4, hidden=16)
-    >>> model = Model(ModelConfig(inputs=5, outputs=2, network=network))
-    >>> [(name, matrix.shape) for name, matrix in matrices(model, Packed.from_list([torch.arange(5)]))]
-    [('input', (5, 1)), ('after block 1', (5, 32)), ('after block 3, the last', (5, 32))]
     """
-    if len(x) != 1:
-        raise ValueError(f"{len(x)} sequences at once cannot be looked at: a matrix is of one; give them one by one")
     seen: list[tuple[int, Tensor]] = []
 
-    def keep(number: int, output: Tensor) -> None:
+    def keep(number: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
         del seen[1:]
         seen.append((number, output.detach()[: x.tokens].clone()))  # blocks take turns with two buffers
 
     blocks: Any = model.encoder.blocks
-    handles = [_watch(block, number, keep) for number, block in enumerate(blocks, 1)]
+    handles = [block.register_forward_hook(partial(keep, number)) for number, block in enumerate(blocks, 1)]
     training = model.training
     try:
         with torch.no_grad():
@@ -68,13 +63,8 @@ def matrices(model: Model, x: Packed) -> list[tuple[str, ndarray]]:
             handle.remove()
     names = [f"after block {number}" for number, _ in seen]
     names[-1] += ", the last"
-    inputs = x.values if x.values.ndim == 2 else x.values[:, None]
     after = [(name, tokens.float().cpu().numpy()) for name, (_, tokens) in zip(names, seen, strict=True)]
-    return [("input", inputs.cpu().numpy()), *after]
-
-
-def _watch(block: nn.Module, number: int, keep: Any) -> Any:
-    return block.register_forward_hook(lambda module, inputs, output: keep(number, output))
+    return [("input", x.values.cpu().numpy()), *after]
 
 
 def prominence(matrix: ndarray, track_size: int) -> ndarray:
@@ -89,73 +79,39 @@ def prominence(matrix: ndarray, track_size: int) -> ndarray:
 
 
 def ranks(matrix: ndarray, track_size: int, marked: Sequence[int]) -> list[int]:
-    """The place of each marked position by prominence: 1 stands out most.
-
-    >>> ranks(np.array([[1.0], [1.0], [4.0]]), 1, [2])
-    [1]
-    """
+    """The place of each marked position by prominence: 1 stands out most."""
     distances = prominence(matrix, track_size)
     return [int((distances > distances[position]).sum()) + 1 for position in marked]
 
 
-def examples(
-    run: Path, lengths: Sequence[int], split: str = "test", device: str = "cpu", unverified: bool = False
-) -> list[Example]:
-    """For each length the sequence of a run's data that comes nearest to it, through the run's model.
-
-    The marked positions of the Adding problem are known; those of other tasks are not.
-    """
-    experiment = Experiment.load(run, unverified=unverified)
-    task, model = experiment.build_task(), Model.from_pretrained(run, device=device)
-    records = task.records(split)
+def examples(run: Path, experiment: Experiment, lengths: Sequence[int]) -> list[Example]:
+    """For each length the test sequence of an Adding run that comes nearest to it, through the run's model."""
+    records, model = experiment.build_task().records("test"), Model.from_pretrained(run, device="cpu")
     found = []
     for length in lengths:
         index = int(np.abs(np.asarray(records.lengths) - length).argmin())
         values, target = records[index]
-        x = Packed.from_list([values]).to(device)
-        marked = x.values[:, 1].nonzero().flatten().tolist() if experiment.task == "adding" else []
-        title = f"{records.name(index)}: {x.tokens:,} positions"
-        if experiment.task == "adding":
-            with torch.no_grad():
-                answer = model(x)
-            assert isinstance(answer, Tensor)
-            title += f", answer {float(answer):.3f}, true {float(target):.3f}"
-        found.append(Example(title, matrices(model, x), tuple(marked)))
+        x = Packed.from_list([values])
+        with torch.no_grad():
+            answer = model(x)
+        assert isinstance(answer, Tensor)
+        title = f"{records.name(index)}: {x.tokens:,} positions, answer {float(answer):.3f}, true {float(target):.3f}"
+        found.append(Example(title, matrices(model, x), tuple(values[:, 1].nonzero().flatten().tolist())))
     return found
-
-
-# --- The picture ----------------------------------------------------------------------------------------
 
 
 def plot(shown: Sequence[Example], track_size: int, path: Path) -> Path:
     """A group of panels a sequence, one a layer; tracks apart by lines, marked positions by arrow heads."""
-
-    if not shown:
-        raise ValueError("no sequence is given: a picture needs at least one; give an Example")
     panels = [(example, layer) for example in shown for layer in range(len(example.layers))]
     heights = [0.4 if layer == 0 else 2.0 for _, layer in panels]
     size = (11.0, 1.1 * sum(heights) + 0.75 * len(panels) + 0.8)
     figure, grid = plots.pyplot().subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
     figure.set_layout_engine("constrained", rect=(0, 0, 1, 1 - 0.75 / size[1]))
     for axes, (example, layer) in zip(grid[:, 0], panels, strict=True):
-        drawn = _panel(axes, example, layer, track_size)
-        figure.colorbar(drawn, ax=axes, pad=0.01, aspect=12 if layer else 3)
+        figure.colorbar(_panel(axes, example, layer, track_size), ax=axes, pad=0.01, aspect=12 if layer else 3)
     grid[-1, 0].set_xlabel("position in the sequence")
-    figure.text(0.01, 1 - 0.1 / size[1], _caption(shown), va="top", fontsize=10)
+    figure.text(0.01, 1 - 0.1 / size[1], CAPTION, va="top", fontsize=10)
     return plots.save(figure, path, dpi=130)
-
-
-def _caption(shown: Sequence[Example]) -> str:
-    lines = [
-        "A column is a position, a row a channel of its token. Channels form tracks: before a block mixes a token, "
-        "Rotate",
-        "brings it the top track of its own position, the next one from 1 position on, then 2, 4, 8, ... "
-        "Colour below the input:",
-        "how far a channel is from its median over the sequence.",
-    ]
-    if any(example.marked for example in shown):
-        lines[-1] += " Blue arrow heads: positions that the answer depends on."
-    return "\n".join(lines)
 
 
 def _panel(axes: Any, example: Example, layer: int, track_size: int) -> Any:
@@ -164,25 +120,20 @@ def _panel(axes: Any, example: Example, layer: int, track_size: int) -> Any:
     if layer == 0:
         title = f"{example.title}: {name}"
         image, limit = matrix, float(np.abs(matrix).max()) or 1.0
-        names = [f"channel {c}" for c in range(channels)] if matrix.dtype.kind == "f" else ["token id"]
-        axes.set_yticks(range(channels), names, fontsize=10 if channels < 4 else 6)
+        axes.set_yticks(range(channels), [f"channel {c}" for c in range(channels)], fontsize=10)
     else:
         title = name + _standing(matrix, track_size, example.marked)
         image = matrix - np.median(matrix, axis=0)
         limit = full_colour(image)
         _tracks(axes, channels, track_size)
-    image = strongest(image, COLUMNS).T
-    axes.set_title(
-        title, loc="left", fontsize=10, fontweight=None if layer else "bold", pad=13 if example.marked else 5
-    )
+    axes.set_title(title, loc="left", fontsize=10, fontweight=None if layer else "bold", pad=13)
     for position in example.marked:
         above = {"xytext": (0, 0), "textcoords": "offset points", "ha": "center", "va": "bottom"}
         axes.annotate("▼", (position, 1), xycoords=axes.get_xaxis_transform(), color=COLOURS[0], fontsize=9, **above)
-    ids = matrix.dtype.kind != "f"
     return axes.imshow(
-        image,
-        cmap="viridis" if ids else "RdGy",
-        vmin=0 if ids else -limit,
+        strongest(image, COLUMNS).T,
+        cmap="RdGy",
+        vmin=-limit,
         vmax=limit,
         aspect="auto",
         interpolation="nearest",
@@ -191,8 +142,6 @@ def _panel(axes: Any, example: Example, layer: int, track_size: int) -> Any:
 
 
 def _standing(matrix: ndarray, track_size: int, marked: Sequence[int]) -> str:
-    if not marked:
-        return ""
     places = " and ".join(f"{place:,}" for place in ranks(matrix, track_size, marked))
     strong = int(prominence(matrix, track_size).argmax())
     away = [abs(strong - position) for position in marked]

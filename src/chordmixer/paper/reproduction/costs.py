@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chordmixer import files, terminal
-from chordmixer.config import to_dict
+from chordmixer.config import to_dict, typed
 from chordmixer.data.splits import PARTS
 from chordmixer.models.chordmixer import depth
 from chordmixer.paper.reproduction.entries import Figure, RunEntry
@@ -46,6 +46,11 @@ logger = logging.getLogger(__name__)
 SAMPLE, MADE = 2_000, 64
 """Training records of generated data whose lengths stand for those of all, and how many of them are made where
 that takes time; these then stand for the others."""
+WIDE = 120  # columns of a terminal from which on the list is a table
+PACE_FILE = "pace.json"
+"""Beside the run folders: the step time of each model, and a hash of the settings, device and versions behind it."""
+WARM_SECONDS, TIMED_SECONDS, LEAST_STEPS = 1.0, 3.0, 5
+"""Seconds of warming up, seconds that are timed, and the fewest steps of either."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,11 @@ class Cost:
 
     device: str
     records: int
-    tokens: int
-    """An epoch."""
+    tokens: int  # an epoch
     epochs: int
-    memory: int
-    """Bytes of a training step over the largest batch; 0: not counted, as of other encoders than ChordMixer."""
+    memory: int  # bytes of a training step over the largest batch; 0: not counted, as of all but ChordMixer
     free: int
-    seconds: float | None = None
-    """Of the whole run at most, about, with validation and test; None: not measured."""
+    seconds: float | None = None  # of the whole run at most, about, with validation and test; None: not measured
 
 
 class PartLengths(NamedTuple):
@@ -81,8 +83,7 @@ class Planned(NamedTuple):
 
     model: str
     runs: int
-    cost: Cost
-    """Of each of them."""
+    cost: Cost  # of each of them
 
 
 def planned(experiments: Mapping[str, Experiment], parts: Mapping[str, PartLengths]) -> list[Planned]:
@@ -167,13 +168,10 @@ def _work(experiment: Experiment, lengths: Sequence[int]) -> float:
 
 # --- In words ---
 
-WIDE = 120
-"""Columns of a terminal from which on there is a table."""
-
 
 def listing(entries: Mapping[str, RunEntry | Figure], costs: Mapping[str, Cost], width: int) -> RenderableType:
     """Every entry: what it is, the paper's number, the data that it needs, what it costs here."""
-    facts = {name: (_what(e), _paper(e), _data(e), _cost(e, costs.get(name))) for name, e in entries.items()}
+    facts = {name: _facts(entry, costs.get(name)) for name, entry in entries.items()}
     if width < WIDE:
         return Group(*(_lines(name, *own) for name, own in facts.items()))
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
@@ -191,34 +189,18 @@ def _lines(name: str, what: str, paper: str, data: str, cost: str) -> Group:
     return Group(Text.assemble((name, "bold"), f"  {what}"), *rows)
 
 
-def _what(entry: RunEntry | Figure) -> str:
-    return f"{entry.title} ({entry.where or 'ours'})"
-
-
-def _paper(entry: RunEntry | Figure) -> str:
+def _facts(entry: RunEntry | Figure, cost: Cost | None) -> tuple[str, str, str, str]:
+    paper, data = entry.claim or "not in it", entry.data
     if isinstance(entry, RunEntry) and "chordmixer" in entry.paper:
-        return f"{entry.metric} {entry.paper['chordmixer']:.2f} %"
-    return entry.claim or "not in it"
-
-
-def _data(entry: RunEntry | Figure) -> str:
-    data = entry.data
+        paper = f"{entry.metric} {entry.paper['chordmixer']:.2f} %"
+    needed = f"--data {data.needs}; {data.get}"
     if data.by_rule:
-        return "generated" + (", or --data FOLDER of the release" if data.setting else "")
-    return f"--data {data.needs}; {data.get}"
-
-
-def _cost(entry: RunEntry | Figure, cost: Cost | None) -> str:
-    if cost is None:
-        return f"depends on the data ({entry.data.size})" if entry.data.size else "seconds"
-    return words(cost)
+        needed = "generated" + (", or --data FOLDER of the release" if data.setting else "")
+    unknown = f"depends on the data ({data.size})" if data.size else "seconds"
+    return f"{entry.title} ({entry.where or 'ours'})", paper, needed, words(cost) if cost else unknown
 
 
 def words(cost: Cost) -> str:
-    """
-    >>> words(Cost("cpu", 50_000, 21_000_000, 10, 1_200_000_000, 16_000_000_000, 7_300.0))
-    '2.0 hours, 1.2 GB of 16.0 GB on cpu; 10 epochs of 50k records, 21M tokens'
-    """
     time = "" if cost.seconds is None else f"{duration(cost.seconds)}, "
     passes = f"{cost.epochs} epoch{'' if cost.epochs == 1 else 's'}"
     short = "" if cost.memory <= cost.free else ", too much"
@@ -242,10 +224,22 @@ def plan_lines(name: str, plans: Sequence[Planned]) -> Iterator[str]:
 
 # --- The same time for every model ---
 
-PACE_FILE = "pace.json"
-"""Beside the run folders: the step time of each model, and a hash of the settings, device and versions behind it."""
-WARM_SECONDS, TIMED_SECONDS, LEAST_STEPS = 1.0, 3.0, 5
-"""Seconds of warming up, seconds that are timed, and the fewest steps of either."""
+
+@dataclass(frozen=True)
+class StepTime:
+    """Of a run that has the device for itself."""
+
+    milliseconds: float  # of a step, its batch included
+    an_epoch: int  # steps of the first one; others may have a few more or less
+    of: str = ""  # a hash of the settings, device and versions
+
+    def steps(self, minutes: float) -> int:
+        """Within so many minutes, at least one.
+
+        >>> StepTime(30.0, 781).steps(0.5), StepTime(1e6, 781).steps(0.5)
+        (1000, 1)
+        """
+        return max(1, round(60_000 * minutes / self.milliseconds))
 
 
 def equal_time(experiments: Mapping[str, Experiment], minutes: float, out: Path) -> dict[str, Experiment]:
@@ -256,13 +250,17 @@ def equal_time(experiments: Mapping[str, Experiment], minutes: float, out: Path)
     for experiment in experiments.values():
         check_minutes(experiment, minutes)
     times = dict[str, StepTime]()
+    limited = {}
     for name, experiment in experiments.items():
-        model = model_of(name)
+        model, training = model_of(name), experiment.training
         if model not in times:
-            times[model] = _step_time(model, experiment, out / PACE_FILE)
-            own = times[model]
+            own = times[model] = _step_time(model, experiment, out / PACE_FILE)
             logger.info(f"{model}: {own.milliseconds:.3g} ms a step alone, {own.steps(minutes):,} in {minutes:g} min")
-    return {name: _limited(own, times[model_of(name)], minutes) for name, own in experiments.items()}
+        steps = times[model].steps(minutes)
+        epochs = -(-steps // times[model].an_epoch) + 1  # one more, since some have a few steps less
+        training = replace(training, steps=steps, epochs=max(training.epochs, epochs))
+        limited[name] = replace(experiment, training=training)
+    return limited
 
 
 def check_minutes(experiment: Experiment, minutes: float) -> None:
@@ -281,57 +279,24 @@ def check_minutes(experiment: Experiment, minutes: float) -> None:
 
 
 def _step_time(model: str, experiment: Experiment, path: Path) -> StepTime:
-    wanted = _fingerprint(experiment)
-    if found := _known(path, model, wanted):
-        return found
-    try:
-        measured = step_time(experiment)
-    except ValueError as error:  # memory that ran out, a loss that is not finite
-        raise ValueError(f"{model} cannot be measured: {error}") from error
-    own = {model: {**measured._asdict(), "of": wanted}}
-    files.update_json(path, lambda before: {"format": 1, "models": before.get("models", {}) | own})
-    return measured
-
-
-def _known(path: Path, model: str, wanted: str) -> StepTime | None:
-    """What was measured of the same settings."""
-    if not path.exists():
-        return None
-    try:
-        own = files.read_json(path)["models"].get(model, {"of": ""})
-        return StepTime(float(own["milliseconds"]), int(own["an_epoch"])) if own["of"] == wanted else None
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} holds no paces of models: remove it, and they are measured again") from None
-
-
-def _limited(experiment: Experiment, step: StepTime, minutes: float) -> Experiment:
-    training, steps = experiment.training, step.steps(minutes)
-    epochs = max(training.epochs, -(-steps // step.an_epoch) + 1)  # one more, since some have a few steps less
-    return replace(experiment, training=replace(training, steps=steps, epochs=epochs))
-
-
-def _fingerprint(experiment: Experiment) -> str:
-    """A hash of all settings but seed and learning rate, which do not change the step time."""
+    """As it was measured of the same settings, but for seed and learning rate, which do not change it; or now."""
     settings = to_dict(replace(experiment, training=replace(experiment.training, seed=0, learning_rate=1.0)))
     place = [device_name(choose_device(experiment.training)), torch.__version__, __version__]
-    return hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
-
-
-class StepTime(NamedTuple):
-    """Of a run that has the device for itself."""
-
-    milliseconds: float
-    """Of a step, its batch included."""
-    an_epoch: int
-    """Steps of the first one; others may have a few more or less."""
-
-    def steps(self, minutes: float) -> int:
-        """Within so many minutes, at least one.
-
-        >>> StepTime(30.0, 781).steps(0.5), StepTime(1e6, 781).steps(0.5)
-        (1000, 1)
-        """
-        return max(1, round(60_000 * minutes / self.milliseconds))
+    wanted = hashlib.sha256(json.dumps([settings, *place], sort_keys=True).encode()).hexdigest()
+    try:
+        kept = files.read_json(path)["models"] if path.exists() else {}
+        known: dict[str, StepTime] = typed(dict[str, StepTime], kept, "models")
+    except (KeyError, ValueError):
+        raise ValueError(f"{path} holds no paces of models: remove it, and they are measured again") from None
+    if model in known and known[model].of == wanted:
+        return known[model]
+    try:
+        measured = replace(step_time(experiment), of=wanted)
+    except ValueError as error:  # memory that ran out, a loss that is not finite
+        raise ValueError(f"{model} cannot be measured: {error}") from error
+    own = {model: to_dict(measured)}
+    files.update_json(path, lambda before: {"format": 1, "models": before.get("models", {}) | own})
+    return measured
 
 
 def step_time(experiment: Experiment) -> StepTime:

@@ -17,47 +17,41 @@ from chordmixer.models import ChordMixerConfig
 from chordmixer.training import Experiment
 
 WHOSE = ("ours", "paper", "released")
+ADAMW, UNSAID = "AdamW, cosine, gradients clipped", "not said"
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """The paper's hyper-parameters of ChordMixer (its table 2)."""
+    """Hyper-parameters of ChordMixer: the four of the paper's table 2, or all of its released code."""
 
     hidden: int
     track_size: int
     rate: float
     batch: int
-
-
-@dataclass(frozen=True)
-class Released(Hyper):
-    """The released code's, by AdamW with a cosine behind the warm-up."""
-
-    epochs: int
-    weight_decay: float
-    warmup: float
-    """Share of the run: the code gives steps, and the paper, nearly, how many sequences were trained on."""
+    epochs: int = 0  # 0: not said, as all that follows
+    weight_decay: float = 0.0
+    warmup: float = 0.0  # share of the run: the code gives steps, and the paper, nearly, the sequences trained on
     dropout: float = 0.0
     prenorm: Literal["layer", "batch"] | None = None
     norm: Literal["batch"] | None = None
 
 
 RELEASED = {
-    "adding-200": Released(128, 16, 5e-4, 20, 20, 0.1, 0.2),
-    "adding-1000": Released(128, 16, 3e-4, 4, 20, 0.1, 0.12),
-    "adding-16k": Released(128, 16, 1e-4, 2, 20, 0.1, 0.06),
-    "adding-128k": Released(96, 10, 1e-4, 2, 25, 0.1, 0.4),
-    "documents": Released(196, 16, 1e-4, 2, 8, 0.4, 0.5, dropout=0.2),
-    "carassius-labeo": Released(128, 16, 1.5e-4, 4, 15, 0.1, 0.25, dropout=0.1),
-    "danio-cyprinus": Released(96, 12, 1e-4, 2, 15, 0.1, 0.005, dropout=0.1),
-    "mus-rattus": Released(96, 12, 1e-4, 2, 30, 0.1, 0.002, dropout=0.1),
-    "sus-bos": Released(96, 8, 1e-4, 2, 20, 0.1, 0.006, dropout=0.1),
-    "listops": Released(88, 8, 0.01, 150, 200, 0.02, 0.4, dropout=0.1, prenorm="layer", norm="batch"),
-    "image": Released(420, 28, 0.01, 100, 120, 0.05, 0.15, prenorm="batch", norm="batch"),
-    "text": Released(96, 16, 0.007, 90, 90, 0.04, 0.6, dropout=0.1, prenorm="layer", norm="batch"),
-    "retrieval": Released(128, 20, 0.004, 64, 200, 0.001, 0.1, dropout=0.1, prenorm="layer", norm="batch"),
-    "pathfinder": Released(320, 24, 0.005, 150, 150, 0.04, 0.6, prenorm="batch", norm="batch"),
-    "pathx": Released(128, 10, 0.001, 120, 100, 0.01, 0.004, prenorm="batch", norm="batch"),
+    "adding-200": Hyper(128, 16, 5e-4, 20, 20, 0.1, 0.2),
+    "adding-1000": Hyper(128, 16, 3e-4, 4, 20, 0.1, 0.12),
+    "adding-16k": Hyper(128, 16, 1e-4, 2, 20, 0.1, 0.06),
+    "adding-128k": Hyper(96, 10, 1e-4, 2, 25, 0.1, 0.4),
+    "documents": Hyper(196, 16, 1e-4, 2, 8, 0.4, 0.5, dropout=0.2),
+    "carassius-labeo": Hyper(128, 16, 1.5e-4, 4, 15, 0.1, 0.25, dropout=0.1),
+    "danio-cyprinus": Hyper(96, 12, 1e-4, 2, 15, 0.1, 0.005, dropout=0.1),
+    "mus-rattus": Hyper(96, 12, 1e-4, 2, 30, 0.1, 0.002, dropout=0.1),
+    "sus-bos": Hyper(96, 8, 1e-4, 2, 20, 0.1, 0.006, dropout=0.1),
+    "listops": Hyper(88, 8, 0.01, 150, 200, 0.02, 0.4, dropout=0.1, prenorm="layer", norm="batch"),
+    "image": Hyper(420, 28, 0.01, 100, 120, 0.05, 0.15, prenorm="batch", norm="batch"),
+    "text": Hyper(96, 16, 0.007, 90, 90, 0.04, 0.6, dropout=0.1, prenorm="layer", norm="batch"),
+    "retrieval": Hyper(128, 20, 0.004, 64, 200, 0.001, 0.1, dropout=0.1, prenorm="layer", norm="batch"),
+    "pathfinder": Hyper(320, 24, 0.005, 150, 150, 0.04, 0.6, prenorm="batch", norm="batch"),
+    "pathx": Hyper(128, 10, 0.001, 120, 100, 0.01, 0.004, prenorm="batch", norm="batch"),
 }
 """By entry. Of retrieval the rate falls by a power of two, which is here a cosine too."""
 
@@ -68,16 +62,15 @@ def like(experiment: Experiment, hyper: Hyper) -> Experiment:
     What neither the paper nor the code has is left out: tokens that are hidden, averaged weights, a norm before the
     head. What the paper does not say (epochs, warm-up) stays the recipe's; so do the precision, and packing.
     """
-    released = hyper if isinstance(hyper, Released) else None
     network = replace(
         experiment.model.network,
         hidden=hyper.hidden,
         track_size=hyper.track_size,
-        order="released" if released else "paper",
+        order="released" if hyper.epochs else "paper",
         init="xavier",
-        dropout=released.dropout if released else 0.0,
-        prenorm=released.prenorm if released else None,
-        norm=released.norm if released else None,
+        dropout=hyper.dropout,
+        prenorm=hyper.prenorm,
+        norm=hyper.norm,
     )
     head = "average" if experiment.model.head == "standard" else experiment.model.head
     model = replace(experiment.model, head=head, final_norm=None, drop_tokens=0.0, network=network)
@@ -87,22 +80,20 @@ def like(experiment: Experiment, hyper: Hyper) -> Experiment:
         batch_sequences=hyper.batch,
         accumulate=1,
         ema=0.0,
-        weight_decay=0.0,
+        weight_decay=hyper.weight_decay,
     )
-    if released:
-        training = replace(
-            training, epochs=released.epochs, weight_decay=released.weight_decay, warmup=released.warmup
-        )
+    if hyper.epochs:
+        training = replace(training, epochs=hyper.epochs, warmup=hyper.warmup)
     return replace(experiment, model=model, training=training)
 
 
 # --- In words ---
 
 
-def rows(experiment: Experiment, hyper: Hyper | None, released: Released | None) -> list[list[str]]:
+def rows(experiment: Experiment, paper: Hyper | None, released: Hyper | None) -> list[list[str]]:
     """A table of settings: the name, the run's, the paper's, and those of the released code, where there are any."""
-    paper, code = _paper(hyper) if hyper else {}, _code(released) if released else {}
-    return [[name, value, paper.get(name, ""), code.get(name, "")] for name, value in _run(experiment).items()]
+    others = [_published(hyper) if hyper else {} for hyper in (paper, released)]
+    return [[name, value, *(own.get(name, "") for own in others)] for name, value in _run(experiment).items()]
 
 
 def _run(experiment: Experiment) -> dict[str, str]:
@@ -112,11 +103,10 @@ def _run(experiment: Experiment) -> dict[str, str]:
     limit = f", or {training.minutes:g} minutes of training" if training.minutes else limit
     own = {}
     if isinstance(network, ChordMixerConfig):
-        norms = _norms(network.prenorm, network.norm)
         own = {
             "hidden H": str(network.hidden),
             "track size S": str(network.track_size),
-            "block": f"order {network.order}, {norms}, start {network.init}",
+            "block": f"order {network.order}, {_norms(network.prenorm, network.norm)}, start {network.init}",
             "dropout": f"{network.dropout:g}",
         }
     return own | {
@@ -125,34 +115,28 @@ def _run(experiment: Experiment) -> dict[str, str]:
         "sequences a batch": f"{training.batch_sequences} at most{several}",
         "epochs": f"{training.epochs} at most{limit}",
         "warm-up": f"{training.warmup:.1%} of the run",
-        "optimiser": "AdamW, cosine, gradients clipped",
+        "optimiser": ADAMW,
         "weight decay": f"{training.weight_decay:g}",
         "averaged weights": f"over {training.ema:.0%} of the run" if training.ema else "no",
         "precision": training.precision,
     }
 
 
-def _paper(hyper: Hyper) -> dict[str, str]:
-    unsaid = dict.fromkeys(("dropout", "epochs", "warm-up", "weight decay", "precision"), "not said")
-    return unsaid | {
+def _published(hyper: Hyper) -> dict[str, str]:
+    code = hyper.epochs > 0
+    norms = _norms(hyper.prenorm, hyper.norm)
+    return {
         "hidden H": str(hyper.hidden),
         "track size S": str(hyper.track_size),
-        "block": "no norm",
+        "block": f"order released, {norms}, start xavier" if code else norms,
+        "dropout": f"{hyper.dropout:g}" if code else UNSAID,
         "learning rate": f"{hyper.rate:g}",
         "sequences a batch": str(hyper.batch),
-        "optimiser": "Adam",
-    }
-
-
-def _code(released: Released) -> dict[str, str]:
-    return _paper(released) | {
-        "block": f"order released, {_norms(released.prenorm, released.norm)}, start xavier",
-        "dropout": f"{released.dropout:g}",
-        "epochs": str(released.epochs),
-        "warm-up": f"about {released.warmup:.1%}",
-        "optimiser": "AdamW, cosine, gradients clipped",
-        "weight decay": f"{released.weight_decay:g}",
-        "precision": "fp32",
+        "epochs": str(hyper.epochs) if code else UNSAID,
+        "warm-up": f"about {hyper.warmup:.1%}" if code else UNSAID,
+        "optimiser": ADAMW if code else "Adam",
+        "weight decay": f"{hyper.weight_decay:g}" if code else UNSAID,
+        "precision": "fp32" if code else UNSAID,
     }
 
 
@@ -170,18 +154,12 @@ def _norms(before: str | None, behind: str | None) -> str:
 class DataNeeded:
     """What has to be given with --data, if anything."""
 
-    needs: str = ""
-    """In words; empty: nothing, the data are generated."""
-    get: str = ""
-    """Where they come from."""
-    setting: str | None = None
-    """The field of the task's config that the paths go into; None: none can be given."""
-    least: int = 1
-    """Paths at least, where any are needed."""
-    several: bool = False
-    """Whether it takes more than one path."""
-    size: str = ""
-    """How large the originals are."""
+    needs: str = ""  # in words; empty: nothing, the data are generated
+    get: str = ""  # where they come from
+    setting: str | None = None  # the field of the task's config that the paths go into; None: none can be given
+    least: int = 1  # paths at least, where any are needed
+    several: bool = False  # whether it takes more than one path
+    size: str = ""  # how large the originals are
 
     @property
     def by_rule(self) -> bool:
@@ -210,38 +188,23 @@ class RunEntry:
     """A run: its recipe, its data, and what the paper has to say of it."""
 
     title: str
-    where: str
-    """In the paper; empty: not in it."""
-    recipe: str
-    """As module:function."""
-    config: str
-    """The task's config, as module:class."""
+    where: str  # in the paper; empty: not in it
+    recipe: str  # as module:function
+    config: str  # the task's config, as module:class
     data: DataNeeded = field(default_factory=DataNeeded)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the data, where this entry differs from the config's defaults."""
-    versions: str = ""
-    """What each model is trained in several versions of, a `Study` as module:name; empty: there is one of each."""
-    training: Mapping[str, Any] = field(default_factory=dict)
-    """Of the training, where the recipe's would not fit into a GPU of 80 GB."""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the data, where they are not the config's defaults
+    versions: str = ""  # a `Study` as module:name, where each model is trained in several versions
+    training: Mapping[str, Any] = field(default_factory=dict)  # where the recipe's would not fit into 80 GB
     metric: str = "accuracy"
-    right: str = ""
-    """When an answer is right, in a sentence, where the metric's own meaning leaves it open."""
-    paper: Mapping[str, float] = field(default_factory=dict)
-    """The metric in per cent, by encoder."""
-    claim: str = ""
-    """What the paper says in words, where its number stands only in a picture."""
-    hyper: Hyper | None = None
-    """The paper's."""
-    released: Released | None = None
-    """Those of its released code."""
-    seeds: int = 0
-    """Runs that the paper's number is a mean of; 0: it does not say."""
-    classes: tuple[str, ...] = ()
-    """Of the paper's data; other ones are said on the page."""
-    differences: tuple[str, ...] = ()
-    """In protocol, a sentence each."""
-    if_by_rule: tuple[str, ...] = ()
-    """Further ones where no data were given."""
+    right: str = ""  # when an answer is right, in a sentence, where the metric's own meaning leaves it open
+    paper: Mapping[str, float] = field(default_factory=dict)  # the metric in per cent, by encoder
+    claim: str = ""  # what the paper says in words, where its number stands only in a picture
+    hyper: Hyper | None = None  # the paper's
+    released: Hyper | None = None  # those of its released code
+    seeds: int = 0  # runs that the paper's number is a mean of; 0: it does not say
+    classes: tuple[str, ...] = ()  # of the paper's data; other ones are said on the page
+    differences: tuple[str, ...] = ()  # in protocol, a sentence each
+    if_by_rule: tuple[str, ...] = ()  # further ones where no data were given
 
 
 @dataclass(frozen=True)
@@ -250,8 +213,7 @@ class Figure:
 
     title: str
     where: str
-    draw: str
-    """As module:function, of the paths that were given and a folder for pictures."""
+    draw: str  # as module:function, of the paths that were given
     data: DataNeeded = field(default_factory=DataNeeded)
     claim: str = ""
     differences: tuple[str, ...] = ()

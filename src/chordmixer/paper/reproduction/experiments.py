@@ -7,8 +7,9 @@ of them, and its validation loss chooses, as in the paper.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,30 @@ from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.recipes import load
 from chordmixer.training import Experiment
 from chordmixer.training.fine_tuning import start_from
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which runs of an entry of the catalogue, of which models, on which data, with which settings."""
+
+    name: str
+    data: Sequence[str] = ()
+    models: Sequence[str] = ("chordmixer",)
+    seeds: int = 1  # runs of each model
+    scale: float = 1.0  # times the epochs
+    minutes: float | None = None  # in place of epochs: the steps that each model makes alone in this time
+    rates: Sequence[float] = ()  # each model is trained with all of them, and the validation records choose
+    like: str = "ours"  # whose settings: our recipes', the paper's or its released code's
+    start: Path | None = None  # a run whose network and weights are the first
+    unverified: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)  # in `data`, `model` and `training`
+
+    def __post_init__(self) -> None:
+        for name in ("data", "models", "rates"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def build(self, entry: RunEntry) -> Experiment:
+        return build(entry, self.data, self.changes, self.like, self.start, self.unverified)
 
 
 def build(
@@ -33,10 +58,6 @@ def build(
 
     `like` takes the settings of the paper or of its released code in place of the recipe's, and `start` the network
     and the first weights of a trained run.
-
-    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
-    >>> build(ENTRIES["adding-16k"]).model.network.max_length
-    242400
     """
     changed, hyper = dict(changes or {}), _hyper(entry, like)
     data = override(load(entry.config)(), entry.settings, "data")
@@ -62,13 +83,7 @@ def _hyper(entry: RunEntry, like: str) -> entries.Hyper | None:
 
 
 def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
-    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them.
-
-    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
-    >>> short = scaled(build(ENTRIES["adding-200"]), 0.01, by_rule=True)
-    >>> short.training.epochs, short.data.training
-    (1, 6500)
-    """
+    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them."""
     if not 0 < share < float("inf"):
         raise ValueError(f"--scale {share:g} is not a share of a run: give a number above 0, such as 0.1")
     if share == 1:
@@ -100,10 +115,6 @@ def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: st
     """One a model, version and seed, by the name of its folder; seeds count up from the experiment's own.
 
     Of an entry with `versions`, an encoder's name stands for all that the paper has of it.
-
-    >>> from chordmixer.paper.reproduction.catalogue import ENTRIES
-    >>> [*each(build(ENTRIES["adding-200"]), ["chordmixer", "pointwise"], 2)]
-    ['chordmixer-seed0', 'chordmixer-seed1', 'pointwise-seed0', 'pointwise-seed1']
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds} is too few: a model needs one run; give 1 or more")
@@ -124,6 +135,20 @@ def check_rates(rates: Sequence[float], changes: Mapping[str, Any]) -> None:
         raise ValueError(
             f"--rates {given} and --set training.learning_rate are both the rate of a run: leave one of them out"
         )
+
+
+def check_at_once(experiments: Mapping[str, Experiment], at_once: int) -> None:
+    """Refuse runs that cannot share a device."""
+    if at_once < 1:
+        raise ValueError(f"--at-once {at_once} is too few: give 1 or more runs")
+    if at_once > 1 and (ranks := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise ValueError(f"--at-once {at_once} on {ranks} processes is not possible: use one")
+    for experiment in experiments.values():
+        if at_once > 1 and experiment.training.minutes:
+            raise ValueError(
+                f"training.minutes={experiment.training.minutes:g} ends a run by the clock, and runs at once slow "
+                "each other down: leave it out and give --minutes, which counts the steps of a run alone"
+            )
 
 
 def with_rates(experiments: Mapping[str, Experiment], rates: Sequence[float]) -> dict[str, Experiment]:
@@ -165,33 +190,33 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
 
 
 def warnings(
-    entry: RunEntry, full: Experiment, run: Experiment, share: float, changes: Mapping[str, Any],
-    classes: Sequence[str], like: str = "ours", minutes: float | None = None, rates: Sequence[float] = (),
-) -> list[str]:  # fmt: skip
+    request: Request, entry: RunEntry, full: Experiment, run: Experiment, classes: Sequence[str]
+) -> list[str]:
     """How a run differs from the paper's, for the head of its page; `classes` are those of the data."""
     found = []
     if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
         found.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
-    if share != 1:
+    if request.scale != 1:
         was, now = full.training.epochs, run.training.epochs
         what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
         if run.data != full.data:
             fewer, everything = (records_of(own.data, "training") for own in (run, full))
             what += f", over {fewer:,} of {everything:,} training records"
-        found.append(f"This is a run of {share:g} of the epochs ({what}): not the paper's number.")
-    if minutes is not None:
+        found.append(f"This is a run of {request.scale:g} of the epochs ({what}): not the paper's number.")
+    if request.minutes is not None:
         found.append(
-            f"Each model trained for the steps that it makes in {minutes:g} min alone on this device, measured "
-            "before: the same time for all, and not the paper's number."
+            f"Each model trained for the steps that it makes in {request.minutes:g} min alone on this device, "
+            "measured before: the same time for all, and not the paper's number."
         )
-    if like != "ours":
-        found.append(f"Trained with the settings of the {'paper' if like == 'paper' else 'released code'}.")
+    if request.like != "ours":
+        whose = "paper" if request.like == "paper" else "released code"
+        found.append(f"Trained with the settings of the {whose}.")
     if run.training.start:
         found.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
-    if changes:
-        found.append(f"Settings were changed with --set: {', '.join(_flat(changes))}.")
-    if rates:
-        named = listed([f"{rate:g}" for rate in rates])
+    if request.changes:
+        found.append(f"Settings were changed with --set: {', '.join(_flat(request.changes))}.")
+    if request.rates:
+        named = listed([f"{rate:g}" for rate in request.rates])
         found.append(
             f"Each model was trained with rates of {named}, a run each, and the lowest validation loss chose."
         )
@@ -224,10 +249,6 @@ def _past(experiment: Experiment) -> Iterator[str]:
 
 
 def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:
-    """
-    >>> _flat({"training": {"epochs": 2}, "data": {"training": 64}})
-    ['training.epochs=2', 'data.training=64']
-    """
     found = []
     for name, value in changes.items():
         found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}={value}"]

@@ -6,11 +6,11 @@ import logging
 import math
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.models import Model
 from chordmixer.paper.reproduction import attention as matrices
 from chordmixer.paper.reproduction.entries import Figure
-from chordmixer.paper.reproduction.page import PageContent, table
+from chordmixer.paper.reproduction.page import PageContent, png, table
 from chordmixer.recipes import load
 from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, format_bytes
@@ -37,8 +37,11 @@ from chordmixer.views.runs import Run
 
 logger = logging.getLogger(__name__)
 
-LENGTHS = (40, 240, 1006)
-"""Of the paper's three examples."""
+LENGTHS = (40, 240, 1006)  # of the paper's three examples of attention
+POSITIONS, BINS = 5000, 60  # of the paper's example of a random walk, and bars of its histogram
+SEQUENCES, SECONDS = 32, 5.0  # of the test set in a measured batch, and of measuring, about
+LARGEST = 4_000.0  # the area of the circle of the most memory, in square points
+FAR = 8.0  # times the slowest speed from which on the axis of the fastest is logarithmic
 
 Drawn = tuple[list[str], dict[str, Any], dict[str, bytes]]
 """Lines of Markdown, numbers, and pictures by name."""
@@ -52,11 +55,12 @@ def figure(name: str, entry: Figure, paths: Sequence[str], unverified: bool = Fa
 
 def reach(paths: Sequence[str], unverified: bool = False) -> Drawn:
     """Where a random walk ends."""
-    walked = random_walk()
-    numbers = {"length": walked.length, "hops": walked.hops, "mean": walked.mean, "deviation": walked.deviation}
-    rows = [["mean", f"{walked.mean:.2e}", "2e-4"], ["standard deviation", f"{walked.deviation:.2e}", "3e-5"]]
-    body = table([f"after {walked.hops} hops, N = {walked.length:,}", "here", "the paper"], rows)
-    return body, numbers, {"": _png(lambda path: plot_walk(walked, path))}
+    hops, probabilities = random_walk(POSITIONS)
+    mean, deviation = float(probabilities.mean()), float(probabilities.std())
+    rows = [["mean", f"{mean:.2e}", "2e-4"], ["standard deviation", f"{deviation:.2e}", "3e-5"]]
+    body = table([f"after {hops} hops, N = {POSITIONS:,}", "here", "the paper"], rows)
+    numbers = {"length": POSITIONS, "hops": hops, "mean": mean, "deviation": deviation}
+    return body, numbers, {"": png(partial(plot_walk, hops, probabilities))}
 
 
 def attention(paths: Sequence[str], unverified: bool = False) -> Drawn:
@@ -69,7 +73,7 @@ def attention(paths: Sequence[str], unverified: bool = False) -> Drawn:
         )
     if not (run / "model.safetensors").exists():
         raise ValueError(f"{run} has no model yet: its training is not finished; go on with it first")
-    shown, track = matrices.examples(run, LENGTHS, unverified=unverified), experiment.model.network.track_size
+    shown, track = matrices.examples(run, experiment, LENGTHS), experiment.model.network.track_size
     rows, found = [], []
     for example in shown:
         for layer, matrix in example.layers[1:]:
@@ -82,7 +86,7 @@ def attention(paths: Sequence[str], unverified: bool = False) -> Drawn:
         "",
         *table(["sequence", "matrix", "place of the marked"], rows),
     ]
-    return body, {"sequences": found}, {"": _png(lambda path: matrices.plot(shown, track, path))}
+    return body, {"sequences": found}, {"": png(partial(matrices.plot, shown, track))}
 
 
 def lengths(paths: Sequence[str], unverified: bool = False) -> Drawn:
@@ -91,15 +95,12 @@ def lengths(paths: Sequence[str], unverified: bool = False) -> Drawn:
     for number, path in enumerate(paths, 1):
         store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), cache_folder())
         seen, name = inspect(store), file_label(path)
-        pictures[f"{number}-{name}"] = _png(lambda at, seen=seen: plots.plot_histogram(seen, at))  # type: ignore[misc]
+        pictures[f"{number}-{name}"] = png(partial(plots.plot_histogram, seen))
         marks = [seen.percentiles[p] for p in (0, 50, 90, 99, 100)]
         rows.append([name, f"{seen.records:,}", *(f"{mark:,}" for mark in marks)])
         found.append({"name": name, "records": seen.records, "percentiles": seen.percentiles})
-    return (
-        table(["data set", "records", "shortest", "median", "90 %", "99 %", "longest"], rows),
-        {"sets": found},
-        pictures,
-    )
+    head = ["data set", "records", "shortest", "median", "90 %", "99 %", "longest"]
+    return table(head, rows), {"sets": found}, pictures
 
 
 def tradeoff(paths: Sequence[str], unverified: bool = False) -> Drawn:
@@ -116,96 +117,38 @@ def tradeoff(paths: Sequence[str], unverified: bool = False) -> Drawn:
         for point in points
     ]
     body = table(["model", f"{points[0].metric}, %", "sequences a second", "memory of a batch"], rows)
-    return body, {"models": [asdict(p) for p in points]}, {"": _png(lambda path: plot_tradeoff(points, path))}
+    return body, {"models": [asdict(p) for p in points]}, {"": png(partial(plot_tradeoff, points))}
 
 
-def _png(draw: Callable[[Path], Path]) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return draw(Path(folder) / "picture.png").read_bytes()
+def random_walk(length: int) -> tuple[int, ndarray]:
+    """The paper's ceil(log2 N + 1) hops of 0, 1, 2, 4, ... positions on a circle, each as likely; where they end.
 
-
-LENGTH = 5000
-"""The paper's example."""
-BINS = 60
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A walk on a circle and where it ends."""
-
-    hops: int
-    probabilities: ndarray
-    """Of each distance from the start, around the circle; they add up to 1."""
-
-    @property
-    def length(self) -> int:
-        return len(self.probabilities)
-
-    @property
-    def mean(self) -> float:
-        return float(self.probabilities.mean())
-
-    @property
-    def deviation(self) -> float:
-        return float(self.probabilities.std())
-
-
-def random_walk(length: int = LENGTH, hops: int | None = None) -> Walk:
-    """Walk 0, 1, 2, 4, ... positions on, each as likely, `hops` times; None: the paper's ceil(log2 N + 1).
-
-    >>> walked = random_walk()
-    >>> walked.hops, f"{walked.mean:.2e}", f"{walked.deviation:.2e}"
+    >>> hops, probabilities = random_walk(5000)
+    >>> hops, f"{probabilities.mean():.2e}", f"{probabilities.std():.2e}"
     (14, '2.00e-04', '3.04e-05')
-    >>> random_walk(4, hops=1).probabilities.round(2).tolist()
-    [0.33, 0.33, 0.33, 0.0]
     """
-    if length < 1:
-        raise ValueError(f"length={length} is too small: a circle needs a position; give 1 or more")
-    scales = (length - 1).bit_length()
-    hops = scales + 1 if hops is None else hops
-    if hops < 0:
-        raise ValueError(f"hops={hops} is not a number of hops: give 0 or more")
-    steps = [0, *(1 << k for k in range(scales))]
-    probabilities = np.zeros(length)
-    probabilities[0] = 1
-    for _ in range(hops):
+    steps = [0, *(1 << k for k in range((length - 1).bit_length()))]
+    probabilities = np.eye(1, length)[0]
+    for _ in steps:
         probabilities = np.mean([np.roll(probabilities, step) for step in steps], axis=0)
-    return Walk(hops, probabilities)
+    return len(steps), probabilities
 
 
-def plot_walk(walked: Walk, path: Path) -> Path:
+def plot_walk(hops: int, probabilities: ndarray, path: Path) -> Path:
     """A histogram over all positions, beside the probability that would be the same for all."""
-
     figure, axes = plots.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
-    low, high = walked.mean - walked.deviation, walked.mean + walked.deviation
-    axes.hist(walked.probabilities, _edges(walked.probabilities), color=COLOURS[0])
-    axes.axvline(walked.mean, color=COLOURS[1], label=f"mean {walked.mean:.3g} (1 / N: all positions alike)")
-    axes.axvspan(low, high, color=COLOURS[1], alpha=0.15, label=f"± deviation {walked.deviation:.3g}")
+    mean, deviation = probabilities.mean(), probabilities.std()
+    axes.hist(probabilities, BINS, color=COLOURS[0])
+    axes.axvline(mean, color=COLOURS[1], label=f"mean {mean:.3g} (1 / N: all positions alike)")
+    spread = f"± deviation {deviation:.3g}"
+    axes.axvspan(mean - deviation, mean + deviation, color=COLOURS[1], alpha=0.15, label=spread)
     axes.ticklabel_format(axis="x", scilimits=(-3, 3))
-    axes.set_xlabel(f"probability of being at a position after {walked.hops} hops from one start")
+    axes.set_xlabel(f"probability of being at a position after {hops} hops from one start")
     axes.set_ylabel("positions")
-    axes.set_title(f"Random walk in a Chord network of N = {walked.length:,} positions")
+    axes.set_title(f"Random walk in a Chord network of N = {len(probabilities):,} positions")
     axes.grid(alpha=0.3)
     axes.legend()
     return plots.save(figure, path)
-
-
-def _edges(probabilities: ndarray) -> list[float]:
-    """Of bins over all values; numbers that differ by rounding alone are one bar in the middle."""
-    low, high = float(probabilities.min()), float(probabilities.max())
-    room = 0.0 if high - low > 1e-9 * high else high / 2
-    edges: list[float] = np.linspace(low - room, high + room, BINS + 1).tolist()
-    return edges
-
-
-SEQUENCES = 32
-"""Of the test set in a measured batch."""
-SECONDS = 5.0
-"""Of measuring, about."""
-LARGEST = 4_000.0
-"""The area of the circle of the most memory, in square points."""
-FAR = 8.0
-"""Times the slowest speed from which on the axis of the fastest is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +158,8 @@ class Point:
     name: str
     metric: str
     score: float
-    speed: float
-    """Sequences a second, of the test set, in batches of `SEQUENCES`."""
-    memory: int
-    """Bytes at the fullest moment of such a batch, with the weights."""
+    speed: float  # sequences a second, of the test set, in batches of `SEQUENCES`
+    memory: int  # bytes at the fullest moment of such a batch, with the weights
 
 
 def measure_run(run: Path, seconds: float = SECONDS, unverified: bool = False) -> Point:
@@ -244,8 +185,6 @@ def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
     """A circle a model: up is better, right is faster, small is less memory."""
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-    if not points:
-        raise ValueError("no model was measured: a picture needs at least one; give a Point")
     height = max(5.0, 0.6 + 0.29 * len(points))  # the legend has a line for each
     figure, axes = plots.pyplot().subplots(figsize=(9, height), layout="constrained")
     most, speeds = max(point.memory for point in points), [point.speed for point in points]
@@ -263,9 +202,8 @@ def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
             label=f"{point.name}, {format_bytes(point.memory)}",
         )
         if len(points) > len(COLOURS):  # colours come again
-            axes.annotate(
-                point.name, (point.speed, 100 * point.score), fontsize=7, ha="center", va="center", zorder=4
-            )
+            place = (point.speed, 100 * point.score)
+            axes.annotate(point.name, place, fontsize=7, ha="center", va="center", zorder=4)
     if max(speeds) > FAR * min(speeds):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

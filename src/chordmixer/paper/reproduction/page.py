@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -24,8 +26,7 @@ class Origin:
     """Where and when it was run, and with what."""
 
     date: str
-    commit: str
-    """Of the checkout; elsewhere the version."""
+    commit: str  # of the checkout; elsewhere the version
     device: str
     torch_version: str
 
@@ -40,15 +41,11 @@ class PageContent:
 
     name: str
     entry: RunEntry | Figure
-    body: list[str]
-    """Lines of Markdown: the numbers."""
-    numbers: dict[str, Any]
-    """The same for programs."""
-    warnings: list[str] = field(default_factory=list)
-    """What has to be read first."""
+    body: list[str]  # lines of Markdown: the numbers
+    numbers: dict[str, Any]  # the same for programs
+    warnings: list[str] = field(default_factory=list)  # what has to be read first
     differences: list[str] = field(default_factory=list)
-    pictures: dict[str, bytes] = field(default_factory=dict)
-    """PNG files by what they show, which ends their name; empty: what the page is about."""
+    pictures: dict[str, bytes] = field(default_factory=dict)  # PNG by what it shows, which ends its name
 
 
 def publish(result: PageContent, place: Origin, command: str, folder: Path) -> Path:
@@ -103,6 +100,12 @@ def markdown(result: PageContent, place: Origin, command: str, pictures: dict[st
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
     """Lines of a Markdown table."""
     return ReportTable(header, rows).markdown().splitlines()
+
+
+def png(draw: Callable[[Path], Path]) -> bytes:
+    """A picture that is drawn into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return draw(Path(folder) / "picture.png").read_bytes()
 
 
 # --- Where it was run ---
