@@ -22,7 +22,7 @@ from chordmixer.data.splits import Split, SplitConfig, split
 from chordmixer.data.store import CutStore, Store
 from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
-from chordmixer.tasks.targets import TargetType, inspect_target, question
+from chordmixer.tasks.questions import TargetType, inspect_target, question
 
 logger = logging.getLogger(__name__)
 

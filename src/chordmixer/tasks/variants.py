@@ -23,7 +23,7 @@ from chordmixer.data.entries import Account
 from chordmixer.data.reference import Reference
 from chordmixer.data.splits import Split, SplitConfig, split
 from chordmixer.data.variants import Variant, VariantColumns, read_variants
-from chordmixer.tasks.targets import Question, question
+from chordmixer.tasks.questions import Question, question
 
 CONTEXTS = 256
 """Contexts at most: the head of the model has room for these."""
@@ -231,7 +231,7 @@ def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
             "no variant has a label or a number to learn: name a table's column or a key of a VCF's INFO with "
             "--column label=NAME or --column target=NAME, or have labels read from the files' names with --names"
         )
-    return question(answers, config.target_type, on_missing=config.on_unmatched)  # type: ignore[arg-type]
+    return question(answers, config.target_type, on_missing=config.on_unmatched)
 
 
 def _contexts(variants: Sequence[Variant]) -> tuple[list[str], ndarray]:
