@@ -19,7 +19,7 @@ from chordmixer.data.loading import StoreRecords
 from chordmixer.data.reading import Reading
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import Split, SplitConfig, split
-from chordmixer.data.store import CutStore, Store
+from chordmixer.data.store import Store
 from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks.questions import TargetType, inspect_target, question
@@ -194,7 +194,7 @@ class _Opened:
     def __init__(self, config: FilesConfig) -> None:
         reading, self.separator = config.reading, config.separator
         store, _ = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), config.key)
-        self.store = store if config.cut is None else CutStore(store, config.cut)
+        self.store = store if config.cut is None else store.cut(config.cut)
         self.question = question(self.store, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
