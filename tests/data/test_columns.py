@@ -21,7 +21,7 @@ from chordmixer.data.columns import (
     written,
 )
 from chordmixer.data.sources import source_of
-from chordmixer.data.tables import read_csv
+from chordmixer.data.tables import read_table
 
 
 @pytest.mark.parametrize("text", ["2_0", " 20", "2.0", "", "0x20", "\N{ARABIC-INDIC DIGIT TWO}", "9" * 19, "²"])
@@ -260,7 +260,7 @@ def test_a_wide_table_takes_time_in_proportion() -> None:
 
 def sequences(*cells: str) -> list[object]:
     text = "series;label\n" + "".join(f'"{cell}";a\n' for cell in cells)
-    return [entry.sequence for entry in read_csv(source_of(text.encode(), "t.csv"), Columns())]
+    return [entry.sequence for entry in read_table(source_of(text.encode(), "t.csv"), Columns(), "csv")]
 
 
 @pytest.mark.parametrize("cell", ["0.5 -1e3 2", " 0.5,-1e3,2 ", "0.5; -1e3; 2", "[0.5, -1e3, 2]", "[0.5 -1e3  2]"])

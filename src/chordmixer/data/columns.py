@@ -139,8 +139,8 @@ def known(columns: Columns, names: Sequence[str]) -> bool:
     return any(_folded(name) in usual | given for name in names)
 
 
-def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict[str, Any]:
-    """The parsed values of a row, by role.
+def values(row: Mapping[str, Any], found: Mapping[str, str], place: str, numeric: bool = False) -> dict[str, Any]:
+    """The parsed values of a row, by role; `numeric` sequences are texts of numbers.
 
     >>> values({"seq": "ACGT", "class": 3, "part": "dev"}, {"sequence": "seq", "label": "class", "split": "part"}, "")
     {'sequence': 'ACGT', 'label': '3', 'split': 'validation'}
@@ -148,7 +148,8 @@ def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict
     read = {}
     for role, name in found.items():
         try:
-            read[role] = _READERS[role](row[name])
+            parse = read_numbers if numeric and role == "sequence" else _READERS[role]
+            read[role] = parse(row[name])
         except ValueError as error:
             raise ValueError(f"{place}, column {name!r}: {error}") from None
     return read
