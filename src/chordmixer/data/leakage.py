@@ -14,9 +14,9 @@ import torch
 from numpy import ndarray
 
 from chordmixer import files
+from chordmixer.data.alphabets import Tokenizer
 from chordmixer.data.features import complement
 from chordmixer.data.sketches import Sketches, digest, near_pairs
-from chordmixer.data.tokenizers import Tokenizer
 
 SHOWN = 5
 
