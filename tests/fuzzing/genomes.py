@@ -30,8 +30,9 @@ FAI = "".join(f"chr{k}\t200\t{6 + (k - 1) * 210}\t60\t61\n" for k in range(1, 5)
 
 def _bgzip(data: bytes) -> bytes:
     file = io.BytesIO()
-    with BgzipWriter(file) as writer:
-        writer.write(data)
+    writer = BgzipWriter(file)
+    writer.write(data)
+    writer.finish()
     return file.getvalue()
 
 

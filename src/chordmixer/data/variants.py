@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from chordmixer import files
 from chordmixer.data.columns import ABSENT, TableColumns, find, real_number, whole_number, written
@@ -169,14 +169,15 @@ def with_scores(line: Line, scores: Mapping[int, float]) -> bytes:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
+def writing(path: Path) -> Iterator[BinaryIO | BgzipWriter]:
     """A file that is put in place when the block ends well; a name that ends in .gz is compressed, as bgzip does."""
     with files.explaining_no_room(path, "more", ""), files.replacing(path, sweeping=True) as file:
-        if path.suffix == ".gz":
-            with BgzipWriter(file) as packed:
-                yield packed  # type: ignore[misc]
-        else:
+        if path.suffix != ".gz":
             yield file
+            return
+        packed = BgzipWriter(file)
+        yield packed
+        packed.finish()
 
 
 USUAL = {
