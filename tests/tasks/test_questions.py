@@ -10,10 +10,15 @@ import pytest
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.store import Store, write_store
-from chordmixer.tasks.questions import inspect_target, question
+from chordmixer.tasks.questions import Question, inspect_target
+from chordmixer.tasks.questions import question as question_of
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
 Make = Callable[..., Store]
+
+
+def question(store: Store, *asked: Any, **options: Any) -> Question:
+    return question_of(store.known("label", "target", "split"), store.id, *asked, **options)
 
 
 @pytest.fixture

@@ -105,6 +105,10 @@ class Store:
         values: ndarray = self.rows.column(name).to_numpy()
         return values
 
+    def known(self, *names: str) -> dict[str, ndarray]:
+        """Those of these columns that have a value."""
+        return {name: self.column(name) for name in names if name in self.columns}
+
     def cut(self, most: int) -> Store:
         """A view whose records end after `most` tokens: `lengths`, `tokens` and `account` are cut."""
         view = Store.__new__(Store)

@@ -195,7 +195,8 @@ class _Opened:
         reading, self.separator = config.reading, config.separator
         store, _ = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), config.key)
         self.store = store if config.cut is None else store.cut(config.cut)
-        self.question = question(self.store, config.target_type, config.separator, reading.on_unmatched)
+        known = self.store.known("label", "target", "split")
+        self.question = question(known, self.store.id, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
@@ -230,9 +231,9 @@ def _open(config: FilesConfig) -> _Opened:
 
 def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:
     """Split these records of a store by its columns `split` and `group`, or by their sequences."""
-    columns = {name: store.column(name)[records].tolist() for name in ("split", "group") if name in store.columns}
-    sequences, kind = [store.tokens(i) for i in records], token_kind(store)
-    parts = split(targets, config, columns.get("split"), columns.get("group"), sequences, kind)
+    columns = {f"{name}s": own[records].tolist() for name, own in store.known("split", "group").items()}
+    sequences = [store.tokens(i) for i in records]
+    parts = split(targets, config, **columns, sequences=sequences, kind=token_kind(store))
     return parts.check("record", "more records")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy import ndarray
@@ -18,23 +18,12 @@ from chordmixer.data.store import Store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
 TargetType = Literal["auto", "classes", "labels", "number"]
+Known = Mapping[str, ndarray]
+"""Those of the columns `label`, `target` and `split` that have a value."""
 
 LEAST = 3
 """Records of a class: one for training, one for validation, one for the test."""
 SHOWN = 5
-
-
-class Answers(Protocol):
-    """Records with a label or a number each: a store, or variants."""
-
-    @property
-    def columns(self) -> Collection[str]: ...
-
-    def __len__(self) -> int: ...
-
-    def column(self, name: str) -> ndarray: ...
-
-    def id(self, index: int) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -63,25 +52,32 @@ class Question:
         return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
 
 
-def question(store: Answers, target_type: TargetType, separator: str = ";", on_missing: Policy = "error") -> Question:
-    """Find the target of each record; `target_type` overrules the guess, `separator` splits several labels.
+def question(
+    columns: Known,
+    name: Callable[[int], str],
+    target_type: TargetType,
+    separator: str = ";",
+    on_missing: Policy = "error",
+) -> Question:
+    """Find the target of each record, whose id is `name(number)`, from its columns.
+
+    `target_type` overrules the guess, `separator` splits several labels.
 
     Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
     other labels are classes. Several labels per record must be requested, since a semicolon may be part of a name.
     """
-    kind = _kind(store, target_type)
-    least = 1 if "split" in store.columns else LEAST
+    kind = _kind(columns, target_type)
+    least = 1 if "split" in columns else LEAST
     if kind == "number":
-        numbers = _numbers(store)
-        found = ~np.isnan(numbers)
-        records, unanswered = _answered(store, found, "target", on_missing)
+        numbers = _numbers(columns, name)
+        records, unanswered = _answered(~np.isnan(numbers), name, "target", on_missing)
         if len(records) and np.ptp(numbers[records]) == 0:
             raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
         return Question("number", records, numbers[records], [], unanswered)
-    texts = store.column("label").tolist()
+    texts = columns["label"].tolist()
     if kind == "labels":  # a record without any is an answer too
         return _several(texts, separator, least)
-    records, unanswered = _answered(store, np.array([text is not None for text in texts]), "label", on_missing)
+    records, unanswered = _answered(np.array([text is not None for text in texts]), name, "label", on_missing)
     unique, targets = np.unique([texts[i] for i in records], return_inverse=True)
     names: list[str] = unique.tolist()
     _check_classes(names, np.bincount(targets), "class", least)
@@ -95,17 +91,17 @@ def question(store: Answers, target_type: TargetType, separator: str = ";", on_m
 
 def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
     """Inspect a store with this target type; `auto`: labels and numbers where it has both."""
-    have = {"label", "target"} & {*store.columns}
-    if target_type == "auto" and len(have) != 1:
-        return inspect(store, numbers=_numbers(store) if have else None)
-    kind = _kind(store, target_type)
+    columns = store.known("label", "target")
+    if target_type == "auto" and len(columns) != 1:
+        return inspect(store, numbers=columns.get("target"))
+    kind = _kind(columns, target_type)
     if kind == "number":
-        return inspect(store, [None] * len(store), _numbers(store))
+        return inspect(store, [None] * len(store), _numbers(columns, store.id))
     return inspect(store, separator=separator if kind == "labels" else None)
 
 
-def _kind(store: Answers, target_type: TargetType) -> Literal["classes", "labels", "number"]:
-    have = {name: name in store.columns for name in ("label", "target")}
+def _kind(columns: Known, target_type: TargetType) -> Literal["classes", "labels", "number"]:
+    have = {name: name in columns for name in ("label", "target")}
     if not any(have.values()):
         raise ValueError(
             "no record has a label or a number to learn: give one file for each class, or --labels TABLE with ids "
@@ -120,7 +116,7 @@ def _kind(store: Answers, target_type: TargetType) -> Literal["classes", "labels
         raise ValueError(f"--target-type {target_type} needs labels, not numbers: leave it out, or give --labels")
     if target_type != "auto":
         return target_type
-    return "number" if have["target"] or _measured(store.column("label").tolist()) else "classes"
+    return "number" if have["target"] or _measured(columns["label"].tolist()) else "classes"
 
 
 def _measured(texts: Sequence[str | None]) -> bool:
@@ -129,16 +125,16 @@ def _measured(texts: Sequence[str | None]) -> bool:
     return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
 
 
-def _numbers(store: Answers) -> ndarray:
+def _numbers(columns: Known, name: Callable[[int], str]) -> ndarray:
     """The target column, or labels read as numbers."""
-    if "target" in store.columns:
-        return store.column("target")
-    texts = store.column("label").tolist()
+    if "target" in columns:
+        return columns["target"]
+    texts = columns["label"].tolist()
     numbers = np.array([math.nan if no_number(text) else real_number(text) for text in texts])
     for i, text in enumerate(texts):
         if math.isnan(numbers[i]) and not no_number(text):
             raise ValueError(
-                f"label {text!r} of record {store.id(i)!r} is not a finite number: --target-type number "
+                f"label {text!r} of record {name(i)!r} is not a finite number: --target-type number "
                 "needs one each; correct it, or ask for classes"
             )
     return numbers
@@ -157,13 +153,13 @@ def _several(texts: Sequence[str | None], separator: str, least: int) -> Questio
     return Question("labels", np.arange(len(rows)), targets, names, [])
 
 
-def _answered(store: Answers, found: ndarray, noun: str, on_missing: Policy) -> tuple[ndarray, list[str]]:
+def _answered(found: ndarray, name: Callable[[int], str], noun: str, on_missing: Policy) -> tuple[ndarray, list[str]]:
     """The records with an answer, and the ids of those without, where it is allowed to leave these out."""
-    missing = [store.id(int(i)) for i in np.flatnonzero(~found)]
+    missing = [name(int(i)) for i in np.flatnonzero(~found)]
     if missing and on_missing == "error":
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         raise ValueError(
-            f"{len(missing):,} of {len(store):,} records have no {noun}, {shown}: fill them in, or leave such "
+            f"{len(missing):,} of {len(found):,} records have no {noun}, {shown}: fill them in, or leave such "
             "records out with --on-unmatched reject"
         )
     return np.flatnonzero(found), missing
