@@ -148,11 +148,7 @@ def find(columns: TableColumns, names: Sequence[str], where: str, *, partial: bo
 
 
 def known(columns: Columns, names: Sequence[str]) -> bool:
-    """Whether any of these is the usual or given name of a column.
-
-    >>> known(Columns(), ["Seq", "x"]), known(Columns(), ["ACGT", "worm"])
-    (True, False)
-    """
+    """Whether any of these is the usual or given name of a column."""
     usual = {name for own in USUAL.values() for name in own}
     given = {_folded(name) for name in vars(columns).values() if name is not None}
     return any(_folded(name) in usual | given for name in names)
@@ -307,11 +303,7 @@ BETWEEN = re.compile(r"\s*[,;]\s*|\s+")
 
 
 def as_series(values: Any) -> np.ndarray:
-    """Numbers as float32 of shape (N,) or (N, channels); what becomes of those that are missing, a tokenizer decides.
-
-    >>> as_series([[1, 2], [3, 4], [5, 6]]).shape
-    (3, 2)
-    """
+    """Numbers as float32 of shape (N,) or (N, channels); missing ones are left to the tokenizer."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -328,11 +320,7 @@ def as_series(values: Any) -> np.ndarray:
 
 
 def hold_series(cells: Sequence[str]) -> bool:
-    """Whether every non-empty cell is a list of numbers, and one of them has two or more.
-
-    >>> hold_series(["0.1 0.2", "", "[3, 4]"]), hold_series(["7", "8"]), hold_series(["3 4", "a text"])
-    (True, False, False)
-    """
+    """Whether every non-empty cell is a list of numbers, and one of them has two or more."""
     filled = [cell for cell in cells if cell.strip()]
     try:
         counts = [int(np.isfinite(read_numbers(cell)).sum()) for cell in filled]

@@ -46,11 +46,7 @@ class TargetSummary:
 
 
 def summarise_targets(numbers: ndarray) -> TargetSummary | None:
-    """Summarise finite numbers; NaN is a record without a target. None if there is no number.
-
-    >>> summarise_targets(np.array([1.0, 2.0, 2.0, np.nan])).quartiles
-    (1.0, 1.5, 2.0, 2.0, 2.0)
-    """
+    """Summarise finite numbers; NaN is a record without a target. None if there is no number."""
     known = numbers[~np.isnan(numbers)].astype(np.float64)
     if not len(known):
         return None
@@ -240,22 +236,14 @@ def _parts(labels: Sequence[str], separator: str) -> Iterator[str]:
 
 
 def length_histogram(lengths: ndarray) -> tuple[list[int], list[int]]:
-    """Edges in steps of equal ratio, in whole numbers, and how many lengths stand between them.
-
-    >>> length_histogram(np.array([1, 2, 2, 5]))
-    ([1, 2, 3, 4, 5, 6], [1, 2, 0, 0, 1])
-    """
+    """Edges in steps of equal ratio, in whole numbers, and how many lengths stand between them."""
     low, high = int(lengths.min()), int(lengths.max()) + 1
     edges = np.unique(np.rint(np.geomspace(low, high, BINS + 1)).astype(np.int64))
     return edges.tolist(), np.histogram(lengths, edges)[0].tolist()
 
 
 def padding(lengths: ndarray, batch: int) -> float:
-    """Share of padding if random batches of so many records were padded to their longest.
-
-    >>> padding(np.array([10, 30]), 2), padding(np.array([7, 7, 7]), 2)
-    (0.33333333333333337, 0.0)
-    """
+    """Share of padding if random batches of so many records were padded to their longest."""
     shuffled = np.random.default_rng(0).permutation(lengths)
     starts = np.arange(0, len(lengths), batch)
     sizes = np.diff(np.append(starts, len(lengths)))
@@ -268,9 +256,6 @@ def tells_label(values: ndarray, codes: ndarray) -> float | None:
     Cross-validated, so that it is near 0.5 where there is no signal, for small classes too; and by how often a class
     occurs among records of similar value (32 groups), so that a class in the middle is seen as well. Classes of fewer
     than 5 records, and codes below 0, are left out; None where fewer than two classes are left.
-
-    >>> tells_label(np.arange(1000), np.arange(1000) // 500) > 0.95
-    True
     """
     sizes = np.bincount(codes[codes >= 0], minlength=1)
     kept = np.flatnonzero(sizes >= FOLDS)

@@ -63,12 +63,7 @@ def digests(sequences: Sequence[ndarray], canonical: bool) -> ndarray:
 
 
 def copies(digests: ndarray) -> ndarray:
-    """A group number for each record: exact copies and reverse complements have the same.
-
-    >>> dna = [np.array(letters, dtype=np.uint8) for letters in ([0, 0, 1], [2, 3, 3], [0, 0, 1], [1, 1, 1])]
-    >>> copies(digests(dna, canonical=True)).tolist()
-    [1, 1, 1, 0]
-    """
+    """A group number for each record: exact copies and reverse complements have the same."""
     return np.unique(digests.min(axis=1), return_inverse=True)[1]
 
 
@@ -130,13 +125,7 @@ UNSEEN = "no"
 
 
 def seen_hashes(records: Iterable[ndarray], tokenizer: Tokenizer) -> ndarray:
-    """64 bits of each record's tokens: with a million records on either side, a false match has the chance 1 in 10^7.
-
-    >>> from chordmixer.data.alphabets import Dna
-    >>> one, other = seen_hashes([Dna().encode(b"AACGN"), Dna().encode(b"ncgtt")], Dna()).tolist()
-    >>> one == other
-    True
-    """
+    """64 bits of each record's tokens: with a million records on either side, a false match has a chance of 10^-7."""
     return np.fromiter((_hash(tokens, tokenizer) for tokens in records), np.uint64)
 
 
@@ -167,11 +156,7 @@ def load_seen(folder: Path) -> dict[str, ndarray] | None:
 
 
 def find_seen(given: ndarray, seen: Mapping[str, ndarray]) -> list[str]:
-    """For each hash the first of `SEEN_PARTS` that has it, or `no`.
-
-    >>> find_seen(np.array([5, 7, 9], np.uint64), {"training": np.array([5]), "validation": np.array([5, 9])})
-    ['training', 'no', 'validation']
-    """
+    """For each hash the first of `SEEN_PARTS` that has it, or `no`."""
     found = np.full(len(given), UNSEEN, dtype=object)
     for part in reversed(SEEN_PARTS):
         found[np.isin(given, seen[part])] = part

@@ -112,12 +112,7 @@ class StoreRecords:
 
 
 def cropped(series: ndarray, key: int) -> ndarray:
-    """A random stretch of `KEPT` to all of a series, of `SHORTEST` samples or more, times a factor within `FACTORS`.
-
-    >>> part = cropped(np.arange(100, dtype=np.float32), key=3)
-    >>> 60 <= len(part) <= 100, 0.8 <= float(part[1] - part[0]) <= 1.25
-    (True, True)
-    """
+    """A random part, of `KEPT` to all of a series and `SHORTEST` samples or more, times a factor within `FACTORS`."""
     share, where, factor = (draws.uniform(key, torch.arange(3)).double().numpy() + 1) / 2
     length = len(series)
     kept = min(length, max(SHORTEST, round(length * (KEPT + (1 - KEPT) * share))))

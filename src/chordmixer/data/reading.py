@@ -282,12 +282,7 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
 
 
 def sniff(source: Source) -> Kind:
-    """The format of an open file.
-
-    >>> from chordmixer.data.sources import source_of
-    >>> sniff(source_of(b">gene7\\nACGT\\n", "genes.fa")), sniff(source_of(b"text;label\\n", "reviews"))
-    ('fasta', 'csv')
-    """
+    """The format of an open file."""
     if (kind := _marked(source)) is not None:
         return kind
     head = source.head.lstrip()

@@ -22,13 +22,7 @@ PERIODS = {"slow": 30.0, "fast": 12.0}
 
 
 def write_sample(name: str, folder: Path | str, seed: int = 0) -> list[Path]:
-    """Write the files of a sample into a folder; the same seed gives the same bytes, and no file is replaced.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in write_sample("dna", folder)]
-    ['gattaca.fa', 'cattaga.fa', 'new.fa']
-    """
+    """Write the files of a sample into a folder; the same seed gives the same bytes, and no file is replaced."""
     if name not in SAMPLES:
         raise ValueError(f"{name!r} is not a sample: choose one of {', '.join(SAMPLES)}")
     contents = SAMPLES[name](Random(f"{name} {seed}"))

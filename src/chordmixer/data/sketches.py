@@ -47,11 +47,7 @@ WHOLE = 1 << _BITS
 
 @dataclass(frozen=True)
 class SketchConfig:
-    """How near-copies are found; the defaults are for DNA.
-
-    >>> SketchConfig.of("protein").k
-    6
-    """
+    """How near-copies are found; the defaults are for DNA."""
 
     k: int = 16
     """Letters of a k-mer."""
@@ -198,13 +194,7 @@ EVIDENCE = 4
 
 
 def clusters(sketches: Sketches, threshold: float) -> ndarray:
-    """A group number for each record: near ones have the same, and so have those that a chain of near ones joins.
-
-    >>> from chordmixer.data.sketches import SketchConfig, sketch_all
-    >>> dna = [np.array([0, 1, 2, 3, 3, 0, 2, 2] * 4, dtype=np.uint8), np.zeros(30, np.uint8)]
-    >>> clusters(sketch_all([*dna, dna[0][3:]], SketchConfig(k=8)), threshold=0.5).tolist()
-    [0, 1, 0]
-    """
+    """A group number for each record: near ones have the same, and so have those that a chain of near ones joins."""
     root = np.arange(len(sketches))
     for first, second in near_pairs(sketches, threshold, lambda a, b: root[a] != root[b]):
         while (apart := root[first] != root[second]).any():

@@ -140,11 +140,7 @@ def _of(targets: Targets, records: ndarray) -> Targets:
 
 
 def given(splits: Sequence[str | None]) -> dict[str, ndarray]:
-    """The records of each part as a column names them; the validation part may be empty.
-
-    >>> given(["train", "test", "train"])["training"].tolist()
-    [0, 2]
-    """
+    """The records of each part as a column names them; the validation part may be empty."""
     folded = [(name or "").strip().casefold() for name in splits]
     named = [SPLITS.get(name, name) for name in folded]
     for name, count in Counter(named).items():

@@ -127,11 +127,7 @@ def _reopen(folder: Path, most: int | None) -> Store:
 
 
 def cut_note(most: int) -> str:
-    """The note of an account about cut records.
-
-    >>> cut_note(131_072)
-    'records cut at 131,072 tokens'
-    """
+    """The note of an account about cut records."""
     return f"records cut at {most:,} tokens"
 
 

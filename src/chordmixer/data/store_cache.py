@@ -314,10 +314,6 @@ def _check_exist(paths: Sequence[str], folder: Path) -> None:
 
 
 def _brief(paths: Sequence[str]) -> str:
-    """A few names.
-
-    >>> _brief(["a.fa", "b.fa", "c.fa", "d.fa", "e.fa"])
-    'a.fa, b.fa, c.fa and 2 more'
-    """
+    """A few names."""
     shown = ", ".join(map(str, paths[:3]))
     return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown

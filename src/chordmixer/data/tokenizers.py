@@ -212,11 +212,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {cls.name: cls for cls in (Dna, Protein
 
 
 def tokenizer_from_json(given: Mapping[str, Any], where: str = FILE) -> Tokenizer:
-    """The tokenizer that `to_json` wrote down; `where` stands in errors.
-
-    >>> tokenizer_from_json(Kmers(k=4).to_json())
-    Kmers(k=4, stride=1, case='same', on_bad='error')
-    """
+    """The tokenizer that `to_json` wrote down; `where` stands in errors."""
     settings = dict(given)
     number, name = settings.pop("format", None), settings.pop("tokenizer", None)
     if number != FORMAT:

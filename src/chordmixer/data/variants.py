@@ -30,11 +30,7 @@ SCORE = "CHORDMIXER"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One change of a contig's letters.
-
-    >>> Variant("chr7", 140753336, "A", "T", place="calls.vcf, line 40").id
-    'chr7:140753336:A>T'
-    """
+    """One change of a contig's letters."""
 
     contig: str
     position: int

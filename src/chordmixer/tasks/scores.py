@@ -15,12 +15,7 @@ BY_CLASS = {"average_precision", "balanced_accuracy", "f1_macro", "mcc", "roc_au
 
 
 def areas(rows: ndarray, positive: ndarray) -> tuple[ndarray, ndarray]:
-    """ROC-AUC, ties counting half, and average precision of each row of scores.
-
-    >>> roc, precision = areas(np.array([[0.9, 0.8, 0.3]]), np.array([[True, False, True]]))
-    >>> roc.tolist(), precision.round(3).tolist()
-    ([0.5], [0.833])
-    """
+    """ROC-AUC, ties counting half, and average precision of each row of scores."""
     once = np.ones((1, rows.shape[1]))
     found = [weighted_areas(own, true, once) for own, true in zip(rows, positive, strict=True)]
     return np.array([roc[0] for roc, _ in found]), np.array([precision[0] for _, precision in found])
@@ -138,11 +133,7 @@ def _ranks(values: ndarray) -> ndarray:
 
 
 def mean_of_known(values: ndarray) -> ndarray:
-    """The mean over the last axis of the values that are not NaN, if any.
-
-    >>> float(mean_of_known(np.array([0.5, float("nan"), 1.0])))
-    0.75
-    """
+    """The mean over the last axis of the values that are not NaN, if any."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, values, 0).sum(axis=-1) / known.sum(axis=-1))

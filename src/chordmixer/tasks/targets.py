@@ -82,11 +82,7 @@ class Regression:
 
     @staticmethod
     def of(training_targets: Sequence[float] | ndarray, tolerance: float | None = None) -> Regression:
-        """With the mean and the spread of the training set.
-
-        >>> Regression.of([10.0, 30.0])
-        Regression(tolerance=None, mean=20.0, scale=10.0, outputs=1)
-        """
+        """With the mean and the spread of the training set."""
         numbers = np.asarray(training_targets, dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise ValueError("a target is NaN or infinite: every target must be finite; leave that record out")
@@ -207,11 +203,7 @@ class Classification(_Labelled):
 
     @staticmethod
     def of_counts(labels: Sequence[str], counts: Sequence[int] | ndarray) -> Classification:
-        """From the number of training records of each class.
-
-        >>> Classification.of_counts(["no", "yes"], [30, 10]).weights.tolist()
-        [0.6666666865348816, 2.0]
-        """
+        """From the number of training records of each class."""
         target = Classification.__new__(Classification)
         target._count(labels, np.asarray(counts))
         return target
@@ -239,11 +231,7 @@ class Classification(_Labelled):
         return np.asarray(outputs - np.log(self.weights.numpy()))
 
     def decided(self, outputs: ndarray) -> ndarray:
-        """The class of each record: the most probable one. Scores, reports and predictions all decide by this rule.
-
-        >>> Classification.of_counts(["no", "yes"], [30, 10]).decided(np.array([[0.0, 0.5], [0.0, 2.0]])).tolist()
-        [0, 1]
-        """
+        """The most probable class of each record. Scores, reports and predictions all decide by this rule."""
         return np.asarray(self.unweighted(outputs).argmax(axis=1))
 
     def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
