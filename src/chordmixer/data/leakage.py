@@ -16,7 +16,7 @@ from numpy import ndarray
 from chordmixer import files
 from chordmixer.data.alphabets import Tokenizer
 from chordmixer.data.features import complement
-from chordmixer.data.sketches import Sketches, digest, near_pairs
+from chordmixer.data.sketches import Sketches, near_pairs, strand_digests
 
 SHOWN = 5
 
@@ -58,8 +58,7 @@ class Leak:
 
 def digests(sequences: Sequence[ndarray], canonical: bool) -> ndarray:
     """Two digests per record: its own and, for DNA (`canonical`), its reverse complement's, else its own again."""
-    rows = ((digest(s), digest(complement(s) if canonical else s)) for s in map(np.asarray, sequences))
-    return np.fromiter((number for row in rows for number in row), np.uint64).reshape(-1, 2)
+    return strand_digests(sequences, complement if canonical else None)
 
 
 def copies(digests: ndarray) -> ndarray:
@@ -72,14 +71,11 @@ def find_leaks(
 ) -> dict[str, Leak]:
     """For every part but `training`, how many of its records have a copy there; without sketches, no near ones."""
     training = np.asarray(parts["training"], dtype=np.int64)
-    found = _same(digests, training, column=0), _same(digests, training, column=1)
-    near = np.full(len(digests), -1)
+    kinds = {"exact": _same(digests, training, column=0), "reverse": _same(digests, training, column=1)}
     if sketches is not None:
-        near = _near(sketches, threshold, training, np.maximum(*found) < 0)
-    kinds = {"exact": found[0], "reverse": found[1], "near": near}
-    return {
-        part: _leak(kinds, np.asarray(records, np.int64)) for part, records in parts.items() if part != "training"
-    }
+        kinds["near"] = _near(sketches, threshold, training, np.maximum(*kinds.values()) < 0)
+    held_out = {part: np.asarray(records, np.int64) for part, records in parts.items() if part != "training"}
+    return {part: _leak(kinds, records) for part, records in held_out.items()}
 
 
 def _same(digests: ndarray, training: ndarray, column: int) -> ndarray:
@@ -126,14 +122,9 @@ UNSEEN = "no"
 
 def seen_hashes(records: Iterable[ndarray], tokenizer: Tokenizer) -> ndarray:
     """64 bits of each record's tokens: with a million records on either side, a false match has a chance of 10^-7."""
-    return np.fromiter((_hash(tokens, tokenizer) for tokens in records), np.uint64)
-
-
-def _hash(tokens: ndarray, tokenizer: Tokenizer) -> int:
-    tokens = np.asarray(tokens, tokenizer.dtype)
-    if tokenizer.complement is None:
-        return digest(tokens)
-    return min(digest(tokens), digest(tokenizer.reverse_complement(tokens).astype(tokenizer.dtype)))
+    opposite = None if tokenizer.complement is None else tokenizer.reverse_complement
+    found: ndarray = strand_digests((np.asarray(tokens, tokenizer.dtype) for tokens in records), opposite).min(axis=1)
+    return found
 
 
 def pack_seen(seen: Mapping[str, ndarray]) -> bytes:

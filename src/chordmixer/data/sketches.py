@@ -26,7 +26,7 @@ a near-copy here: give groups for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -183,6 +183,13 @@ def _short_records(chunk: list[ndarray], config: SketchConfig) -> ndarray:
 def digest(tokens: ndarray) -> int:
     """64 bits of the whole record: equal for equal records."""
     return int.from_bytes(blake2b(np.ascontiguousarray(tokens).data, digest_size=8).digest(), "little")
+
+
+def strand_digests(sequences: Iterable[ndarray], opposite: Callable[[ndarray], ndarray] | None) -> ndarray:
+    """Two digests per record: its own, and that of its other strand, where tokens have one, or its own again."""
+    pairs = ((tokens, tokens if opposite is None else opposite(tokens)) for tokens in map(np.asarray, sequences))
+    rows = [(own := digest(one), own if other is one else digest(other)) for one, other in pairs]
+    return np.array(rows, np.uint64).reshape(-1, 2)
 
 
 REACH = 8
