@@ -67,15 +67,23 @@ def copies(digests: ndarray) -> ndarray:
 
 
 def find_leaks(
-    digests: ndarray, sketches: Sketches | None, threshold: float, parts: Mapping[str, Sequence[int] | ndarray]
+    digests: ndarray,
+    sketches: Sketches | None,
+    threshold: float,
+    parts: Mapping[str, Sequence[int] | ndarray],
+    numbers: ndarray | None = None,
 ) -> dict[str, Leak]:
-    """For every part but `training`, how many of its records have a copy there; without sketches, no near ones."""
+    """For every part but `training`, how many of its records have a copy there; without sketches, no near ones.
+
+    Examples give records by these `numbers`, or else by their places.
+    """
+    numbers = np.arange(len(digests)) if numbers is None else numbers
     training = np.asarray(parts["training"], dtype=np.int64)
     kinds = {"exact": _same(digests, training, column=0), "reverse": _same(digests, training, column=1)}
     if sketches is not None:
         kinds["near"] = _near(sketches, threshold, training, np.maximum(*kinds.values()) < 0)
     held_out = {part: np.asarray(records, np.int64) for part, records in parts.items() if part != "training"}
-    return {part: _leak(kinds, records) for part, records in held_out.items()}
+    return {part: _leak(kinds, records, numbers) for part, records in held_out.items()}
 
 
 def _same(digests: ndarray, training: ndarray, column: int) -> ndarray:
@@ -102,7 +110,7 @@ def _near(sketches: Sketches, threshold: float, training: ndarray, open_: ndarra
     return found
 
 
-def _leak(kinds: Mapping[str, ndarray], records: ndarray) -> Leak:
+def _leak(kinds: Mapping[str, ndarray], records: ndarray, numbers: ndarray) -> Leak:
     counts, examples = {}, {}
     left = records
     for kind, found in kinds.items():
@@ -110,7 +118,7 @@ def _leak(kinds: Mapping[str, ndarray], records: ndarray) -> Leak:
         left = left[found[left] < 0]
         counts[kind] = len(hit)
         if len(hit):
-            examples[kind] = [(int(i), int(found[i])) for i in hit[:SHOWN]]
+            examples[kind] = [(int(numbers[i]), int(numbers[found[i]])) for i in hit[:SHOWN]]
     return Leak(len(records), **counts, examples=examples)
 
 

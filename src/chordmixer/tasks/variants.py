@@ -59,9 +59,6 @@ class VariantsConfig:
     """A hash of the files and of the reference's contigs, by which a run knows its data again."""
 
     def __post_init__(self) -> None:
-        for name in ("window", "longest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 base or more")
         check_numbers(self, window=(1, 1 << 30), longest=(1, 1 << 30))
         if self.split.method in ("random", "similarity"):
             raise ValueError(f"split.method={self.split.method!r} would split a locus: give grouped, given or auto")
