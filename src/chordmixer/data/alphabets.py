@@ -185,7 +185,11 @@ class _Letters(Tokenizer):
         ids = letters.translate(self.table)
         at = ids.find(BAD)
         if at >= 0:
-            raise ValueError(f"{character(sequence, at)} is not {self.NOUN}: {self._cure(letters[at])}")
+            cure = "take the gaps out of the alignment" if letters[at] in b"-." else "fix the record"
+            raise ValueError(
+                f"{character(sequence, at)} is not {self.NOUN}: {cure}, or have such characters taken as "
+                f"{self.UNKNOWN} with --on-bad unknown"
+            )
         return np.frombuffer(ids, np.uint8)
 
     def decode(self, ids: ndarray) -> str:
@@ -220,10 +224,6 @@ class _Letters(Tokenizer):
         }
         sums = {line: sum(census[c] for c in found) for line, found in lines.items()}
         return Counter({line: count for line, count in sums.items() if count})
-
-    def _cure(self, byte: int) -> str:
-        first = "take the gaps out of the alignment" if byte in b"-." else "fix the record"
-        return f"{first}, or have such characters taken as {self.UNKNOWN} with --on-bad unknown"
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,11 @@ def find(columns: TableColumns, names: Sequence[str], where: str, *, partial: bo
     if repeated:
         raise ValueError(f"{where} has {repeated[0]!r} as the name of several columns: names must differ; rename one")
     chosen = {role: name for role, name in vars(columns).items() if name != ABSENT}
-    given = {role: _given(names, name) for role, name in chosen.items() if name is not None}
+    given = {
+        role: [n for n in names if n == name] or [n for n in names if _folded(n) == _folded(name)]
+        for role, name in chosen.items()
+        if name is not None
+    }
     taken = {name for matches in given.values() for name in matches}
     found = {}
     for role, name in chosen.items():
@@ -174,10 +178,6 @@ def entry(name: str, number: int, read: Mapping[str, Any]) -> Entry:
     """A table's row as an entry; `number` counts its rows from 1."""
     known = {**read, "id": read.get("id") or f"{Path(name).name}:{number}"}
     return Entry(place=f"{name}, row {number}", **known)
-
-
-def _given(names: Sequence[str], name: str) -> list[str]:
-    return [n for n in names if n == name] or [n for n in names if _folded(n) == _folded(name)]
 
 
 def _folded(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,7 +184,8 @@ def inspect(
             raise ValueError(f"{len(column):,} {name} for {len(store):,} records: give one each, None for none")
     lengths = store.lengths
     given = [label for label in labels if label is not None]
-    classes = Counter(given if separator is None else _parts(given, separator))
+    parts = (part.strip() for label in given for part in label.split(separator))
+    classes = Counter(given if separator is None else filter(None, parts))
     tokenizer, sequences = store.tokenizer, [store.tokens(i) for i in range(len(store))]
     known, gc_shares, gc = lengths, None, None
     if tokenizer.certain < tokenizer.size:
@@ -227,11 +228,6 @@ def _codes(values: Sequence[str | float | None]) -> ndarray:
     known = dict.fromkeys(value for value in values if value is not None and value == value)
     code: dict[str | float | None, int] = {value: number for number, value in enumerate(known)}
     return np.array([code.get(value, -1) for value in values])
-
-
-def _parts(labels: Sequence[str], separator: str) -> Iterator[str]:
-    """The labels of records that have several."""
-    return (part.strip() for label in labels for part in label.split(separator) if part.strip())
 
 
 def length_histogram(lengths: ndarray) -> tuple[list[int], list[int]]:

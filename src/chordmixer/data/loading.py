@@ -302,7 +302,9 @@ class _Collated:
         epoch, indices = place[0], _longest_first(self.records, place[1])
         chosen = [self.drawn(i, epoch) if self.drawn else self.records[i] for i in indices]
         for index, record in zip(indices, chosen, strict=True):
-            if record.values.is_floating_point() and not _finite(record.values):
+            values = record.values
+            # The sum is quick, but large numbers overflow it too.
+            if values.is_floating_point() and not (torch.isfinite(values.sum()) or torch.isfinite(values).all()):
                 raise ValueError(
                     f"record {self.records.name(index)} holds a NaN or infinite number: every input must be "
                     "finite; clean or leave out that record"
@@ -312,8 +314,3 @@ class _Collated:
         return Batch(
             inputs, targets, indices, None if weights is None else torch.from_numpy(weights[indices]).float()
         )
-
-
-def _finite(values: Tensor) -> bool:
-    """The sum is quick, but large numbers overflow it too."""
-    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

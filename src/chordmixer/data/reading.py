@@ -258,8 +258,11 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
     if reading.names and len(reading.names) != len(paths):
         raise ValueError(f"{len(reading.names):,} class names for {len(paths):,} files: give each file one")
     names = reading.names or (None,) * len(paths)
+    rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
+    inside = (_folder(Path(p), reading, account) if is_folder(p) else _file(p, reading) for p in paths)
     entries: Iterator[Entry] = chain.from_iterable(
-        _entries(path, reading, account, name) for path, name in zip(paths, names, strict=True)
+        with_rules(own, path, rules, reading.on_unmatched, account, name)
+        for own, path, name in zip(inside, paths, names, strict=True)
     )
     if reading.table is not None:
         table = read_label_table(reading.table, reading.columns, reading.max_record)
@@ -297,13 +300,6 @@ def sniff(source: Source) -> Kind:
 
 
 # --- One path ---
-
-
-def _entries(path: Path | str, reading: Reading, account: Account, name: str | None) -> Iterator[Entry]:
-    """The records of one path, with what its name, or the one that it was given, or their headers say."""
-    inside = _folder(Path(path), reading, account) if is_folder(path) else _file(path, reading)
-    rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
-    return with_rules(inside, path, rules, reading.on_unmatched, account, name)
 
 
 def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:

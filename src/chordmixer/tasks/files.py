@@ -157,6 +157,10 @@ class Files:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """The contents of tokenizer.json and data.json."""
+
+        def named(leak: Leak) -> dict[str, list[list[str]]]:
+            return {kind: [[self.store.id(i) for i in pair] for pair in own] for kind, own in leak.examples.items()}
+
         sizes = {part: len(records) for part, records in self.split.parts.items()}
         about = {
             "format": 1,
@@ -165,14 +169,10 @@ class Files:
             "target_type": self.question.kind,
             "inspection": asdict(replace(self.inspection, account=Account())) | {"account": vars(self.store.account)},
             "split": self.config.split.describe(self.split.method, sizes) | {"folds": self.config.split.folds},
-            "leakage": {part: self._leak(leak) for part, leak in self.leaks.items()},
+            "leakage": {part: asdict(leak) | {"examples": named(leak)} for part, leak in self.leaks.items()},
             "near_copies_looked_for": len(self.store.values) <= COMPARED and self.kind != "real",
         }
         return {"tokenizer.json": self.store.tokenizer.to_json(), "data.json": about}
-
-    def _leak(self, leak: Leak) -> dict[str, Any]:
-        named = {kind: [[self.store.id(i) for i in pair] for pair in pairs] for kind, pairs in leak.examples.items()}
-        return {**asdict(leak), "examples": named}
 
 
 def _relative(weights: ndarray) -> ndarray:
@@ -230,10 +230,8 @@ class _Opened:
         return find_leaks(hashes, sketches, threshold, self.split.parts, records)
 
 
-@lru_cache(maxsize=2)
-def _open(config: FilesConfig) -> _Opened:
-    """The recipe, the training and the baselines of one process need the same."""
-    return _Opened(config)
+_open = lru_cache(maxsize=2)(_Opened)
+"""The recipe, the training and the baselines of one process need the same."""
 
 
 def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:

@@ -119,7 +119,8 @@ class SegmentRecords(WholeRecords):
         starts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
         """The longest stretch of each kind."""
         firsts = torch.from_numpy(starts)[:, None]
-        fitting = torch.stack([_fitting(of_kind, lengths) for of_kind in np.split(self.own.lengths, starts[1:])])
+        of_kinds = np.split(-self.own.lengths, starts[1:])  # in each the longest first
+        fitting = torch.stack([torch.from_numpy(np.searchsorted(own, -lengths.numpy(), "right")) for own in of_kinds])
         places = self.ends[firsts + fitting] - self.ends[firsts] - (lengths - 1) * fitting
         kind = self._kinds(places, balance)[None]
         self.firsts, self.fitting = firsts[kind[0], 0], fitting.gather(0, kind)[0]
@@ -146,11 +147,6 @@ class SegmentRecords(WholeRecords):
         fitting = range(first, first + int(self.fitting[index]))
         stretch = fitting[bisect_right(fitting, place, key=before) - 1]
         return stretch, int(self.own.starts[stretch]) + place - before(stretch)
-
-
-def _fitting(lengths: ndarray, segments: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """How many of these lengths, the longest first, are as long as each segment."""
-    return torch.from_numpy(np.searchsorted(-lengths, -segments.numpy(), side="right"))
 
 
 def log_uniform(key: int, count: int, shortest: int, longest: int) -> Int[Tensor, "n"]:

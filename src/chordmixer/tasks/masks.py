@@ -144,17 +144,14 @@ def draw_masks(
     count = torch.zeros_like(keys).index_add(0, owner, hidden.long())
     order = (draws.bits(key, within + 2) >> 2) + (unknown.long() << 62)  # unknown letters behind all others
     lengths = x.offsets.diff()
-    first, last = (_extreme(order, owner, len(x), how) for how in ("amin", "amax"))
+    empty = order.new_zeros(len(x))
+    first, last = (empty.scatter_reduce(0, owner, order, how, include_self=False) for how in ("amin", "amax"))
     hidden = hidden | ((count == 0)[owner] & (order == first[owner]))
     return hidden & ~(((count == lengths) & (lengths > 1))[owner] & (order == last[owner]))
 
 
 def _chance(key: Int[Tensor, "T"], counters: Int[Tensor, "T"], share: float) -> Bool[Tensor, "T"]:
     return draws.uniform(key, counters) < 2 * share - 1
-
-
-def _extreme(values: Int[Tensor, "T"], owner: Int[Tensor, "T"], count: int, how: str) -> Int[Tensor, "B"]:
-    return values.new_zeros(count).scatter_reduce(0, owner, values, how, include_self=False)
 
 
 def _accuracy_and_perplexity(sums: ndarray, suffix: str) -> dict[str, float]:

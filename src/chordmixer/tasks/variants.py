@@ -182,10 +182,8 @@ def _with_key(config: VariantsConfig) -> VariantsConfig:
     return replace(config, key=key)
 
 
-@lru_cache(maxsize=2)
-def _open(config: VariantsConfig) -> VariantData:
-    """The recipe, the training and the baselines of one process need the same."""
-    return VariantData(config)
+_open = lru_cache(maxsize=2)(VariantData)
+"""The recipe, the training and the baselines of one process need the same."""
 
 
 def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
