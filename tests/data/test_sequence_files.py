@@ -387,13 +387,13 @@ def test_features_that_are_not_there() -> None:
         genbank_entries(record(), "cds")
 
 
-@pytest.mark.parametrize("keep", range(6, len(record()) - 4, 41))
-def test_cut_anywhere(keep: int) -> None:
+def test_cut_anywhere() -> None:
     text = record()
-    with pytest.raises(ValueError, match=r"^x.gb, record 2: the file ends within it: a record ends with //; use"):
-        genbank_entries(text + text[:keep])
-    with pytest.raises(ValueError, match=r"^x.gb, record 2 (is not sound GenBank|has \d+ letters and its LOCUS)"):
-        genbank_entries(text + text[:keep] + "\n//\n")
+    for keep in range(6, len(text) - 4, 41):
+        with pytest.raises(ValueError, match=r"^x.gb, record 2: the file ends within it: a record ends with //; use"):
+            genbank_entries(text + text[:keep])
+        with pytest.raises(ValueError, match=r"^x.gb, record 2 (is not sound GenBank|has \d+ letters and its LOCUS)"):
+            genbank_entries(text + text[:keep] + "\n//\n")
 
 
 def test_lengths_that_differ() -> None:

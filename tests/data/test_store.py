@@ -79,12 +79,6 @@ def test_pickled_by_its_path(store: Store) -> None:
     assert pickle.loads(data).tokens(0).tolist() == [0, 1, 2, 3]
 
 
-def test_in_another_process(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "pickled").write_bytes(pickle.dumps(store))
-    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).id(1))"
-    assert Forked([sys.executable, "-c", code, str(tmp_path / "pickled")]).communicate(60) == ("b\n", "")
-
-
 # --- Damage ---
 
 
