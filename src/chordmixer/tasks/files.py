@@ -42,13 +42,13 @@ class StoreConfig:
     """How they are read, and where labels and groups are."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How a record becomes tokens."""
-    split: SplitConfig = field(default_factory=SplitConfig)
+    split: SplitConfig = field(default_factory=SplitConfig, kw_only=True)
     """Which records are trained on."""
-    seed: int = 0
+    seed: int = field(default=0, kw_only=True)
     """Seed of all that a task draws; the split has its own."""
-    cache: str | None = field(default=None, compare=False)
+    cache: str | None = field(default=None, compare=False, kw_only=True)
     """The folder of stores; None: the user's cache folder."""
-    key: str | None = None
+    key: str | None = field(default=None, kw_only=True)
     """The store's name in that folder: a hash of the files' content and of how they are read."""
 
     def open_store(self, reading: Reading) -> tuple[Store, str]:
