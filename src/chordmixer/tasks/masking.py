@@ -41,13 +41,8 @@ class Stretches(NamedTuple):
     lengths: ndarray
 
 
-class Drawn(NamedTuple):
-    """The random draws of one epoch, by index."""
-
-    masks: Int[Tensor, "n"]
-    """The masks' keys."""
-    places: Int[Tensor, "n"]
-    """The position of a segment among all positions for its length."""
+Drawn = tuple[Int[Tensor, "n"], Int[Tensor, "n"]]
+"""By index: the key of an epoch's mask, and the position of a segment among all positions for its length."""
 
 
 class WholeRecords:
@@ -78,7 +73,7 @@ class WholeRecords:
         if epoch != self.epoch:
             self.epoch, self.latest = epoch, self._draw(epoch)
         start = self._where(index, self.latest)[1]
-        return Record(as_tensor(self.store.values[start : start + self.lengths[index]]), self.latest.masks[index])
+        return Record(as_tensor(self.store.values[start : start + self.lengths[index]]), self.latest[0][index])
 
     def name(self, index: int) -> str:
         """The record's id; where it is not whole also the first and last token, from 1."""
@@ -92,7 +87,7 @@ class WholeRecords:
     def _draw(self, epoch: int) -> Drawn:
         index = torch.arange(len(self.lengths))
         masks = draws.bits(draws.key(self.key, "masks", epoch), index)
-        return Drawn(masks, draws.below(draws.key(self.key, "places", epoch), index, self.limits))
+        return masks, draws.below(draws.key(self.key, "places", epoch), index, self.limits)
 
     def _where(self, index: int, drawn: Drawn) -> tuple[int, int]:
         """Which stretch, and where in the store it is read from."""
@@ -138,7 +133,7 @@ class SegmentRecords(WholeRecords):
         return (shares <= drawn * shares[-1]).sum(0)
 
     def _where(self, index: int, drawn: Drawn) -> tuple[int, int]:
-        place, lost, first = int(drawn.places[index]), self.lengths[index] - 1, int(self.firsts[index])
+        place, lost, first = int(drawn[1][index]), self.lengths[index] - 1, int(self.firsts[index])
 
         def before(stretch: int) -> int:
             """Places in the stretches of its kind before this one; in each the last few tokens are none."""
