@@ -246,7 +246,7 @@ def test_a_part_of_a_term_that_is_unknown_is_said(fetcher: Fetcher, database: Da
         ({"email": ""}, "email='' is not an address: NCBI asks for one; give --email or NCBI_EMAIL"),
         ({"email": "me"}, "email='me' is not an address"),
         ({"format": "xml"}, "format='xml' is not a choice: give one of fasta, genbank"),
-        ({"lengths": "9"}, "lengths='9' is not a range of bases: write it as 32:100101"),
+        ({"lengths": "9"}, "lengths='9' is not a range of bases: write it as 79:100101"),
         ({"lengths": "9:3"}, "lengths='9:3' is not a range of bases"),
         ({"most": 0}, "most=0 is not a number of records: give 1 or more, or leave it out for all"),
         ({"page": 501}, "page=501 is not from 1 to 500: more is not polite; choose one between"),

@@ -280,7 +280,7 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
     [
         (["adding-2000"], "'adding-2000' is not in the list of what can be reproduced: did you mean adding-200?"),
         (["image"], "image was given no data and needs CIFAR-10: its binary version, folders of pictures"),
-        (["carassius-labeo"], "get them by chordmixer fetch Carassius Labeo --lengths 32:100101"),
+        (["carassius-labeo"], "get them by chordmixer fetch Carassius Labeo --lengths 79:100101"),
         (
             ["introns", "--data", "."],
             "introns was given 1 of 2 paths and needs FASTA files of introns, one a species",

@@ -42,7 +42,7 @@ def fetch(
 ) -> None:
     """Fetch records from NCBI's nucleotide database; the same command continues an interrupted fetch.
 
-    chordmixer fetch Carassius Labeo --lengths 32:100101 --email you@site --out fish
+    chordmixer fetch Carassius Labeo --lengths 79:100101 --email you@site --out fish
     """
     from chordmixer.data import entrez, ncbi
 

@@ -38,7 +38,7 @@ class FetchConfig:
     format: Literal["fasta", "genbank"] = "fasta"
     """GenBank has the lineage and the features too, and is several times as large."""
     lengths: str = ""
-    """Only records of so many bases, such as `32:100101`."""
+    """Only records of so many bases, such as `79:100101`."""
     most: int | None = None
     """Only the first so many, in the database's order."""
     page: int = 200
@@ -53,7 +53,7 @@ class FetchConfig:
             raise ValueError(f"format={self.format!r} is not a choice: give one of {', '.join(FORMATS)}")
         bounds = re.fullmatch(r"(\d{1,18}):(\d{1,18})", self.lengths)
         if self.lengths and not (bounds and int(bounds[1]) <= int(bounds[2])):
-            raise ValueError(f"lengths={self.lengths!r} is not a range of bases: write it as 32:100101")
+            raise ValueError(f"lengths={self.lengths!r} is not a range of bases: write it as 79:100101")
         if self.most is not None and self.most < 1:
             raise ValueError(f"most={self.most} is not a number of records: give 1 or more, or leave it out for all")
         if not 1 <= self.page <= 500:
