@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from numpy import ndarray
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from chordmixer.data import draws
 from chordmixer.data.store import Store
@@ -244,7 +244,7 @@ class Loader:
     ) -> None:
         self.records, self.sampler, self.device = records, sampler, torch.device(device)
         self.batches: DataLoader[Batch] = DataLoader(
-            _Collated(records, drawing),  # type: ignore[arg-type]
+            _Collated(records, drawing),
             sampler=_WithEpoch(sampler),
             batch_size=None,
             num_workers=workers,
@@ -291,7 +291,7 @@ class _WithEpoch:
         return len(self.sampler)
 
 
-class _Collated:
+class _Collated(Dataset[Batch]):
     """Records as a torch data set whose index is an epoch and a whole batch's indices."""
 
     def __init__(self, records: Records, drawing: bool) -> None:

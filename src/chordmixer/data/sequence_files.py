@@ -64,7 +64,8 @@ _TEXT = re.compile(rb"\n(?!;)[ \t]*+([^ \t\n][^\n]*)")
 def _letters(lines: bytes, place: str, begun: bool) -> bytes:
     """A record's lines without what is not of the sequence; `begun` is whether letters came before them."""
     if _SEMICOLON in lines:
-        lines = lines if begun else lines[_COMMENTS.match(lines).end() :]  # type: ignore[union-attr]
+        if not begun and (comments := _COMMENTS.match(lines)):
+            lines = lines[comments.end() :]
         if b"\n;" in lines:
             raise ValueError(f"{place}: a comment (;) stands among its letters: it may stand before them; move it")
     lines = lines.replace(b"\n", b"")
