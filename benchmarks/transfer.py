@@ -178,7 +178,7 @@ def within(names: list[str], targets: ndarray, outputs: ndarray) -> float:
     elements = np.array([name.split(":")[0] for name in names])
     scores, positive = log_odds(outputs)[:, 1], targets == 1
     own = [elements == element for element in sorted(set(elements))]
-    return mean_of_known(np.array([areas(scores[None, these], positive[None, these])[0][0] for these in own]))
+    return float(mean_of_known(np.array([areas(scores[None, these], positive[None, these])[0][0] for these in own])))
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

@@ -150,10 +150,8 @@ def _kinds(cls: type, key: str, where: str, given: Mapping[str, Any]) -> dict[st
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    """Cached, since a command needs those of the same few classes thousands of times."""
-    return get_type_hints(cls)
+_hints = cache(get_type_hints)
+"""Cached, since a command needs those of the same few classes thousands of times."""
 
 
 def typed(kind: Any, value: Any, where: str, *, undefined: bool = False) -> Any:

@@ -18,7 +18,7 @@ from chordmixer.data.splits import SplitConfig
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.tasks.targets import TargetType
+from chordmixer.tasks.questions import TargetType
 from chordmixer.training import TrainingConfig
 from chordmixer.training.inference import OnBad, OverLength
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.data import Batch, Loader, Record, Records, TokenSampler
-from chordmixer.data.loading import DrawnRecords, MadeRecords, cropped
+from chordmixer.data.loading import MadeRecords, cropped
 from chordmixer.packed import Packed
 from chordmixer.paper.adding import AddingConfig, AddingRecords
 
@@ -268,7 +268,6 @@ class Turning:
 
 def test_records_are_drawn_for_the_epoch_where_training_asks() -> None:
     records = Turning()
-    assert isinstance(records, DrawnRecords)
     sampler = TokenSampler(records.lengths, tokens=20, sequences=2)
     for drawing, expected in ((True, 5), (False, -1)):
         batches = list(Loader(records, sampler, drawing=drawing).epoch(5))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import io
@@ -224,24 +223,11 @@ def test_what_has_no_partner_is_left_out_by_policy() -> None:
     assert account.notes == {"rows of t.csv without a record: p, q, r, s, t, ...": 6}
 
 
-def test_a_record_without_a_row() -> None:
-    with pytest.raises(
-        ValueError, match=r"x.fa, record 1: id 'a' has no row in t.csv: add one, or .* --on-unmatched rej"
-    ):
-        list(with_table(iter(ENTRIES), {}, "t.csv", "error", Account()))
-
-
 def test_rows_without_a_record() -> None:
     with pytest.raises(
         ValueError, match=r"t.csv has 2 rows without a record, b, c: give the files with those records, or"
     ):
         list(with_table(iter(ENTRIES[:1]), ROWS, "t.csv", "error", Account()))
-
-
-@pytest.mark.parametrize("policy", ["error", "reject"])
-def test_an_id_that_is_there_twice(policy: Any) -> None:
-    with pytest.raises(ValueError, match=r"x.fa, record 1: id 'a' is not unique: it is the key to t.csv; rename it"):
-        list(with_table(iter([ENTRIES[0], ENTRIES[0]]), ROWS, "t.csv", policy, Account()))
 
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -340,9 +326,8 @@ def test_files_are_read_whatever_their_name(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "parquet"])
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress], ids=["gzip", "bzip2"])
-def test_compressed_files(tmp_path: Path, kind: str, compress: Callable[[bytes], bytes]) -> None:
-    assert len(entries(put(tmp_path / "data", compress(FILES[kind])))) == {"fastq": 1, "npy": 1}.get(kind, 2)
+def test_compressed_files(tmp_path: Path, kind: str) -> None:
+    assert len(entries(put(tmp_path / "data", gzip.compress(FILES[kind])))) == {"fastq": 1, "npy": 1}.get(kind, 2)
 
 
 def test_parquet_must_be_a_plain_file(tmp_path: Path) -> None:
@@ -479,7 +464,7 @@ def test_a_table_for_a_table(tmp_path: Path) -> None:
 def test_records_and_rows_without_each_other(tmp_path: Path) -> None:
     path = put(tmp_path / "a.fa", FILES["fasta"])
     labels = put(tmp_path / "l.csv", "id,label\nb,x\nc,y\n")
-    with pytest.raises(ValueError, match=r"a.fa, record 1: id 'a' has no row in .*l.csv"):
+    with pytest.raises(ValueError, match=r"a.fa, record 1: id 'a' has no row in .*l.csv: add one, or .* --on-unmat"):
         entries(path, labels=str(labels))
     account = Account()
     assert [e.id for e in entries(path, labels=str(labels), on_unmatched="reject", account=account)] == ["b"]
@@ -489,8 +474,10 @@ def test_records_and_rows_without_each_other(tmp_path: Path) -> None:
 def test_ids_must_differ_only_where_they_are_keys(tmp_path: Path) -> None:
     path = put(tmp_path / "a.fa", ">a\nA\n>a\nC\n")
     assert len(entries(path)) == 2
-    with pytest.raises(ValueError, match=r"a.fa, record 2: id 'a' is not unique"):
-        entries(path, labels=str(put(tmp_path / "l.csv", "id,label\na,x\n")))
+    labels = str(put(tmp_path / "l.csv", "id,label\na,x\n"))
+    for policy in ("error", "reject"):
+        with pytest.raises(ValueError, match=r"a.fa, record 2: id 'a' is not unique: it is the key to .*; rename it"):
+            entries(path, labels=labels, on_unmatched=policy)
 
 
 def test_empty_records(tmp_path: Path) -> None:

@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.record_files import (
-    as_series,
-    class_files,
-    read_series,
-    read_series_folder,
-    read_text,
-    read_text_folder,
-)
+from chordmixer.data.record_files import as_series, class_files, read_folder, read_record
 from chordmixer.data.sources import source_of
 
 
@@ -30,7 +23,7 @@ def fill(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def read(folder: Path) -> list[Entry]:
-    return list(read_text_folder(folder, Account()))
+    return list(read_folder(folder, "text", Account()))
 
 
 def test_folders_name_the_classes(tmp_path: Path) -> None:
@@ -61,7 +54,7 @@ def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
 def test_hidden_files_are_counted(tmp_path: Path) -> None:
     fill(tmp_path, {".DS_Store": b"\xff", "a/.x": b"", "a/1": b"one", ".git/config": b""})
     account = Account()
-    assert [e.id for e in read_text_folder(tmp_path, account)] == ["a/1"]
+    assert [e.id for e in read_folder(tmp_path, "text", account)] == ["a/1"]
     assert account.notes == {"hidden files left out": 3}
 
 
@@ -76,7 +69,7 @@ def test_an_empty_file_is_an_empty_record(tmp_path: Path) -> None:
 
 
 def test_a_single_text() -> None:
-    (entry,) = read_text(source_of(b"> quoted,\n@ all", "letters/first.txt"))
+    entry = read_record(source_of(b"> quoted,\n@ all", "letters/first.txt"), "text")
     assert entry == Entry("first.txt", "> quoted,\n@ all", "letters/first.txt")
 
 
@@ -141,7 +134,7 @@ def saved(array: Any) -> bytes:
 
 
 def load(data: bytes) -> np.ndarray:
-    (entry,) = read_series(source_of(data, "series/ecg.npy"))
+    entry = read_record(source_of(data, "series/ecg.npy"), "npy")
     assert (entry.id, entry.place, entry.label) == ("ecg.npy", "series/ecg.npy", None)
     assert isinstance(entry.sequence, np.ndarray)
     return entry.sequence
@@ -187,7 +180,7 @@ def test_folders_name_the_classes_series(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(saved(np.full(3, value)))
     account = Account()
-    entries = list(read_series_folder(tmp_path, account))
+    entries = list(read_folder(tmp_path, "npy", account))
     assert [(e.id, e.label, e.sequence[0]) for e in entries] == [("a/1.npy", "a", 1), ("b/2.npy", "b", 2)]
     assert account.notes == {"hidden files left out": 1}
 

@@ -30,9 +30,10 @@ LETTERS = bytes(range(256)) * 700  # three blocks
 
 def packed(data: bytes) -> bytes:
     file = io.BytesIO()
-    with BgzipWriter(file) as writer:
-        for start in range(0, len(data), 1000):
-            writer.write(data[start : start + 1000])
+    writer = BgzipWriter(file)
+    for start in range(0, len(data), 1000):
+        writer.write(data[start : start + 1000])
+    writer.finish()
     return file.getvalue()
 
 

@@ -21,7 +21,7 @@ from chordmixer import files
 from chordmixer.data import store as store_module
 from chordmixer.data.alphabets import Dna, Kmers
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.store import CutStore, Store, write_store
+from chordmixer.data.store import Store, write_store
 from chordmixer.data.tokenizers import Bytes, Characters, Numbers, Tokenizer
 
 DATA = ("tokens.bin", "offsets.bin", "records.arrow")
@@ -77,12 +77,6 @@ def test_pickled_by_its_path(store: Store) -> None:
     data = pickle.dumps(store)
     assert len(data) < 500
     assert pickle.loads(data).tokens(0).tolist() == [0, 1, 2, 3]
-
-
-def test_in_another_process(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "pickled").write_bytes(pickle.dumps(store))
-    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).id(1))"
-    assert Forked([sys.executable, "-c", code, str(tmp_path / "pickled")]).communicate(60) == ("b\n", "")
 
 
 # --- Damage ---
@@ -174,27 +168,27 @@ def read(cutting_store: Store) -> list[bytes]:
 
 @pytest.mark.parametrize("most", [1, 4, 5, 100])
 def test_records_end_there(cutting_store: Store, most: int) -> None:
-    cut = CutStore(cutting_store, most)
+    cut = cutting_store.cut(most)
     assert read(cut) == [letters[:most] for letters in LETTERS]
     assert cut.lengths.tolist() == [min(len(letters), most) for letters in LETTERS]
     assert [cut.id(i) for i in range(4)] == ["r0", "r1", "r2", "r3"] and cut.column("label").tolist() == [*"abab"]
 
 
 def test_the_account_counts_them(cutting_store: Store) -> None:
-    assert [*CutStore(cutting_store, 4).account.lines()] == [
+    assert [*cutting_store.cut(4).account.lines()] == [
         "4 records read: 4 used, 0 rejected",
         "2 records cut at 4 tokens",
     ]
-    assert [*CutStore(cutting_store, 8).account.lines()] == ["4 records read: 4 used, 0 rejected"]
+    assert [*cutting_store.cut(8).account.lines()] == ["4 records read: 4 used, 0 rejected"]
 
 
 def test_the_store_is_as_it_was(cutting_store: Store) -> None:
-    CutStore(cutting_store, 3)
+    cutting_store.cut(3)
     assert read(cutting_store) == LETTERS and not cutting_store.account.notes
 
 
 def test_it_travels_by_path(cutting_store: Store) -> None:
-    data = pickle.dumps(CutStore(cutting_store, 3))
+    data = pickle.dumps(cutting_store.cut(3))
     assert len(data) < 400
     again = pickle.loads(data)
     assert read(again) == [letters[:3] for letters in LETTERS] and again.account.notes.total() == 3

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from pyarrow import parquet
 from chordmixer.data import tables
 from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Entry
-from chordmixer.data.sources import open_source, source_of
-from chordmixer.data.tables import read_csv, read_jsonl, read_parquet, table_rows
+from chordmixer.data.sources import open_source, source_of, until_broken
+from chordmixer.data.tables import read_table, table_rows
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -30,11 +29,18 @@ WORD = st.text("abcXYZ0189äß,;\"' ", min_size=1, max_size=8).map(str.strip).fi
 
 
 def from_csv(data: bytes | str, columns: Columns = Columns()) -> list[Entry]:  # noqa: B008
-    return list(read_csv(source_of(data if isinstance(data, bytes) else data.encode(), "t.csv"), columns))
+    source = source_of(data if isinstance(data, bytes) else data.encode(), "t.csv")
+    return list(until_broken(source, read_table(source, columns, "csv")))
 
 
 def from_jsonl(data: bytes | str, columns: Columns = Columns()) -> list[Entry]:  # noqa: B008
-    return list(read_jsonl(source_of(data if isinstance(data, bytes) else data.encode(), "t.jsonl"), columns))
+    source = source_of(data if isinstance(data, bytes) else data.encode(), "t.jsonl")
+    return list(read_table(source, columns, "jsonl"))
+
+
+def read_parquet(path: Path) -> list[Entry]:
+    with open_source(path) as source:
+        return list(read_table(source, Columns(), "parquet"))
 
 
 def pairs(entries: list[Entry]) -> list[tuple[Any, Any]]:
@@ -97,10 +103,10 @@ def test_long_fields(length: int, quote: str) -> None:
 def test_a_compressed_table(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_bytes(bz2.compress(b"\xef\xbb\xbftext\tlabel\nhello\ta\n"))
     with open_source(tmp_path / "t.tsv") as source:
-        assert pairs(list(read_csv(source, Columns()))) == [("hello", "a")]
+        assert pairs(list(read_table(source, Columns(), "csv"))) == [("hello", "a")]
 
 
-def streamed(read: Callable[..., Iterator[Entry]], head: bytes, row: bytes) -> int:
+def streamed(kind: str, head: bytes, row: bytes) -> int:
     """How many bytes were taken from an endless stream until its second record."""
 
     class Endless(io.RawIOBase):
@@ -118,14 +124,14 @@ def streamed(read: Callable[..., Iterator[Entry]], head: bytes, row: bytes) -> i
     stream = Endless()
     source = source_of(b"x", "endless")
     object.__setattr__(source, "stream", io.BufferedReader(stream))
-    entries = read(source, Columns())
+    entries = read_table(source, Columns(), kind)
     next(entries), next(entries)
     return stream.taken
 
 
 def test_text_tables_are_streamed() -> None:
-    assert streamed(read_csv, b"text,label\n", b"a,b\n") < 1e6
-    assert streamed(read_jsonl, b'{"text": "a"}\n', b'{"text": "b"}\n') < 1e6
+    assert streamed("csv", b"text,label\n", b"a,b\n") < 1e6
+    assert streamed("jsonl", b'{"text": "a"}\n', b'{"text": "b"}\n') < 1e6
 
 
 def test_a_cut_table_says_how_many_came_before() -> None:
@@ -251,7 +257,7 @@ def test_parquet_rows_become_entries(tmp_path: Path) -> None:
             "when": pa.array([2**62] * 3, pa.timestamp("ns")),
         },
     )
-    assert list(read_parquet(path, Columns())) == [
+    assert read_parquet(path) == [
         Entry("1", "a", f"{path}, row 1", label="x", target=1.0, split="training"),
         Entry("2", "", f"{path}, row 2", split="validation"),
         Entry("3", "", f"{path}, row 3", label="y", target=2.0, split="test"),
@@ -272,14 +278,14 @@ def test_parquet_rows_become_entries(tmp_path: Path) -> None:
 )
 def test_list_columns_are_series(tmp_path: Path, kind: pa.DataType, rows: list[Any]) -> None:
     path = write(tmp_path / "t.parquet", {"series": pa.array(rows, kind)})
-    for entry, row in zip(read_parquet(path, Columns()), rows, strict=True):
+    for entry, row in zip(read_parquet(path), rows, strict=True):
         assert isinstance(entry.sequence, np.ndarray) and entry.sequence.dtype == np.float32
         np.testing.assert_array_equal(entry.sequence, np.array(row, dtype=np.float32))
 
 
 def test_lists_of_words_are_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", {"dna": [b"AC", b"GT"], "labels": [["a", "b"], []]})
-    assert pairs(list(read_parquet(path, Columns()))) == [(b"AC", "a;b"), (b"GT", "")]
+    assert pairs(read_parquet(path)) == [(b"AC", "a;b"), (b"GT", "")]
 
 
 @pytest.mark.parametrize("piece", [1, 1000, 16 * 2**20])
@@ -287,7 +293,7 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pie
     monkeypatch.setattr(tables, "PIECE", piece)
     texts = [f"text {i} " * (i % 7) for i in range(500)]
     path = write(tmp_path / "t.parquet", {"text": texts}, row_group_size=64)
-    read = list(read_parquet(path, Columns()))
+    read = read_parquet(path)
     assert [entry.sequence for entry in read] == texts and read[-1].id == "t.parquet:500"
 
 
@@ -310,14 +316,14 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pie
 def test_parquet_that_is_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     path = write(tmp_path / "t.parquet", columns)
     with pytest.raises(ValueError, match=message):
-        list(read_parquet(path, Columns()))
+        read_parquet(path)
 
 
 def test_repeated_names_in_parquet(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
     parquet.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t.parquet has 'text' as the name of several columns"):
-        list(read_parquet(tmp_path / "t.parquet", Columns()))
+        read_parquet(tmp_path / "t.parquet")
 
 
 def test_text_in_parquet_that_is_not_utf8(tmp_path: Path) -> None:
@@ -326,7 +332,7 @@ def test_text_in_parquet_that_is_not_utf8(tmp_path: Path) -> None:
     )
     path = write(tmp_path / "t.parquet", {"text": broken}, write_statistics=False)
     with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet \(.*UTF8.*\): use another copy"):
-        list(read_parquet(path, Columns()))
+        read_parquet(path)
 
 
 def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path: Path) -> None:
@@ -343,14 +349,14 @@ def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path: Path) -> None:
     data[data.index(b"ACGTACGT") + 100] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet \(.*CRC.*\): use another copy"):
-        list(read_parquet(path, Columns()))
+        read_parquet(path)
 
 
 @pytest.mark.parametrize("data", [b"PAR1", b"PAR1" * 99, b"text,label\n"], ids=repr)
 def test_what_is_not_parquet(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "t.parquet").write_bytes(data)
     with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet") as caught:
-        list(read_parquet(tmp_path / "t.parquet", Columns()))
+        read_parquet(tmp_path / "t.parquet")
     assert "\n" not in str(caught.value)
 
 
@@ -367,9 +373,9 @@ def test_rows_of_any_format(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not here: real tables cannot be read")
 def test_real_tables() -> None:
-    reviews = list(read_parquet(SHARED / "imdb.parquet", Columns()))
+    reviews = read_parquet(SHARED / "imdb.parquet")
     assert Counter((e.split, e.label) for e in reviews) == dict.fromkeys(
         [(split, label) for split in ("training", "test") for label in ("pos", "neg")], 12_500
     )
-    papers = Counter(e.label for e in read_parquet(SHARED / "arxiv_papers.parquet", Columns()))
+    papers = Counter(e.label for e in read_parquet(SHARED / "arxiv_papers.parquet"))
     assert papers == {"cs.AI": 1600, "cs.CL": 1600, "cs.LG": 1600}

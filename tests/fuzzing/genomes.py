@@ -15,7 +15,8 @@ from tests.fuzzing.targets import Files, SilentChange, Target
 from tests.tasks.variant_files import HEAD, genome, rows
 
 from chordmixer.data import ncbi
-from chordmixer.data.ncbi import Service
+from chordmixer.data.entrez import FORMATS, Service
+from chordmixer.data.entrez import NCBI as SERVER
 from chordmixer.data.reference import BgzipWriter
 from chordmixer.data.variants import VariantColumns, open_vcf, with_scores
 from chordmixer.tasks.variants import VariantData, VariantsConfig
@@ -30,8 +31,9 @@ FAI = "".join(f"chr{k}\t200\t{6 + (k - 1) * 210}\t60\t61\n" for k in range(1, 5)
 
 def _bgzip(data: bytes) -> bytes:
     file = io.BytesIO()
-    with BgzipWriter(file) as writer:
-        writer.write(data)
+    writer = BgzipWriter(file)
+    writer.write(data)
+    writer.finish()
     return file.getvalue()
 
 
@@ -92,7 +94,7 @@ NCBI = {"search": _search(3), "list": "\n".join(NAMES).encode()}
 
 def fetching(form: str, page: bytes, damaged: str, note: bool = False) -> Target:
     """Fetch as `fetch` does; with a note, going on from an earlier start."""
-    asked = {"term": ncbi.entrez_term("Carassius"), "most": None, "server": ncbi.NCBI}
+    asked = {"term": ncbi.entrez_term("Carassius"), "most": None, "server": SERVER}
     state = {**asked, "total": 3, "wanted": 3, "found": "2026-01-01", "records": 0, "without": []}
     name = ncbi.file_name("Carassius", form)
     earlier = {f"{name}.fetch.json": json.dumps(state).encode(), f".parts/{name}/accessions.txt": NCBI["list"]}
@@ -102,7 +104,7 @@ def fetching(form: str, page: bytes, damaged: str, note: bool = False) -> Target
         path = ncbi.fetch("Carassius", folder, config, service=_Answers(folder))
         known = json.loads((folder / f"{name}.fetch.json").read_bytes())
         whole = gzip.decompress(path.read_bytes())
-        found = ncbi.FORMATS[form].count(whole)
+        found = FORMATS[form].count(whole)
         if known["records"] != found or known["records"] + len(known["without"]) != known["wanted"]:
             raise SilentChange(f"{found} records, and the note says {known}")
 

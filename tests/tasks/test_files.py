@@ -87,7 +87,11 @@ def test_records_travel_to_a_worker_by_path(motifs: list[str]) -> None:
 
 def test_the_config_is_json(motifs: list[str]) -> None:
     given = FilesConfig(
-        tuple(motifs), Reading(columns=Columns(label="x")), TokenizerConfig("kmers", 4), "labels", ",", SplitConfig()
+        tuple(motifs),
+        Reading(columns=Columns(label="x")),
+        TokenizerConfig("kmers", 4),
+        target_type="labels",
+        separator=",",
     )
     again = from_dict(FilesConfig, json.loads(json.dumps(to_dict(given))), "data")
     assert again == given and again.files == given.files
@@ -241,7 +245,7 @@ def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) 
             "--rc asks for both strands, and bytes tokens",
         ),
         ({"target_type": "number"}, "label 'with' of record 'with0' is not a finite number"),
-        ({"cut": 0}, "cut=0 leaves nothing of a record: give 1 token or more, or leave it out"),
+        ({"cut": 0}, "cut=0 is too small: give 1 or more"),
     ],
     ids=str,
 )

@@ -289,7 +289,7 @@ def test_the_config_is_json_and_knows_its_store(genomes: str) -> None:
             "balance=2 is not between 0, where all files count alike, and 1, where they count by size",
         ),
         ({"balance": 0.5}, "balance=0.5 is of segments, and here whole records are read, each once: set data.pieces"),
-        ({"segments": -1}, "segments=-1 is not a number of segments: give 1 or more, or 0"),
+        ({"segments": -1}, "segments=-1 is too small: give 0 or more"),
         ({"tokenizer": TokenizerConfig("kmers")}, "kmers overlap, so that a masked word can be read off its neighbo"),
         (
             {"shortest": 950, "pieces": "segments"},

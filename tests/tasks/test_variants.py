@@ -114,8 +114,8 @@ def test_data_that_have_changed(tmp_path: Path, reference: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"window": 0}, r"^window=0 is too small: give 1 base or more$"),
-        ({"longest": 0}, r"^longest=0 is too small: give 1 base or more$"),
+        ({"window": 0}, r"^window=0 is too small: give 1 or more$"),
+        ({"longest": 0}, r"^longest=0 is too small: give 1 or more$"),
         ({"split": SplitConfig("random")}, r"^split\.method='random' would split a locus: give grouped"),
         ({"split": SplitConfig("similarity")}, "would split a locus"),
     ],

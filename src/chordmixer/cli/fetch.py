@@ -42,11 +42,11 @@ def fetch(
 ) -> None:
     """Fetch records from NCBI's nucleotide database; the same command continues an interrupted fetch.
 
-    chordmixer fetch Carassius Labeo --lengths 32:100101 --email you@site --out fish
+    chordmixer fetch Carassius Labeo --lengths 79:100101 --email you@site --out fish
     """
-    from chordmixer.data import ncbi
+    from chordmixer.data import entrez, ncbi
 
-    config = ncbi.FetchConfig(email, api_key, format, lengths, most, page, server or ncbi.NCBI)  # type: ignore[arg-type]
+    config = ncbi.FetchConfig(email, api_key, format, lengths, most, page, server or entrez.NCBI)  # type: ignore[arg-type]
     names = [ncbi.file_name(query, format) for query in queries]
     for number, name in enumerate(names):
         if name in names[:number]:

@@ -36,7 +36,7 @@ def inspect(
     from chordmixer.config import override
     from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
     from chordmixer.data.tokenizers import TokenizerConfig
-    from chordmixer.tasks.targets import inspect_target
+    from chordmixer.tasks.questions import inspect_target
     from chordmixer.views import inspection as view
     from chordmixer.views.plots import plot_histogram
 

@@ -1,20 +1,142 @@
-"""Tokenizers of biological letters: nucleotides, amino acids, and words of nucleotides."""
+"""What a tokenizer is, and those of biological letters: nucleotides, amino acids, and words of nucleotides."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.tokenizers import OnBad, Tokenizer, as_letters, byte_names, character, count_bytes
+from chordmixer.config import to_dict
 
+FORMAT = 1
+"""Version of `to_json`."""
+PIECE = 1 << 22
+"""Bytes that are worked on at a time."""
 BAD = 255
 """The id of a character outside the alphabet."""
+
+OnBad = Literal["error", "unknown"]
+
+
+class Tokenizer(ABC):
+    """A frozen class, saved with its run; `dna`, `protein`, `bytes`, `characters`, `kmers` or `numbers`."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Size of the vocabulary, or number of channels."""
+
+    @property
+    def certain(self) -> int:
+        """Ids below this stand for one known thing; those from it on are ambiguous or unknown."""
+        return self.size
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest that holds all ids and that torch knows."""
+        return np.dtype(np.uint8 if self.size <= 1 << 8 else np.uint16 if self.size <= 1 << 16 else np.int32)
+
+    @property
+    def complement(self) -> ndarray | None:
+        """The id that stands opposite each id on the other strand, where there is one."""
+        return None
+
+    @abstractmethod
+    def encode(self, sequence: bytes | str | ndarray) -> ndarray:
+        """Tokens, possibly read-only; what has none is a ValueError with position (from 1) and cure."""
+
+    @abstractmethod
+    def decode(self, ids: ndarray) -> str:
+        """A readable form."""
+
+    def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
+        """Counts of each character in these sequences."""
+        return Counter()
+
+    def notes(self, census: Mapping[str, int]) -> Counter[str]:
+        """Accepted irregularities, with their counts."""
+        return Counter()
+
+    def reverse_complement(self, ids: ndarray) -> ndarray:
+        """The tokens of the other strand."""
+        if self.complement is None:
+            raise ValueError(
+                f"{self.name} tokens have no reverse complement, only dna and k-mers of stride 1: leave it out"
+            )
+        return np.asarray(self.complement[ids[::-1]])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "tokenizer": self.name, **to_dict(self)}
+
+
+def count_bytes(data: bytes | ndarray) -> ndarray:
+    """Counts of each of the 256 bytes; counting pairs is three times as fast."""
+    values = np.frombuffer(data, np.uint8)
+    even = len(values) // 2 * 2
+    pairs = np.zeros(1 << 16, dtype=np.int64)
+    for start in range(0, even, PIECE):  # numpy widens what it counts to eight bytes each
+        pairs += np.bincount(values[start : min(start + PIECE, even)].view(np.uint16), minlength=1 << 16)
+    square = pairs.reshape(256, 256)
+    counts: ndarray = square.sum(axis=0) + square.sum(axis=1)
+    if even < len(values):
+        counts[values[-1]] += 1
+    return counts
+
+
+def byte_names(counts: ndarray) -> Counter[str]:
+    """Counts by character; bytes that are not printable ASCII as their escapes."""
+    return Counter({ascii(chr(byte))[1:-1]: int(counts[byte]) for byte in counts.nonzero()[0]})
+
+
+def as_letters(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
+    """A byte a character; what no byte can stand for becomes a question mark, which no alphabet has."""
+    if isinstance(sequence, bytes):  # first, as most are
+        return sequence
+    return _not_numbers(sequence, tokenizer).encode("latin-1", "replace")
+
+
+def as_utf8(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
+    """Bytes as they are, text as UTF-8."""
+    if isinstance(sequence, bytes):
+        return sequence
+    text = _not_numbers(sequence, tokenizer)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{character(text, error.start)} is half a character: fix the record") from None
+
+
+def as_text(sequence: bytes | str | ndarray, tokenizer: str) -> str:
+    """Text as it is, bytes read as UTF-8."""
+    if not isinstance(sequence, bytes):
+        return _not_numbers(sequence, tokenizer)
+    try:
+        return sequence.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{character(sequence, error.start)} is not UTF-8: text must be; save the file as UTF-8, or use the "
+            "bytes tokenizer"
+        ) from None
+
+
+def character(sequence: bytes | str | ndarray, at: int) -> str:
+    """How a message names one."""
+    shown = sequence[at] if isinstance(sequence, str) else chr(sequence[at])
+    return f"character {shown!a} at position {at + 1:,}"
+
+
+def _not_numbers(sequence: str | ndarray, tokenizer: str) -> str:
+    if not isinstance(sequence, str):
+        raise ValueError(f"numbers are not letters or text: the {tokenizer} tokenizer reads those; use `numbers`")
+    return sequence
 
 
 @dataclass(frozen=True)
@@ -63,7 +185,11 @@ class _Letters(Tokenizer):
         ids = letters.translate(self.table)
         at = ids.find(BAD)
         if at >= 0:
-            raise ValueError(f"{character(sequence, at)} is not {self.NOUN}: {self._cure(letters[at])}")
+            cure = "take the gaps out of the alignment" if letters[at] in b"-." else "fix the record"
+            raise ValueError(
+                f"{character(sequence, at)} is not {self.NOUN}: {cure}, or have such characters taken as "
+                f"{self.UNKNOWN} with --on-bad unknown"
+            )
         return np.frombuffer(ids, np.uint8)
 
     def decode(self, ids: ndarray) -> str:
@@ -71,11 +197,7 @@ class _Letters(Tokenizer):
         return letters.decode()
 
     def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
-        try:
-            letters = b"".join(sequences)  # type: ignore[arg-type]  # all bytes, as a rule
-        except TypeError:
-            letters = b"".join(as_letters(s, self.name) for s in sequences)
-        return byte_names(count_bytes(letters))
+        return byte_names(count_bytes(b"".join(as_letters(s, self.name) for s in sequences)))
 
     def notes(self, census: Mapping[str, int]) -> Counter[str]:
         """Case, other letters and bad characters.
@@ -102,10 +224,6 @@ class _Letters(Tokenizer):
         }
         sums = {line: sum(census[c] for c in found) for line, found in lines.items()}
         return Counter({line: count for line, count in sums.items() if count})
-
-    def _cure(self, byte: int) -> str:
-        first = "take the gaps out of the alignment" if byte in b"-." else "fix the record"
-        return f"{first}, or have such characters taken as {self.UNKNOWN} with --on-bad unknown"
 
 
 @dataclass(frozen=True)

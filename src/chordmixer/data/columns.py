@@ -7,9 +7,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy import ndarray
@@ -72,9 +73,26 @@ SPLITS = {
 }
 
 
+class TableColumns:
+    """A dataclass with the name of a table's column for each role; None: found by its usual names; `-`: not there."""
+
+    usual: ClassVar[Mapping[str, tuple[str, ...]]]
+    """The usual names, in any case, of the column of each role."""
+    hint: ClassVar[str] = ""
+    """What else to do where a column is not found."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The roles that a table cannot do without."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Columns:
-    """The names of a table's columns; None: found by its usual names; `-`: not there."""
+class Columns(TableColumns):
+    """The columns of records."""
+
+    usual = USUAL
+    hint = ", or give --format if this is no such table"
 
     id: str | None = None
     """The name of a record; a column `id` takes precedence over `name` and `accession`."""
@@ -92,12 +110,12 @@ class Columns:
     """How much a record counts in the loss."""
 
     @property
-    def key(self) -> str:
-        """The role that a table cannot do without: a table of labels alone is found by id."""
-        return "id" if self.sequence == ABSENT else "sequence"
+    def needed(self) -> tuple[str, ...]:
+        """A table of labels alone is found by id."""
+        return ("id",) if self.sequence == ABSENT else ("sequence",)
 
 
-def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = False) -> dict[str, str]:
+def find(columns: TableColumns, names: Sequence[str], where: str, *, partial: bool = False) -> dict[str, str]:
     """The name of the column of each role that this table has; a partial row may lack some that were given.
 
     >>> find(Columns(label="Phylum"), ["Accession", "Seq", "Phylum", "notes"], "genes.csv")
@@ -106,12 +124,18 @@ def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = 
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ValueError(f"{where} has {repeated[0]!r} as the name of several columns: names must differ; rename one")
-    chosen = {f.name: getattr(columns, f.name) for f in fields(columns) if getattr(columns, f.name) != ABSENT}
-    given = {role: _given(names, name) for role, name in chosen.items() if name is not None}
+    chosen = {role: name for role, name in vars(columns).items() if name != ABSENT}
+    given = {
+        role: [n for n in names if n == name] or [n for n in names if _folded(n) == _folded(name)]
+        for role, name in chosen.items()
+        if name is not None
+    }
     taken = {name for matches in given.values() for name in matches}
     found = {}
     for role, name in chosen.items():
-        matches = given[role] if name is not None else _usual(role, [n for n in names if n not in taken])
+        matches = given.get(role, [n for n in names if n not in taken and _folded(n) in columns.usual[role]])
+        if role == "id" and name is None:
+            matches = [n for n in matches if _folded(n) == "id"] or matches
         if len(matches) > 1:
             raise ValueError(
                 f"{where} has {len(matches)} columns that may be the {role}, {_shown(matches)}: "
@@ -119,28 +143,23 @@ def find(columns: Columns, names: Sequence[str], where: str, *, partial: bool = 
             )
         if matches:
             found[role] = matches[0]
-        elif (name is not None and not partial) or role == columns.key:
+        elif (name is not None and not partial) or role in columns.needed:
             what = f"column {name!r}" if name is not None else f"column for the {role}"
             raise ValueError(
-                f"{where} has no {what}: it has {_shown(names)}; choose with --column {role}=NAME, "
-                "or give --format if this is no such table"
+                f"{where} has no {what}: it has {_shown(names)}; choose with --column {role}=NAME{columns.hint}"
             )
     return found
 
 
 def known(columns: Columns, names: Sequence[str]) -> bool:
-    """Whether any of these is the usual or given name of a column.
-
-    >>> known(Columns(), ["Seq", "x"]), known(Columns(), ["ACGT", "worm"])
-    (True, False)
-    """
+    """Whether any of these is the usual or given name of a column."""
     usual = {name for own in USUAL.values() for name in own}
-    given = {_folded(name) for f in fields(columns) if (name := getattr(columns, f.name)) is not None}
+    given = {_folded(name) for name in vars(columns).values() if name is not None}
     return any(_folded(name) in usual | given for name in names)
 
 
-def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict[str, Any]:
-    """The parsed values of a row, by role.
+def values(row: Mapping[str, Any], found: Mapping[str, str], place: str, numeric: bool = False) -> dict[str, Any]:
+    """The parsed values of a row, by role; `numeric` sequences are texts of numbers.
 
     >>> values({"seq": "ACGT", "class": 3, "part": "dev"}, {"sequence": "seq", "label": "class", "split": "part"}, "")
     {'sequence': 'ACGT', 'label': '3', 'split': 'validation'}
@@ -148,7 +167,8 @@ def values(row: Mapping[str, Any], found: Mapping[str, str], place: str) -> dict
     read = {}
     for role, name in found.items():
         try:
-            read[role] = _READERS[role](row[name])
+            parse = read_numbers if numeric and role == "sequence" else _READERS[role]
+            read[role] = parse(row[name])
         except ValueError as error:
             raise ValueError(f"{place}, column {name!r}: {error}") from None
     return read
@@ -158,16 +178,6 @@ def entry(name: str, number: int, read: Mapping[str, Any]) -> Entry:
     """A table's row as an entry; `number` counts its rows from 1."""
     known = {**read, "id": read.get("id") or f"{Path(name).name}:{number}"}
     return Entry(place=f"{name}, row {number}", **known)
-
-
-def _given(names: Sequence[str], name: str) -> list[str]:
-    return [n for n in names if n == name] or [n for n in names if _folded(n) == _folded(name)]
-
-
-def _usual(role: str, names: Sequence[str]) -> list[str]:
-    matches = [name for name in names if _folded(name) in USUAL[role]]
-    best = [name for name in matches if role == "id" == _folded(name)]
-    return best or matches
 
 
 def _folded(name: str) -> str:
@@ -249,11 +259,8 @@ def no_number(value: Any) -> bool:
 
 
 def _target(value: Any) -> float | None:
-    return (
-        None
-        if no_number(value)
-        else _finite(value, "a finite number", "give one, or leave the cell empty where there is none")
-    )
+    cure = "give one, or leave the cell empty where there is none"
+    return None if no_number(value) else _finite(value, "a finite number", cure)
 
 
 def _weight(value: Any) -> float:
@@ -286,15 +293,8 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "id": _word,
-    "sequence": _sequence,
-    "label": _label,
-    "target": _target,
-    "split": _split,
-    "group": _word,
-    "weight": _weight,
-}
+_READERS: dict[str, Callable[[Any], Any]] = {"id": _word, "sequence": _sequence, "label": _label, "group": _word}
+_READERS |= {"target": _target, "split": _split, "weight": _weight}
 
 
 # --- Series ---
@@ -303,17 +303,14 @@ BETWEEN = re.compile(r"\s*[,;]\s*|\s+")
 
 
 def as_series(values: Any) -> np.ndarray:
-    """Numbers as float32 of shape (N,) or (N, channels); what becomes of those that are missing, a tokenizer decides.
-
-    >>> as_series([[1, 2], [3, 4], [5, 6]]).shape
-    (3, 2)
-    """
+    """Numbers as float32 of shape (N,) or (N, channels); missing ones are left to the tokenizer."""
     try:
         array = np.asarray(values)
     except ValueError:
         raise ValueError("lists of unequal lengths: every step of a series must have the same channels") from None
     if array.dtype == object and all(v is None or isinstance(v, float) or type(v) is int for v in array.flat):
-        array = _with_gaps(array)
+        with suppress(OverflowError):  # NaN in place of None; a number that no float can hold stays as it is
+            array = array.astype(np.float64)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{array.dtype} is not a type of real number: save the series as float32")
     if array.ndim not in (1, 2) or array.shape[1:] == (0,):
@@ -322,20 +319,8 @@ def as_series(values: Any) -> np.ndarray:
         return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def _with_gaps(array: np.ndarray) -> np.ndarray:
-    """NaN in place of None; a number that no float can hold is left as it is."""
-    try:
-        return array.astype(np.float64)
-    except OverflowError:
-        return array
-
-
 def hold_series(cells: Sequence[str]) -> bool:
-    """Whether every non-empty cell is a list of numbers, and one of them has two or more.
-
-    >>> hold_series(["0.1 0.2", "", "[3, 4]"]), hold_series(["7", "8"]), hold_series(["3 4", "a text"])
-    (True, False, False)
-    """
+    """Whether every non-empty cell is a list of numbers, and one of them has two or more."""
     filled = [cell for cell in cells if cell.strip()]
     try:
         counts = [int(np.isfinite(read_numbers(cell)).sum()) for cell in filled]
@@ -352,7 +337,10 @@ def read_numbers(cell: str) -> np.ndarray:
     """
     text = cell.strip()
     if text.startswith("[["):
-        return as_series(_nested(text))
+        try:
+            return as_series(json.loads(text))
+        except (json.JSONDecodeError, RecursionError):
+            raise ValueError(f"{text[:40]!r} is not a list of steps: write it as [[1, 2], [3, 4]]") from None
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1].strip()
     return as_series(np.array([_number(word) for word in BETWEEN.split(text)] if text else [], dtype=np.float64))
@@ -361,20 +349,10 @@ def read_numbers(cell: str) -> np.ndarray:
 def _number(word: str) -> float:
     if word.lower() in MISSING:
         return math.nan
-    try:
+    with suppress(ValueError):
         if "_" not in word:  # Python's own, of no file
             return float(word)
-    except ValueError:
-        pass
     raise ValueError(
         f"{word[:40]!r} is not a number, as all others of this column are: fix it; texts of numbers are read as "
         "text from JSONL"
     )
-
-
-def _nested(text: str) -> list[list[float]]:
-    try:
-        steps: list[list[float]] = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError(f"{text[:40]!r} is not a list of steps: write it as [[1, 2], [3, 4]]") from None
-    return steps

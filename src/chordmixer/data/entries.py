@@ -12,11 +12,7 @@ from numpy import ndarray
 
 @dataclass(slots=True)
 class Entry:
-    """One record of a user's file. Not frozen: that would make reading short records twice as slow.
-
-    >>> Entry("gene7", b"ACGT", place="genes.fa, record 1").length
-    4
-    """
+    """One record of a user's file. Not frozen: that would make reading short records twice as slow."""
 
     id: str
     """The name in the file, or one made from the position."""

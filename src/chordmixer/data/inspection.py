@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
-from chordmixer.data.sketches import digest
+from chordmixer.data.sketches import strand_digests
 from chordmixer.data.store import Store
 from chordmixer.data.tokenizers import NOT_FINITE, Numbers
 
@@ -46,11 +46,7 @@ class TargetSummary:
 
 
 def summarise_targets(numbers: ndarray) -> TargetSummary | None:
-    """Summarise finite numbers; NaN is a record without a target. None if there is no number.
-
-    >>> summarise_targets(np.array([1.0, 2.0, 2.0, np.nan])).quartiles
-    (1.0, 1.5, 2.0, 2.0, 2.0)
-    """
+    """Summarise finite numbers; NaN is a record without a target. None if there is no number."""
     known = numbers[~np.isnan(numbers)].astype(np.float64)
     if not len(known):
         return None
@@ -103,16 +99,10 @@ def channels_of(store: Store) -> Channels | None:
     pieces = (values[start : start + PIECE] for start in range(0, len(values), PIECE))
     squares = sum(((piece - mean) ** 2).sum(axis=0) for piece in pieces)
     scale, offset = np.array(tokenizer.scale or 1.0), np.array(tokenizer.mean or 0.0)
-    least, mean, most = (row * scale + offset for row in (values.min(axis=0), mean, values.max(axis=0)))
-    deviation = np.sqrt(squares / len(values)) * scale
-    return Channels(
-        least=least.tolist(),
-        mean=mean.tolist(),
-        deviation=deviation.tolist(),
-        most=most.tolist(),
-        missing=store.letters[NOT_FINITE],
-        numbers=values.size,
-    )
+    rows = (values.min(axis=0), mean, values.max(axis=0))
+    least, mean, most = ((row * scale + offset).tolist() for row in rows)
+    deviation = (np.sqrt(squares / len(values)) * scale).tolist()
+    return Channels(least, mean, deviation, most, missing=store.letters[NOT_FINITE], numbers=values.size)
 
 
 PERCENTILES = (0, 1, 10, 25, 50, 75, 90, 99, 100)
@@ -194,15 +184,23 @@ def inspect(
             raise ValueError(f"{len(column):,} {name} for {len(store):,} records: give one each, None for none")
     lengths = store.lengths
     given = [label for label in labels if label is not None]
-    classes = Counter(given if separator is None else _parts(given, separator))
-    content = _Content(store)
+    parts = (part.strip() for label in given for part in label.split(separator))
+    classes = Counter(given if separator is None else filter(None, parts))
+    tokenizer, sequences = store.tokenizer, [store.tokens(i) for i in range(len(store))]
+    known, gc_shares, gc = lengths, None, None
+    if tokenizer.certain < tokenizer.size:
+        known = np.array([np.count_nonzero(tokens < tokenizer.certain) for tokens in sequences])
+    if isinstance(tokenizer, Dna):
+        strong = np.array([np.count_nonzero((tokens == 1) | (tokens == 2)) for tokens in sequences])
+        gc_shares = np.divide(strong, known, out=np.full(len(store), np.nan), where=known > 0)
+        gc = float(strong.sum() / known.sum()) if known.any() else None
     edges, histogram = length_histogram(lengths)
     percentiles = np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()
     longest = np.argsort(-lengths, kind="stable")[:SHOWN].tolist()
     codes = _codes(labels) if given else None
     single = None if separator is not None else codes
     return Inspection(
-        tokenizer=store.tokenizer.name,
+        tokenizer=tokenizer.name,
         records=len(store),
         tokens=int(lengths.sum()),
         percentiles=dict(zip(PERCENTILES, percentiles, strict=True)),
@@ -210,13 +208,13 @@ def inspect(
         histogram=histogram,
         longest=[(store.id(i), int(lengths[i])) for i in longest],
         letters=dict(store.letters.most_common()),
-        ambiguous=content.ambiguous,
-        gc=content.gc,
-        duplicates=_duplicates(store, content, codes if numbers is None or given else _codes(numbers.tolist())),
+        ambiguous=float((lengths - known).sum() / lengths.sum()) if tokenizer.certain < tokenizer.size else None,
+        gc=gc,
+        duplicates=_duplicates(store, sequences, codes if numbers is None or given else _codes(numbers.tolist())),
         classes=dict(classes.most_common()),
         unlabelled=len(store) - len(given),
         length_tells=None if single is None else tells_label(lengths, single),
-        gc_tells=None if single is None or content.gc_shares is None else tells_label(content.gc_shares, single),
+        gc_tells=None if single is None or gc_shares is None else tells_label(gc_shares, single),
         padding_in_batch=padding(lengths, BATCH),
         padding_to_longest=padding(lengths, len(lengths)),
         account=store.account,
@@ -227,35 +225,20 @@ def inspect(
 
 def _codes(values: Sequence[str | float | None]) -> ndarray:
     """A number for each different value, -1 for none."""
-    code: dict[str | float, int] = {}
-    known = (value for value in values if value is not None and value == value)
-    for value in known:
-        code.setdefault(value, len(code))
-    return np.array([-1 if value is None or value != value else code[value] for value in values])
-
-
-def _parts(labels: Sequence[str], separator: str) -> Iterator[str]:
-    """The labels of records that have several."""
-    return (part.strip() for label in labels for part in label.split(separator) if part.strip())
+    known = dict.fromkeys(value for value in values if value is not None and value == value)
+    code: dict[str | float | None, int] = {value: number for number, value in enumerate(known)}
+    return np.array([code.get(value, -1) for value in values])
 
 
 def length_histogram(lengths: ndarray) -> tuple[list[int], list[int]]:
-    """Edges in steps of equal ratio, in whole numbers, and how many lengths stand between them.
-
-    >>> length_histogram(np.array([1, 2, 2, 5]))
-    ([1, 2, 3, 4, 5, 6], [1, 2, 0, 0, 1])
-    """
+    """Edges in steps of equal ratio, in whole numbers, and how many lengths stand between them."""
     low, high = int(lengths.min()), int(lengths.max()) + 1
     edges = np.unique(np.rint(np.geomspace(low, high, BINS + 1)).astype(np.int64))
     return edges.tolist(), np.histogram(lengths, edges)[0].tolist()
 
 
 def padding(lengths: ndarray, batch: int) -> float:
-    """Share of padding if random batches of so many records were padded to their longest.
-
-    >>> padding(np.array([10, 30]), 2), padding(np.array([7, 7, 7]), 2)
-    (0.33333333333333337, 0.0)
-    """
+    """Share of padding if random batches of so many records were padded to their longest."""
     shuffled = np.random.default_rng(0).permutation(lengths)
     starts = np.arange(0, len(lengths), batch)
     sizes = np.diff(np.append(starts, len(lengths)))
@@ -268,9 +251,6 @@ def tells_label(values: ndarray, codes: ndarray) -> float | None:
     Cross-validated, so that it is near 0.5 where there is no signal, for small classes too; and by how often a class
     occurs among records of similar value (32 groups), so that a class in the middle is seen as well. Classes of fewer
     than 5 records, and codes below 0, are left out; None where fewer than two classes are left.
-
-    >>> tells_label(np.arange(1000), np.arange(1000) // 500) > 0.95
-    True
     """
     sizes = np.bincount(codes[codes >= 0], minlength=1)
     kept = np.flatnonzero(sizes >= FOLDS)
@@ -307,36 +287,11 @@ def _auc(own: ndarray, total: ndarray) -> float:
     return float(np.mean(wins[pairs > 0] / pairs[pairs > 0]))
 
 
-class _Content:
-    """Digests and counts from one pass over all tokens."""
-
-    def __init__(self, store: Store) -> None:
-        tokenizer, count = store.tokenizer, len(store)
-        self.forward = np.empty(count, dtype=np.uint64)
-        self.strandless = self.forward if tokenizer.complement is None else np.empty(count, dtype=np.uint64)
-        """Digests that are equal for a sequence and its reverse complement."""
-        self.gc_shares = np.full(count, np.nan) if isinstance(tokenizer, Dna) else None
-        ambiguous = strong = plain = 0
-        for index in range(count):
-            tokens = store.tokens(index)
-            self.forward[index] = own_digest = digest(tokens)
-            if tokenizer.complement is not None:
-                self.strandless[index] = min(own_digest, digest(tokenizer.reverse_complement(tokens)))
-            known = len(tokens)
-            if tokenizer.certain < tokenizer.size:
-                known = int(np.count_nonzero(tokens < tokenizer.certain))
-                ambiguous += len(tokens) - known
-            if self.gc_shares is not None and known:
-                own = int(np.count_nonzero((tokens == 1) | (tokens == 2)))
-                self.gc_shares[index] = own / known
-                strong, plain = strong + own, plain + known
-        self.ambiguous = ambiguous / int(store.lengths.sum()) if tokenizer.certain < tokenizer.size else None
-        self.gc = strong / plain if plain else None
-
-
-def _duplicates(store: Store, content: _Content, codes: ndarray | None) -> Duplicates:
-    distinct = len(np.unique(content.forward))
-    _, group, sizes = np.unique(content.strandless, return_inverse=True, return_counts=True)
+def _duplicates(store: Store, sequences: Sequence[ndarray], codes: ndarray | None) -> Duplicates:
+    tokenizer = store.tokenizer
+    digests = strand_digests(sequences, None if tokenizer.complement is None else tokenizer.reverse_complement)
+    distinct = len(np.unique(digests[:, 0]))
+    _, group, sizes = np.unique(digests.min(axis=1), return_inverse=True, return_counts=True)
     crossing = np.zeros(len(sizes), dtype=bool)
     if codes is not None:
         pairs = np.unique(np.stack([group[codes >= 0], codes[codes >= 0]]), axis=1)
@@ -344,7 +299,7 @@ def _duplicates(store: Store, content: _Content, codes: ndarray | None) -> Dupli
     shown = [*np.flatnonzero(crossing), *np.flatnonzero((sizes > 1) & ~crossing)][:SHOWN]
     return Duplicates(
         exact=len(store) - distinct,
-        reverse_complement=None if store.tokenizer.complement is None else distinct - len(sizes),
+        reverse_complement=None if tokenizer.complement is None else distinct - len(sizes),
         across_labels=int(crossing.sum()),
         examples=[[store.id(int(i)) for i in np.flatnonzero(group == g)[:SHOWN]] for g in shown],
     )

@@ -14,9 +14,9 @@ import torch
 from numpy import ndarray
 
 from chordmixer import files
+from chordmixer.data.alphabets import Tokenizer
 from chordmixer.data.features import complement
-from chordmixer.data.sketches import Sketches, digest, near_pairs
-from chordmixer.data.tokenizers import Tokenizer
+from chordmixer.data.sketches import Sketches, near_pairs, strand_digests
 
 SHOWN = 5
 
@@ -58,33 +58,32 @@ class Leak:
 
 def digests(sequences: Sequence[ndarray], canonical: bool) -> ndarray:
     """Two digests per record: its own and, for DNA (`canonical`), its reverse complement's, else its own again."""
-    rows = ((digest(s), digest(complement(s) if canonical else s)) for s in map(np.asarray, sequences))
-    return np.fromiter((number for row in rows for number in row), np.uint64).reshape(-1, 2)
+    return strand_digests(sequences, complement if canonical else None)
 
 
 def copies(digests: ndarray) -> ndarray:
-    """A group number for each record: exact copies and reverse complements have the same.
-
-    >>> dna = [np.array(letters, dtype=np.uint8) for letters in ([0, 0, 1], [2, 3, 3], [0, 0, 1], [1, 1, 1])]
-    >>> copies(digests(dna, canonical=True)).tolist()
-    [1, 1, 1, 0]
-    """
+    """A group number for each record: exact copies and reverse complements have the same."""
     return np.unique(digests.min(axis=1), return_inverse=True)[1]
 
 
 def find_leaks(
-    digests: ndarray, sketches: Sketches | None, threshold: float, parts: Mapping[str, Sequence[int] | ndarray]
+    digests: ndarray,
+    sketches: Sketches | None,
+    threshold: float,
+    parts: Mapping[str, Sequence[int] | ndarray],
+    numbers: ndarray | None = None,
 ) -> dict[str, Leak]:
-    """For every part but `training`, how many of its records have a copy there; without sketches, no near ones."""
+    """For every part but `training`, how many of its records have a copy there; without sketches, no near ones.
+
+    Examples give records by these `numbers`, or else by their places.
+    """
+    numbers = np.arange(len(digests)) if numbers is None else numbers
     training = np.asarray(parts["training"], dtype=np.int64)
-    found = _same(digests, training, column=0), _same(digests, training, column=1)
-    near = np.full(len(digests), -1)
+    kinds = {"exact": _same(digests, training, column=0), "reverse": _same(digests, training, column=1)}
     if sketches is not None:
-        near = _near(sketches, threshold, training, np.maximum(*found) < 0)
-    kinds = {"exact": found[0], "reverse": found[1], "near": near}
-    return {
-        part: _leak(kinds, np.asarray(records, np.int64)) for part, records in parts.items() if part != "training"
-    }
+        kinds["near"] = _near(sketches, threshold, training, np.maximum(*kinds.values()) < 0)
+    held_out = {part: np.asarray(records, np.int64) for part, records in parts.items() if part != "training"}
+    return {part: _leak(kinds, records, numbers) for part, records in held_out.items()}
 
 
 def _same(digests: ndarray, training: ndarray, column: int) -> ndarray:
@@ -111,7 +110,7 @@ def _near(sketches: Sketches, threshold: float, training: ndarray, open_: ndarra
     return found
 
 
-def _leak(kinds: Mapping[str, ndarray], records: ndarray) -> Leak:
+def _leak(kinds: Mapping[str, ndarray], records: ndarray, numbers: ndarray) -> Leak:
     counts, examples = {}, {}
     left = records
     for kind, found in kinds.items():
@@ -119,7 +118,7 @@ def _leak(kinds: Mapping[str, ndarray], records: ndarray) -> Leak:
         left = left[found[left] < 0]
         counts[kind] = len(hit)
         if len(hit):
-            examples[kind] = [(int(i), int(found[i])) for i in hit[:SHOWN]]
+            examples[kind] = [(int(numbers[i]), int(numbers[found[i]])) for i in hit[:SHOWN]]
     return Leak(len(records), **counts, examples=examples)
 
 
@@ -130,21 +129,10 @@ UNSEEN = "no"
 
 
 def seen_hashes(records: Iterable[ndarray], tokenizer: Tokenizer) -> ndarray:
-    """64 bits of each record's tokens: with a million records on either side, a false match has the chance 1 in 10^7.
-
-    >>> from chordmixer.data.alphabets import Dna
-    >>> one, other = seen_hashes([Dna().encode(b"AACGN"), Dna().encode(b"ncgtt")], Dna()).tolist()
-    >>> one == other
-    True
-    """
-    return np.fromiter((_hash(tokens, tokenizer) for tokens in records), np.uint64)
-
-
-def _hash(tokens: ndarray, tokenizer: Tokenizer) -> int:
-    tokens = np.asarray(tokens, tokenizer.dtype)
-    if tokenizer.complement is None:
-        return digest(tokens)
-    return min(digest(tokens), digest(tokenizer.reverse_complement(tokens).astype(tokenizer.dtype)))
+    """64 bits of each record's tokens: with a million records on either side, a false match has a chance of 10^-7."""
+    opposite = None if tokenizer.complement is None else tokenizer.reverse_complement
+    found: ndarray = strand_digests((np.asarray(tokens, tokenizer.dtype) for tokens in records), opposite).min(axis=1)
+    return found
 
 
 def pack_seen(seen: Mapping[str, ndarray]) -> bytes:
@@ -167,11 +155,7 @@ def load_seen(folder: Path) -> dict[str, ndarray] | None:
 
 
 def find_seen(given: ndarray, seen: Mapping[str, ndarray]) -> list[str]:
-    """For each hash the first of `SEEN_PARTS` that has it, or `no`.
-
-    >>> find_seen(np.array([5, 7, 9], np.uint64), {"training": np.array([5]), "validation": np.array([5, 9])})
-    ['training', 'no', 'validation']
-    """
+    """For each hash the first of `SEEN_PARTS` that has it, or `no`."""
     found = np.full(len(given), UNSEEN, dtype=object)
     for part in reversed(SEEN_PARTS):
         found[np.isin(given, seen[part])] = part

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from numpy import ndarray
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from chordmixer.data import draws
 from chordmixer.data.store import Store
@@ -40,23 +40,6 @@ class MadeRecords(Protocol):
 
 
 @runtime_checkable
-class DrawnRecords(Protocol):
-    """Records that training sees in one of several forms, drawn anew each epoch."""
-
-    def drawn(self, index: int, epoch: int) -> Record:
-        """The form of this epoch: a function of the two numbers alone, so that a run can be resumed."""
-        ...
-
-
-@runtime_checkable
-class WeightedRecords(Protocol):
-    """Records that do not all count the same in the loss."""
-
-    weights: ndarray | None
-    """One each, with mean one; None: they do."""
-
-
-@runtime_checkable
 class PairedRecords(Protocol):
     """Records of two sequences each, which follow each other in a batch; `lengths` counts the tokens of both."""
 
@@ -65,7 +48,11 @@ class PairedRecords(Protocol):
 
 
 class Records(Protocol):
-    """Sequences by index; all lengths are known before any sequence is read."""
+    """Sequences by index; all lengths are known before any sequence is read.
+
+    Records that do not all count the same in the loss have `weights`, with mean one. Those that training sees in
+    another form each epoch have `drawn(index, epoch)`, a function of the two numbers, so that a run can be resumed.
+    """
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -102,7 +89,7 @@ class StoreRecords:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Record:
-        return self._record(index, self.store.tokens(self.indices[index]))
+        return Record(as_tensor(self.store.tokens(self.indices[index])), self.targets[index])
 
     def drawn(self, index: int, epoch: int) -> Record:
         """Either strand with equal chance, where both are asked for."""
@@ -111,13 +98,10 @@ class StoreRecords:
             tokens = self.store.tokenizer.reverse_complement(tokens)
         if self.crops is not None:
             tokens = cropped(tokens, draws.key(self.crops, "crops", epoch, index))
-        return self._record(index, tokens)
+        return Record(as_tensor(tokens), self.targets[index])
 
     def name(self, index: int) -> str:
         return self.store.id(int(self.indices[index]))
-
-    def _record(self, index: int, tokens: ndarray) -> Record:
-        return Record(as_tensor(tokens), self.targets[index])
 
     def _turns(self, epoch: int) -> Tensor:
         """Which records are turned round in this epoch."""
@@ -128,12 +112,7 @@ class StoreRecords:
 
 
 def cropped(series: ndarray, key: int) -> ndarray:
-    """A random stretch of `KEPT` to all of a series, of `SHORTEST` samples or more, times a factor within `FACTORS`.
-
-    >>> part = cropped(np.arange(100, dtype=np.float32), key=3)
-    >>> 60 <= len(part) <= 100, 0.8 <= float(part[1] - part[0]) <= 1.25
-    (True, True)
-    """
+    """A random part, of `KEPT` to all of a series and `SHORTEST` samples or more, times a factor within `FACTORS`."""
     share, where, factor = (draws.uniform(key, torch.arange(3)).double().numpy() + 1) / 2
     length = len(series)
     kept = min(length, max(SHORTEST, round(length * (KEPT + (1 - KEPT) * share))))
@@ -184,10 +163,8 @@ class TokenSampler:
             )
         if len(lengths) < ranks:
             raise ValueError(f"{len(lengths)} records cannot be shared by {ranks} ranks: use fewer ranks")
-        self.lengths = [int(n) for n in lengths]
-        self.tokens, self.sequences = tokens, sequences
-        self.shuffle, self.seed = shuffle, seed
-        self.rank, self.ranks = rank, ranks
+        self.lengths, self.tokens, self.sequences = [int(n) for n in lengths], tokens, sequences
+        self.shuffle, self.seed, self.rank, self.ranks = shuffle, seed, rank, ranks
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
@@ -212,21 +189,15 @@ class TokenSampler:
         steps: list[Step] = []
         batches: Step = [[] for _ in range(self.ranks)]
         loads = [0] * self.ranks
-        for index in self._order():
+        count, key = len(self.lengths), draws.key(self.seed, "epoch", self.epoch)
+        for index in draws.permutation(key, count).tolist() if self.shuffle else range(count):
             rank = min(range(self.ranks), key=loads.__getitem__)
-            full = len(batches[rank]) == self.sequences or loads[rank] + self.lengths[index] > self.tokens
-            if full:
+            if len(batches[rank]) == self.sequences or loads[rank] + self.lengths[index] > self.tokens:
                 steps.append(batches)
                 batches, loads, rank = [[] for _ in range(self.ranks)], [0] * self.ranks, 0
             batches[rank].append(index)
             loads[rank] += self.lengths[index]
         return [*steps, batches] if all(batches) else steps
-
-    def _order(self) -> list[int]:
-        if not self.shuffle:
-            return list(range(len(self.lengths)))
-        order: list[int] = draws.permutation(draws.key(self.seed, "epoch", self.epoch), len(self.lengths)).tolist()
-        return order
 
 
 @dataclass(frozen=True)
@@ -273,7 +244,7 @@ class Loader:
     ) -> None:
         self.records, self.sampler, self.device = records, sampler, torch.device(device)
         self.batches: DataLoader[Batch] = DataLoader(
-            _Collated(records, drawing),  # type: ignore[arg-type]
+            _Collated(records, drawing),
             sampler=_WithEpoch(sampler),
             batch_size=None,
             num_workers=workers,
@@ -286,7 +257,9 @@ class Loader:
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from number `start` on."""
         self.sampler.set_epoch(epoch, start)  # now, not at the first batch
-        return self._batches()
+        if isinstance(self.records, MadeRecords):
+            return map(self.batch, self.sampler)
+        return (batch.to(self.device) for batch in self.batches)
 
     def batch(self, indices: list[int], epoch: int = 0) -> Batch:
         """One batch of these records, out of order, made here."""
@@ -295,13 +268,6 @@ class Loader:
             return Batch(*self.records.batch(ordered, self.device), ordered)
         made: Batch = self.batches.dataset[epoch, indices]
         return made.to(self.device)
-
-    def _batches(self) -> Iterator[Batch]:
-        if isinstance(self.records, MadeRecords):
-            yield from map(self.batch, self.sampler)
-        else:
-            for batch in self.batches:
-                yield batch.to(self.device)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -325,31 +291,26 @@ class _WithEpoch:
         return len(self.sampler)
 
 
-class _Collated:
+class _Collated(Dataset[Batch]):
     """Records as a torch data set whose index is an epoch and a whole batch's indices."""
 
     def __init__(self, records: Records, drawing: bool) -> None:
         self.records = records
-        self.drawn = records.drawn if drawing and isinstance(records, DrawnRecords) else None
+        self.drawn = getattr(records, "drawn", None) if drawing else None
 
     def __getitem__(self, place: tuple[int, list[int]]) -> Batch:
         epoch, indices = place[0], _longest_first(self.records, place[1])
         chosen = [self.drawn(i, epoch) if self.drawn else self.records[i] for i in indices]
         for index, record in zip(indices, chosen, strict=True):
-            if record.values.is_floating_point() and not _finite(record.values):
+            values = record.values
+            # The sum is quick, but large numbers overflow it too.
+            if values.is_floating_point() and not (torch.isfinite(values.sum()) or torch.isfinite(values).all()):
                 raise ValueError(
                     f"record {self.records.name(index)} holds a NaN or infinite number: every input must be "
                     "finite; clean or leave out that record"
                 )
         inputs, targets = Packed.from_list([r.values for r in chosen]), torch.stack([r.target for r in chosen])
-        return Batch(inputs, targets, indices, self._weights(indices))
-
-    def _weights(self, indices: list[int]) -> Float[Tensor, "B"] | None:
-        if not isinstance(self.records, WeightedRecords) or self.records.weights is None:
-            return None
-        return torch.from_numpy(self.records.weights[indices]).float()
-
-
-def _finite(values: Tensor) -> bool:
-    """The sum is quick, but large numbers overflow it too."""
-    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
+        weights = getattr(self.records, "weights", None)
+        return Batch(
+            inputs, targets, indices, None if weights is None else torch.from_numpy(weights[indices]).float()
+        )

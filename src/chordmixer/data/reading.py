@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.record_files import (
-    MAGIC,
-    class_files,
-    read_series,
-    read_series_folder,
-    read_text,
-    read_text_folder,
-)
+from chordmixer.data.record_files import MAGIC, class_files, read_folder, read_record
 from chordmixer.data.sequence_files import read_fasta, read_fastq, read_genbank
-from chordmixer.data.sources import MAX_RECORD, Source, open_source
-from chordmixer.data.tables import PARQUET, delimiter, read_csv, read_jsonl, read_parquet, table_rows
+from chordmixer.data.sources import MAX_RECORD, Source, open_source, until_broken
+from chordmixer.data.tables import PARQUET, delimiter, read_table, table_rows
 from chordmixer.files import is_folder
 
 FILES = "files"
@@ -246,7 +237,7 @@ class Reading:
         if self.group is not None and self.group != FILES and not self.group.startswith(HEADER):
             raise ValueError(
                 f"--group {self.group} is not files, header:NAME or header:/REGEX/: give one; "
-                "a column of a table is with_rules with --column group=NAME"
+                "a column of a table is chosen with --column group=NAME"
             )
 
     @property
@@ -267,8 +258,11 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
     if reading.names and len(reading.names) != len(paths):
         raise ValueError(f"{len(reading.names):,} class names for {len(paths):,} files: give each file one")
     names = reading.names or (None,) * len(paths)
+    rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
+    inside = (_folder(Path(p), reading, account) if is_folder(p) else _file(p, reading) for p in paths)
     entries: Iterator[Entry] = chain.from_iterable(
-        _entries(path, reading, account, name) for path, name in zip(paths, names, strict=True)
+        with_rules(own, path, rules, reading.on_unmatched, account, name)
+        for own, path, name in zip(inside, paths, names, strict=True)
     )
     if reading.table is not None:
         table = read_label_table(reading.table, reading.columns, reading.max_record)
@@ -291,14 +285,8 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
 
 
 def sniff(source: Source) -> Kind:
-    """The format of an open file.
-
-    >>> from chordmixer.data.sources import source_of
-    >>> sniff(source_of(b">gene7\\nACGT\\n", "genes.fa")), sniff(source_of(b"text;label\\n", "reviews"))
-    ('fasta', 'csv')
-    """
-    kind = _marked(source)
-    if kind is not None:
+    """The format of an open file."""
+    if (kind := _marked(source)) is not None:
         return kind
     head = source.head.lstrip()
     line, *_ = head.splitlines() or [b""]
@@ -314,51 +302,32 @@ def sniff(source: Source) -> Kind:
 # --- One path ---
 
 
-def _entries(path: Path | str, reading: Reading, account: Account, name: str | None) -> Iterator[Entry]:
-    """The records of one path, with what its name, or the one that it was given, or their headers say."""
-    inside = _folder(Path(path), reading, account) if is_folder(path) else _file(path, reading)
-    rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
-    return with_rules(inside, path, rules, reading.on_unmatched, account, name)
-
-
 def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:
     # The columns that were given are those of the table of labels; of the records' own, their sequence and id.
-    columns = reading.columns
-    if reading.table is not None:
-        columns = Columns(id=columns.id, sequence=columns.sequence)
+    given = reading.columns
+    columns = given if reading.table is None else Columns(id=given.id, sequence=given.sequence)
     with open_source(path, reading.max_record) as source:
         kind = sniff(source) if reading.kind == "auto" else reading.kind
-        yield from _READERS[kind](source, replace(reading, columns=columns))
+        if kind in ("text", "npy"):
+            yield read_record(source, kind)
+        else:
+            yield from until_broken(source, _records(source, kind, reading, columns))
 
 
-def _parquet(source: Source, reading: Reading) -> Iterator[Entry]:
-    """A Parquet file is read from its end, so that it cannot be a stream."""
-    path = Path(source.name)
-    if not path.is_file() or np.fromfile(path, np.uint8, len(PARQUET)).tobytes() != source.head[: len(PARQUET)]:
-        raise ValueError(f"{path} is Parquet in a stream or compressed: it is read from a plain file; save it as one")
-    return read_parquet(path, reading.columns)
-
-
-_READERS: dict[str, Callable[[Source, Reading], Iterator[Entry]]] = {
-    "fasta": lambda source, reading: read_fasta(source),
-    "fastq": lambda source, reading: read_fastq(source),
-    "genbank": lambda source, reading: read_genbank(source, reading.features, reading.rank),
-    "csv": lambda source, reading: read_csv(source, reading.columns),
-    "jsonl": lambda source, reading: read_jsonl(source, reading.columns),
-    "parquet": _parquet,
-    "text": lambda source, reading: read_text(source),
-    "npy": lambda source, reading: read_series(source),
-}
+def _records(source: Source, kind: Kind, reading: Reading, columns: Columns) -> Iterator[Entry]:
+    if kind == "genbank":
+        return read_genbank(source, reading.features, reading.rank)
+    if kind in ("fasta", "fastq"):
+        return read_fasta(source) if kind == "fasta" else read_fastq(source)
+    return read_table(source, columns, kind)
 
 
 def _marked(source: Source) -> Kind | None:
     """The format that the first bytes prove; a damaged binary file is not taken for a text."""
     head = source.head.lstrip()
-    with_rules = Path(source.name).suffix.lower()
-    binary: tuple[Kind, ...] = ("npy", "parquet")
-    for kind in binary:
-        if with_rules == f".{kind}" and head and not source.head.startswith(_MARKS[kind]):
-            raise ValueError(f"{source.name} does not begin like a .{kind} file: use another copy, or rename it")
+    suffix = Path(source.name).suffix.lower()
+    if suffix in (".npy", ".parquet") and head and not source.head.startswith(MAGIC if suffix == ".npy" else PARQUET):
+        raise ValueError(f"{source.name} does not begin like a {suffix} file: use another copy, or rename it")
     if head.startswith(b";") and b"\n>" in head.replace(b"\r", b"\n"):
         return "fasta"  # older files begin with comments
     return next((kind for kind, mark in _MARKS.items() if head.startswith(mark)), None)
@@ -382,8 +351,7 @@ def _folder(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]
             f"{folder} is a folder of {kind} files: of folders, texts and .npy files are read; "
             f"give {folder / '*'}, or --format text"
         )
-    read_folder = read_text_folder if kind == "text" else read_series_folder
-    return read_folder(folder, account, reading.max_record)
+    return read_folder(folder, kind, account, reading.max_record)
 
 
 def _sniff_folder(folder: Path) -> Kind:

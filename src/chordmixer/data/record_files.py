@@ -5,35 +5,32 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from chordmixer.data.columns import as_series
 from chordmixer.data.entries import Account, Entry
-from chordmixer.data.sources import open_source
-
-if TYPE_CHECKING:
-    from chordmixer.data.sources import Source
+from chordmixer.data.sources import Source, open_source
 
 
-def read_text(source: Source) -> Iterator[Entry]:
-    """The one record of a text file."""
-    yield Entry(Path(source.name).name, _load_text(source), place=source.name)
+def read_record(source: Source, kind: str) -> Entry:
+    """The one record of a file: a `text`, or a series (`npy`) of shape (N,) or (N, channels)."""
+    return Entry(Path(source.name).name, _LOADERS[kind](source), place=source.name)
 
 
-def read_text_folder(folder: Path, account: Account, limit: int | None = None) -> Iterator[Entry]:
+def read_folder(folder: Path, kind: str, account: Account, limit: int | None = None) -> Iterator[Entry]:
     """A record for each file of a folder, or of its folders, which then name the classes."""
     for path, label in class_files(folder, account):
         name = path.relative_to(folder).as_posix()
-        if not path.stat().st_size:
+        if kind == "text" and not path.stat().st_size:
             yield Entry(name, "", place=str(path), label=label)
-            continue
-        with open_source(path, limit) as source:
-            yield Entry(name, _load_text(source), place=source.name, label=label)
+        else:
+            with open_source(path, limit) as source:
+                yield Entry(name, _LOADERS[kind](source), place=source.name, label=label)
 
 
 def class_files(folder: Path, account: Account) -> Iterator[tuple[Path, str | None]]:
@@ -62,13 +59,14 @@ def _visible(folder: Path, account: Account) -> list[Path]:
         inside = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
         raise ValueError(f"{folder} cannot be listed: {error.strerror}; give a folder that can be read") from None
-    hidden = sum(path.name.startswith(".") for path in inside)
-    if hidden:
-        account.notes["hidden files left out"] += hidden
     visible = [path for path in inside if not path.name.startswith(".")]
-    odd = next((path for path in visible if not _is_utf8(path.name)), None)
-    if odd is not None:
-        raise ValueError(f"{folder} holds the name {odd.name!r}: names must be UTF-8; rename it")
+    if len(visible) < len(inside):
+        account.notes["hidden files left out"] += len(inside) - len(visible)
+    for path in visible:
+        try:
+            path.name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{folder} holds the name {path.name!r}: names must be UTF-8; rename it") from None
     return visible
 
 
@@ -85,14 +83,6 @@ def _plain(paths: list[Path], folder: Path) -> list[Path]:
         if not path.is_file():
             raise ValueError(f"{path} is not a file: remove it or fix the link")
     return paths
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _load_text(source: Source) -> str:
@@ -113,18 +103,6 @@ MAGIC = b"\x93NUMPY"
 
 _BAD_HEADER = (ValueError, SyntaxError, TypeError, KeyError, OverflowError, RecursionError, MemoryError, TokenError)
 """Errors of numpy for a damaged header."""
-
-
-def read_series(source: Source) -> Iterator[Entry]:
-    """The one record of a `.npy` file: shape (N,), or (N, channels)."""
-    yield Entry(Path(source.name).name, _load_array(source), place=source.name)
-
-
-def read_series_folder(folder: Path, account: Account, limit: int | None = None) -> Iterator[Entry]:
-    """A record for each `.npy` file of a folder, or of its folders, which then name the classes."""
-    for path, label in class_files(folder, account):
-        with open_source(path, limit) as source:
-            yield Entry(path.relative_to(folder).as_posix(), _load_array(source), place=source.name, label=label)
 
 
 def _load_array(source: Source) -> np.ndarray:
@@ -173,3 +151,6 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     if not all(type(size) is int and 0 <= size < 1 << 62 for size in shape):  # numpy takes True for a size too
         raise ValueError(f"shape {shape}")
     return shape, transposed, dtype, file.tell()
+
+
+_LOADERS: dict[str, Callable[[Source], str | np.ndarray]] = {"text": _load_text, "npy": _load_array}

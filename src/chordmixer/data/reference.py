@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -46,11 +47,7 @@ def is_bgzip(head: bytes) -> bool:
 
 
 def bgzip_block(data: bytes) -> bytes:
-    """One block; data must not be longer than `BLOCK`.
-
-    >>> zlib.decompress(bgzip_block(b"ACGT") + BGZIP_END, wbits=31)
-    b'ACGT'
-    """
+    """One block, of at most `BGZIP_BLOCK` plain bytes."""
     assert len(data) <= BGZIP_BLOCK
     deflate = zlib.compressobj(wbits=-15)
     body = deflate.compress(data) + deflate.flush()
@@ -58,38 +55,50 @@ def bgzip_block(data: bytes) -> bytes:
     return head + body + struct.pack("<II", zlib.crc32(data), len(data))
 
 
-class BgzipWriter(io.RawIOBase):
-    """Compresses into another file, block by block; closing writes the last block and the end marker."""
+class BgzipWriter:
+    """Compresses into another file, block by block; `finish` writes the last block and the end marker."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.rest = file, bytearray()
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
+    def write(self, data: bytes) -> int:
         self.rest += data
         while len(self.rest) >= BGZIP_BLOCK:
             self.file.write(bgzip_block(bytes(self.rest[:BGZIP_BLOCK])))
             del self.rest[:BGZIP_BLOCK]
         return len(data)
 
-    def close(self) -> None:
-        if not self.closed:
-            if self.rest:
-                self.file.write(bgzip_block(bytes(self.rest)))
-            self.file.write(BGZIP_END)
-        super().close()
+    def finish(self) -> None:
+        self.file.write((bgzip_block(bytes(self.rest)) if self.rest else b"") + BGZIP_END)
+
+
+class PlainReader:
+    """Any part of a plain file; threads take turns."""
+
+    def __init__(self, path: Path) -> None:
+        self.file, self.lock = path.open("rb", buffering=0), Lock()
+        weakref.finalize(self, self.file.close)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+    def read(self, start: int, stop: int) -> bytes:
+        with self.lock:
+            self.file.seek(start)
+            return self.file.read(stop - start)
+
+    def blocks(self) -> Iterator[bytes]:
+        return (self.read(start, start + BLOCK) for start in range(0, self.size, BLOCK))
 
 
 class BgzipReader:
     """Any part of a bgzip file's plain content; where its blocks are is read from their headers, once."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.handle = path, os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.handle)
-        found = [(0, 0), *_blocks(self.handle, path)]
-        self.packed, self.plain = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
+        self.path, self.file = path, PlainReader(path)
+        ends = [(0, 0), *_block_ends(self.file, path)]
+        self.packed, self.plain = (np.array(column, dtype=np.int64) for column in zip(*ends, strict=True))
         self._block = lru_cache(maxsize=64)(self._read_block)
 
     @property
@@ -108,10 +117,9 @@ class BgzipReader:
         return map(self._read_block, range(len(self.plain) - 1))
 
     def _read_block(self, number: int) -> bytes:
-        start, stop = self.packed[number : number + 2].tolist()
         stream = zlib.decompressobj(wbits=31)
         try:
-            data = stream.decompress(os.pread(self.handle, stop - start, start), BGZIP_LARGEST + 1)
+            data = stream.decompress(self.file.read(*self.packed[number : number + 2].tolist()), BGZIP_LARGEST + 1)
             if not stream.eof or stream.unused_data or len(data) != self.plain[number + 1] - self.plain[number]:
                 raise zlib.error("its size is not what it says")
         except zlib.error as error:
@@ -128,16 +136,17 @@ def check_bgzip_end(path: Path) -> None:
                 raise ValueError(f"{path} is cut: a bgzip file ends with an empty block; use another copy")
 
 
-def _blocks(handle: int, path: Path) -> Iterator[tuple[int, int]]:
+def _block_ends(file: PlainReader, path: Path) -> Iterator[tuple[int, int]]:
     """The end of each block, in the file and in its plain content."""
     check_bgzip_end(path)
-    packed, plain, size = 0, 0, os.fstat(handle).st_size
+    packed, plain, size = 0, 0, file.size
     while packed < size:
-        head = os.pread(handle, BGZIP_HEADER, packed)
+        head = file.read(packed, packed + BGZIP_HEADER)
         if not is_bgzip(head) or len(head) < BGZIP_HEADER:
             raise ValueError(f"{path}: byte {packed:,} should begin a block of bgzip: use another copy")
         own = struct.unpack_from("<H", head, BGZIP_HEADER - 2)[0] + 1
-        held = struct.unpack("<I", os.pread(handle, 4, packed + max(own, 4) - 4).ljust(4, b"\0"))[0]
+        end = packed + max(own, 4)
+        held = struct.unpack("<I", file.read(end - 4, end).ljust(4, b"\0"))[0]
         if own < len(BGZIP_END) or held > BGZIP_LARGEST:
             raise ValueError(f"{path}: the bgzip block at byte {packed:,} has an impossible size: use another copy")
         packed, plain = packed + own, plain + held
@@ -185,7 +194,9 @@ class Reference:
                     f"{path} is compressed by gzip, of which no part can be read alone: unpack it, or compress it "
                     "again with bgzip"
                 )
-            self.bytes: _Plain | BgzipReader = BgzipReader(self.path) if is_bgzip(head) else _Plain(self.path)
+            self.bytes: PlainReader | BgzipReader = (
+                BgzipReader(self.path) if is_bgzip(head) else PlainReader(self.path)
+            )
             self.contigs = _contigs(self.path, self.bytes)
 
     def fetch(self, name: str, start: int, stop: int) -> bytes:
@@ -216,24 +227,6 @@ class Reference:
         return Reference, (self.path,)
 
 
-class _Plain:
-    """Parts of a plain file; reading moves no pointer, so that threads need no lock."""
-
-    def __init__(self, path: Path) -> None:
-        self.handle = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.handle)
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self.handle).st_size
-
-    def read(self, start: int, stop: int) -> bytes:
-        return os.pread(self.handle, stop - start, start)
-
-    def blocks(self) -> Iterator[bytes]:
-        return (self.read(start, start + BLOCK) for start in range(0, self.size, BLOCK))
-
-
 @contextmanager
 def _explaining(path: Path) -> Iterator[None]:
     """Turn faults of the disk or of a damaged file into a `ValueError`."""
@@ -250,7 +243,7 @@ def _at(contig: Contig, base: int) -> int:
 # --- The index ---
 
 
-def _contigs(path: Path, reader: _Plain | BgzipReader) -> dict[str, Contig]:
+def _contigs(path: Path, reader: PlainReader | BgzipReader) -> dict[str, Contig]:
     """From the index beside the file, or from one of our own; the user's folder is never written to."""
     about, beside = path.stat(), path.with_name(path.name + ".fai")
     if beside.is_file() and beside.stat().st_mtime >= about.st_mtime:
@@ -276,7 +269,7 @@ def _own_index(path: Path, about: os.stat_result) -> Path | None:
     return None
 
 
-def _lines(reader: _Plain | BgzipReader, path: Path) -> Iterable[bytes]:
+def _lines(reader: PlainReader | BgzipReader, path: Path) -> Iterable[bytes]:
     """Lines with their ends, none of them longer than a record may be."""
 
     def watched() -> Iterator[bytes]:

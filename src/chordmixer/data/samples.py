@@ -22,13 +22,7 @@ PERIODS = {"slow": 30.0, "fast": 12.0}
 
 
 def write_sample(name: str, folder: Path | str, seed: int = 0) -> list[Path]:
-    """Write the files of a sample into a folder; the same seed gives the same bytes, and no file is replaced.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in write_sample("dna", folder)]
-    ['gattaca.fa', 'cattaga.fa', 'new.fa']
-    """
+    """Write the files of a sample into a folder; the same seed gives the same bytes, and no file is replaced."""
     if name not in SAMPLES:
         raise ValueError(f"{name!r} is not a sample: choose one of {', '.join(SAMPLES)}")
     contents = SAMPLES[name](Random(f"{name} {seed}"))
@@ -46,7 +40,10 @@ def dna(draw: Random) -> dict[str, list[str]]:
 
     def records(name: str, motifs: Sequence[str]) -> Iterator[str]:
         for number, motif in enumerate(motifs):
-            yield from (f">{name}-{number} synthetic", _planted(draw, motif))
+            length, letters = _length(draw, 2000), ""
+            while len(letters) < length:
+                letters += "".join(_one(draw, "ACGT") for _ in range(int(GAP * draw.random()))) + motif
+            yield from (f">{name}-{number} synthetic", letters[:length])
 
     made = {f"{motif.lower()}.fa": list(records(motif.lower(), [motif] * RECORDS)) for motif in MOTIFS}
     return made | {"new.fa": list(records("new", [*MOTIFS] * (NEW // 2)))}
@@ -60,8 +57,8 @@ def table(draw: Random) -> dict[str, list[str]]:
         letters = [_one(draw, "GC" if draw.random() < share else "AT") for _ in range(_length(draw, 400))]
         return "".join(letters), share + 0.05 * (draw.random() - 0.5)
 
-    known = [f"t{number},{letters},{value:.4f}" for number, (letters, value) in _numbered(row, 2 * RECORDS)]
-    new = [f"new-{number},{letters}" for number, (letters, _) in _numbered(row, NEW)]
+    known = [f"t{number},{{}},{{:.4f}}".format(*row()) for number in range(2 * RECORDS)]
+    new = [f"new-{number},{row()[0]}" for number in range(NEW)]
     return {"table.csv": ["id,sequence,target", *known], "new.csv": ["id,sequence", *new]}
 
 
@@ -81,14 +78,6 @@ def series(draw: Random) -> dict[str, list[str]]:
 SAMPLES: dict[str, Callable[[Random], dict[str, list[str]]]] = {"dna": dna, "table": table, "series": series}
 
 
-def _planted(draw: Random, motif: str) -> str:
-    """Random bases and the motif in turn."""
-    length, letters = _length(draw, 2000), ""
-    while len(letters) < length:
-        letters += "".join(_one(draw, "ACGT") for _ in range(int(GAP * draw.random()))) + motif
-    return letters[:length]
-
-
 def _length(draw: Random, most: int) -> int:
     """From 40 on, the short ones more often."""
     return int(40 * (most / 40) ** (draw.random() ** 2))
@@ -97,7 +86,3 @@ def _length(draw: Random, most: int) -> int:
 def _one(draw: Random, letters: str) -> str:
     """One of these letters; of `random`, only the method `random()` is the same on every version of Python."""
     return letters[int(len(letters) * draw.random())]
-
-
-def _numbered(row: Callable[[], tuple[str, float]], count: int) -> Iterator[tuple[int, tuple[str, float]]]:
-    return enumerate(row() for _ in range(count))

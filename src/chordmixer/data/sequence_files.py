@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chordmixer.data.entries import Entry
-from chordmixer.data.sources import BLOCK, Source, line_blocks, plain_lines, until_broken
+from chordmixer.data.sources import BLOCK, Source, line_blocks, plain_lines
 
 if TYPE_CHECKING:
     from Bio.SeqFeature import SeqFeature
@@ -33,20 +33,6 @@ def read_fasta(source: Source) -> Iterator[Entry]:
     Line ends of every kind, blank lines, and spaces and tabs among the letters are taken out. Lines that begin with
     `;` are comments, and stand before a record's letters.
     """
-    return until_broken(source, _fasta(source))
-
-
-def read_fastq(source: Source) -> Iterator[Entry]:
-    """The records of a FASTQ file with four lines each; the qualities are checked for their number only.
-
-    >>> from chordmixer.data.sources import source_of
-    >>> [(entry.id, entry.sequence) for entry in read_fastq(source_of(b"@read1\\nACGT\\n+\\nIIII\\n", "reads.fq"))]
-    [('read1', b'ACGT')]
-    """
-    return until_broken(source, _fastq(source))
-
-
-def _fasta(source: Source) -> Iterator[Entry]:
     count = lines_before = 0
     head, letters = b"", [b""]  # of the record whose end is not yet seen; letters in pieces
     place = source.name
@@ -78,7 +64,8 @@ _TEXT = re.compile(rb"\n(?!;)[ \t]*+([^ \t\n][^\n]*)")
 def _letters(lines: bytes, place: str, begun: bool) -> bytes:
     """A record's lines without what is not of the sequence; `begun` is whether letters came before them."""
     if _SEMICOLON in lines:
-        lines = lines if begun else lines[_COMMENTS.match(lines).end() :]  # type: ignore[union-attr]
+        if not begun and (comments := _COMMENTS.match(lines)):
+            lines = lines[comments.end() :]
         if b"\n;" in lines:
             raise ValueError(f"{place}: a comment (;) stands among its letters: it may stand before them; move it")
     lines = lines.replace(b"\n", b"")
@@ -103,7 +90,8 @@ def _refuse_text(source: Source, lines: bytes, lines_before: int) -> None:
         )
 
 
-def _fastq(source: Source) -> Iterator[Entry]:
+def read_fastq(source: Source) -> Iterator[Entry]:
+    """The records of a FASTQ file with four lines each; the qualities are checked for their number only."""
     count = 0
     lines = plain_lines(source)
     for head in lines:
@@ -143,9 +131,7 @@ def _entry(head: bytes, sequence: bytes, place: str, count: int) -> Entry:
         description = words[1].decode().rstrip() if len(words) > 1 else ""
     except UnicodeDecodeError:
         raise ValueError(f"{place}: its header {_shown(head)} is not UTF-8: save the file as UTF-8") from None
-    if not name.isprintable():
-        raise ValueError(f"{place}: its id {name[:40]!r} has control characters: the file may be damaged; rename it")
-    return Entry(name, sequence, place, description)
+    return Entry(_printable(name, place), sequence, place, description)
 
 
 def _shown(text: bytes) -> str:
@@ -169,16 +155,6 @@ def read_genbank(source: Source, features: str | None = None, rank: str | None =
         raise ValueError(
             f"--rank {rank} is not in GenBank: give organism, genus, lineage:N (from 1), or qualifier:NAME"
         )
-    return until_broken(source, _entries(source, features, rank))
-
-
-_RANK = re.compile(r"organism|genus|lineage:[1-9]\d{0,3}|qualifier:\S+")
-_LENGTH = re.compile(r"LOCUS\s.*?\s([0-9]{1,18})\s+(?:bp|aa)\b")
-_FEATURE = re.compile(r"^ {5}\S", re.MULTILINE)  # no other line before ORIGIN is indented by five
-_IDS = ("locus_tag", "protein_id", "gene")
-
-
-def _entries(source: Source, features: str | None, rank: str | None) -> Iterator[Entry]:
     seen: Counter[str] = Counter()
     for count, text in enumerate(_texts(source), start=1):
         place = f"{source.name}, record {count}"
@@ -193,6 +169,12 @@ def _entries(source: Source, features: str | None, rank: str | None) -> Iterator
     if features is not None and not seen[features]:
         found = ", ".join(repr(kind) for kind, _ in seen.most_common(8)) or "none"
         raise ValueError(f"{source.name} has no feature {features!r}: it has {found}; choose one of its own")
+
+
+_RANK = re.compile(r"organism|genus|lineage:[1-9]\d{0,3}|qualifier:\S+")
+_LENGTH = re.compile(r"LOCUS\s.*?\s([0-9]{1,18})\s+(?:bp|aa)\b")
+_FEATURE = re.compile(r"^ {5}\S", re.MULTILINE)  # no other line before ORIGIN is indented by five
+_IDS = ("locus_tag", "protein_id", "gene")
 
 
 def _whole(record: SeqRecord, place: str, rank: str | None) -> Entry:

@@ -26,7 +26,7 @@ a near-copy here: give groups for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -47,11 +47,7 @@ WHOLE = 1 << _BITS
 
 @dataclass(frozen=True)
 class SketchConfig:
-    """How near-copies are found; the defaults are for DNA.
-
-    >>> SketchConfig.of("protein").k
-    6
-    """
+    """How near-copies are found; the defaults are for DNA."""
 
     k: int = 16
     """Letters of a k-mer."""
@@ -189,6 +185,13 @@ def digest(tokens: ndarray) -> int:
     return int.from_bytes(blake2b(np.ascontiguousarray(tokens).data, digest_size=8).digest(), "little")
 
 
+def strand_digests(sequences: Iterable[ndarray], opposite: Callable[[ndarray], ndarray] | None) -> ndarray:
+    """Two digests per record: its own, and that of its other strand, where tokens have one, or its own again."""
+    pairs = ((tokens, tokens if opposite is None else opposite(tokens)) for tokens in map(np.asarray, sequences))
+    rows = [(own := digest(one), own if other is one else digest(other)) for one, other in pairs]
+    return np.array(rows, np.uint64).reshape(-1, 2)
+
+
 REACH = 8
 """Among the records that share a hash, each is compared with at most this many others."""
 COMPARED = 256
@@ -198,13 +201,7 @@ EVIDENCE = 4
 
 
 def clusters(sketches: Sketches, threshold: float) -> ndarray:
-    """A group number for each record: near ones have the same, and so have those that a chain of near ones joins.
-
-    >>> from chordmixer.data.sketches import SketchConfig, sketch_all
-    >>> dna = [np.array([0, 1, 2, 3, 3, 0, 2, 2] * 4, dtype=np.uint8), np.zeros(30, np.uint8)]
-    >>> clusters(sketch_all([*dna, dna[0][3:]], SketchConfig(k=8)), threshold=0.5).tolist()
-    [0, 1, 0]
-    """
+    """A group number for each record: near ones have the same, and so have those that a chain of near ones joins."""
     root = np.arange(len(sketches))
     for first, second in near_pairs(sketches, threshold, lambda a, b: root[a] != root[b]):
         while (apart := root[first] != root[second]).any():

@@ -37,12 +37,7 @@ class BrokenStream(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """An open file.
-
-    >>> source = source_of(b">a\\nACGT\\n", name="genes.fa")
-    >>> source.head[:1], source.stream.read()
-    (b'>', b'>a\\nACGT\\n')
-    """
+    """An open file."""
 
     name: str
     """The path as given; `-` for standard input."""

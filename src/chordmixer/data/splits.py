@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,12 +12,11 @@ from numpy import ndarray
 
 from chordmixer.config import check_numbers
 from chordmixer.data import draws
+from chordmixer.data.columns import SPLITS
 from chordmixer.data.leakage import copies, digests
 from chordmixer.data.sketches import SketchConfig, clusters, sketch_all
 
 PARTS = ("training", "validation", "test")
-NAMES = {"train": "training", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
-"""Other names of the parts in files."""
 MOST_FOLDS = 20
 BINS = 10
 """Bins of a regression's targets, by rank, for stratification."""
@@ -141,12 +140,9 @@ def _of(targets: Targets, records: ndarray) -> Targets:
 
 
 def given(splits: Sequence[str | None]) -> dict[str, ndarray]:
-    """The records of each part as a column names them; the validation part may be empty.
-
-    >>> given(["train", "test", "train"])["training"].tolist()
-    [0, 2]
-    """
-    named = [NAMES.get(s.strip().lower(), s.strip().lower()) if s else "" for s in splits]
+    """The records of each part as a column names them; the validation part may be empty."""
+    folded = [(name or "").strip().casefold() for name in splits]
+    named = [SPLITS.get(name, name) for name in folded]
     for name, count in Counter(named).items():
         if name not in PARTS:
             value = f"split {name!r} of {count:,} records" if name else f"the split of {count:,} records"
@@ -171,41 +167,6 @@ def _together(
 
 
 # --- Sharing out ---
-
-
-def stratified(labels: Sequence[Hashable], fractions: Sequence[float], seed: int) -> list[list[int]]:
-    """Indices of each part, every label spread over the parts in the given proportions.
-
-    >>> train, test = stratified(["a"] * 6 + ["b"] * 3, [2 / 3, 1 / 3], seed=0)
-    >>> len(train), len(test), sorted(train + test) == list(range(9))
-    (6, 3, True)
-    """
-    _check(fractions)
-    members = defaultdict(list)
-    for index, label in enumerate(labels):
-        members[label].append(index)
-    parts: list[list[int]] = [[] for _ in fractions]
-    for label, indices in members.items():
-        if len(indices) < len(fractions):
-            raise ValueError(
-                f"label {label!r} has {len(indices)} records for {len(fractions)} splits: each split needs one; "
-                "add records or merge labels"
-            )
-        order = draws.permutation(draws.key(seed, "split", str(label)), len(indices)).tolist()
-        for part, (start, end) in zip(parts, _cuts(len(indices), fractions), strict=True):
-            part += [indices[i] for i in order[start:end]]
-    return [sorted(part) for part in parts]
-
-
-def _cuts(count: int, fractions: Sequence[float]) -> list[tuple[int, int]]:
-    """Consecutive ranges in the given proportions, none empty."""
-    ends: list[int] = []
-    total = 0.0
-    for done, fraction in enumerate(fractions, start=1):
-        total += fraction
-        least = (ends[-1] if ends else 0) + 1
-        ends.append(min(max(round(count * total), least), count - (len(fractions) - done)))
-    return list(zip([0, *ends], ends, strict=False))
 
 
 def grouped(groups: Sequence[Hashable], labels: Targets, fractions: Sequence[float], seed: int) -> list[list[int]]:

@@ -11,16 +11,14 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +46,8 @@ class Store:
         """For `Store.open`: the folder has been checked against what `store.json` says."""
         self.folder = folder
         self.tokenizer = tokenizer_from_json(about["tokenizer"], f"{folder / ABOUT}: tokenizer")
-        self.account = _account(about["account"])
+        read, used, rejected, examples, notes = (about["account"][field.name] for field in fields(Account))
+        self.account = Account(read, used, Counter(rejected), dict(examples), Counter(notes))
         self.letters: Counter[str] = Counter(about["letters"])
         """Counts of each character in the files, before any policy."""
         self.sources: list[str] = list(about["sources"])
@@ -59,6 +58,7 @@ class Store:
         """The tokens of all records, of shape (T,) or (T, channels); read-only."""
         self.offsets = np.asarray(np.memmap(folder / OFFSETS, np.int64, mode="r"))
         self.lengths = np.diff(self.offsets)
+        self.most: int | None = None
         self.rows: pa.Table = pa.ipc.open_file(pa.memory_map(str(folder / RECORDS))).read_all()
 
     @classmethod
@@ -90,7 +90,8 @@ class Store:
 
     def tokens(self, index: int) -> ndarray:
         """The tokens of one record: a read-only view of the memory map."""
-        view: ndarray = self.values[self.offsets[index] : self.offsets[index + 1]]
+        start = self.offsets[index]
+        view: ndarray = self.values[start : start + self.lengths[index]]
         return view
 
     def id(self, index: int) -> str:
@@ -104,63 +105,38 @@ class Store:
         values: ndarray = self.rows.column(name).to_numpy()
         return values
 
-    def __reduce__(self) -> tuple[Callable[[Path], Store], tuple[Path]]:
-        return Store.open, (self.folder,)
+    def known(self, *names: str) -> dict[str, ndarray]:
+        """Those of these columns that have a value."""
+        return {name: self.column(name) for name in names if name in self.columns}
 
-
-def _account(given: Mapping[str, Any]) -> Account:
-    return Account(
-        given["read"], given["used"], Counter(given["rejected"]), dict(given["examples"]), Counter(given["notes"])
-    )
-
-
-class CutStore(Store):
-    """A view of a store whose records end after `most` tokens: `lengths`, `tokens` and `account` are cut.
-
-    `values`, `offsets` and `letters` are those of the whole store.
-    """
-
-    def __init__(self, store: Store, most: int) -> None:
-        vars(self).update(vars(store))
-        self.most = most
-        self.lengths = np.minimum(store.lengths, most)
-        longer = Counter({cut_note(most): int(np.count_nonzero(store.lengths > most))})
-        self.account = replace(store.account, notes=store.account.notes + longer)
-
-    def tokens(self, index: int) -> ndarray:
-        start = self.offsets[index]
-        view: ndarray = self.values[start : start + self.lengths[index]]
+    def cut(self, most: int) -> Store:
+        """A view whose records end after `most` tokens: `lengths`, `tokens` and `account` are cut."""
+        view = Store.__new__(Store)
+        longer = Counter({cut_note(most): int(np.count_nonzero(self.lengths > most))})
+        account = replace(self.account, notes=self.account.notes + longer)
+        vars(view).update(vars(self), most=most, lengths=np.minimum(self.lengths, most), account=account)
         return view
 
-    def __reduce__(self) -> tuple[Callable[[Path], Store], tuple[Path]]:
-        return partial(_open_cut, self.most), (self.folder,)
+    def __reduce__(self) -> tuple[Callable[[Path, int | None], Store], tuple[Path, int | None]]:
+        return _reopen, (self.folder, self.most)
+
+
+def _reopen(folder: Path, most: int | None) -> Store:
+    store = Store.open(folder)
+    return store if most is None else store.cut(most)
 
 
 def cut_note(most: int) -> str:
-    """The note of an account about cut records.
-
-    >>> cut_note(131_072)
-    'records cut at 131,072 tokens'
-    """
+    """The note of an account about cut records."""
     return f"records cut at {most:,} tokens"
-
-
-def _open_cut(most: int, folder: Path) -> CutStore:
-    return CutStore(Store.open(folder), most)
 
 
 BYTES_AT_A_TIME = 1 << 20
 RECORDS_AT_A_TIME = 1 << 16
+_TEXT, _REAL = pa.string(), pa.float64()
 COLUMNS = pa.schema(
-    {
-        "id": pa.string(),
-        "label": pa.string(),
-        "target": pa.float64(),
-        "split": pa.string(),
-        "group": pa.string(),
-        "weight": pa.float64(),
-        "circular": pa.bool_(),
-    }
+    {"id": _TEXT, "label": _TEXT, "target": _REAL, "split": _TEXT, "group": _TEXT, "weight": _REAL}
+    | {"circular": pa.bool_()}
 )
 NOTHING = {"weight": 1.0, "circular": False}
 """Defaults of an entry, where they are not None."""
@@ -186,7 +162,12 @@ def write_store(
     folder = Path(folder).absolute()
     if folder.exists():
         raise ValueError(f"{folder} is there already: a store is written once; remove it or choose another folder")
-    with _Writer(folder, tokenizer) as writer:
+    with ExitStack() as stack:
+        with _explaining(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            files.sweep(folder.parent, KIND)
+            making = stack.enter_context(files.temporary_folder(folder.parent, KIND))
+            writer = stack.enter_context(closing(_Writer(making, folder, tokenizer)))
         for entry in entries:
             try:
                 tokens = tokenizer.encode(entry.sequence)
@@ -206,39 +187,25 @@ def write_store(
 
 
 class _Writer:
-    """A store under a temporary name, which is locked, so that another writer knows that this one is alive."""
+    """Writes a store in `making`, a temporary folder, which at the end is renamed to `folder`."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self.folder, self.tokenizer = folder, tokenizer
+    def __init__(self, making: Path, folder: Path, tokenizer: Tokenizer) -> None:
+        self.making, self.folder, self.tokenizer = making, folder, tokenizer
         self.entries: list[Entry] = []
         self.tokens: list[ndarray] = []
         self.waiting = self.total = self.records = 0
         self.letters: Counter[str] = Counter()
         self.rows: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
         self.filled: set[str] = {"id"}
-        self.files: dict[str, _Hashed] = {}
+        self.files: dict[str, _HashedFile] = {}
+        self._begin(TOKENS)
+        self._begin(OFFSETS).write(np.zeros(1, dtype=np.int64))
+        self.part = pa.ipc.new_file(self._begin(PART), COLUMNS)
 
-    def __enter__(self) -> Self:
-        with _explaining(self.folder):
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            files.sweep(self.folder.parent, KIND)
-            self.making, self.lock = files.new_folder(self.folder.parent, KIND)
-        try:
-            for name in (TOKENS, OFFSETS, PART):
-                self._begin(name)
-            self.files[OFFSETS].write(np.zeros(1, dtype=np.int64))
-            self.part = pa.ipc.new_file(self.files[PART], COLUMNS)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove the temporary folder, unless it was renamed."""
+    def close(self) -> None:
         for file in self.files.values():
-            file.close()
-        shutil.rmtree(self.making, ignore_errors=True)
-        os.close(self.lock)
+            with suppress(OSError):  # something is unwritten only when another error is on its way
+                file.file.close()
 
     def add(self, entry: Entry, tokens: ndarray) -> None:
         self.records += 1
@@ -292,7 +259,7 @@ class _Writer:
             "sources": list(sources),
         }
         self._begin(ABOUT).write(json.dumps(about, indent=2).encode())
-        digests = {name: file.digest for name, file in self.files.items()}
+        digests = {name: file.hash.hexdigest() for name, file in self.files.items()}
         self._begin(files.MANIFEST).write(json.dumps(digests, indent=2).encode())
         with _explaining(self.folder):
             for file in self.files.values():
@@ -309,24 +276,24 @@ class _Writer:
     def _select_columns(self) -> None:
         """Which columns stay empty is known at the end only, so they are written twice."""
         self.part.close()
-        self.files.pop(PART).finish()
+        self.files[PART].finish()
+        del self.files[PART]
         selected = self._begin(RECORDS)
         with pa.memory_map(str(self.making / PART)) as source:
             reader = pa.ipc.open_file(source)
             kept = [name for name in COLUMNS.names if name in self.filled]
-            schema = pa.schema([COLUMNS.field(name) for name in kept])
-            with pa.ipc.new_file(selected, schema) as writer:
+            with pa.ipc.new_file(selected, pa.schema([COLUMNS.field(name) for name in kept])) as writer:
                 for i in range(reader.num_record_batches):
                     writer.write_batch(reader.get_batch(i).select(kept))
         (self.making / PART).unlink()
 
-    def _begin(self, name: str) -> _Hashed:
+    def _begin(self, name: str) -> _HashedFile:
         with _explaining(self.folder):
-            self.files[name] = _Hashed(self.making / name, self.folder)
-        return self.files[name]
+            self.files[name] = file = _HashedFile(self.making / name, self.folder)
+        return file
 
 
-class _Hashed(io.RawIOBase):
+class _HashedFile(io.RawIOBase):
     """A file that knows its size and SHA-256 when it has been written."""
 
     def __init__(self, path: Path, store: Path) -> None:
@@ -335,10 +302,6 @@ class _Hashed(io.RawIOBase):
         self.hash = hashlib.sha256()
         self.sums: list[int] = []
         """The CRC-32 of each block of `BLOCK` bytes."""
-
-    @property
-    def digest(self) -> str:
-        return self.hash.hexdigest()
 
     def writable(self) -> bool:
         return True
@@ -371,11 +334,6 @@ class _Hashed(io.RawIOBase):
             self.file.flush()
             os.fsync(self.file.fileno())
             self.file.close()
-
-    def close(self) -> None:
-        with suppress(OSError):  # only reached with something unwritten when another error is on its way
-            self.file.close()
-        super().close()
 
 
 def _explaining(folder: Path, written: int = 0) -> AbstractContextManager[None]:

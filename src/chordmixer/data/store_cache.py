@@ -53,33 +53,24 @@ def cache_folder(given: str | None = None) -> Path:
 
 
 def gather(
-    paths: Sequence[str],
-    reading: Reading,
-    tokenizer: TokenizerConfig,
-    cache: Path,
-    key: str | None = None,
+    paths: Sequence[str], reading: Reading, tokenizer: TokenizerConfig, cache: Path, key: str | None = None
 ) -> tuple[Store, str]:
     """The store of these files and its key; with a key from before, the files need not exist any more."""
-
     level = logging.INFO if key is None else logging.DEBUG  # a run whose store is gone reads its files silently
 
     def build(folder: Path) -> None:
+        if key is not None:
+            _check_exist(paths, folder)
+            if _store_key(paths, reading, tokenizer) != key:
+                raise ValueError(
+                    f"{_brief(paths)} is not what it was when the run began, and the store {folder} is gone: "
+                    "give the files as they were, or train into a new folder"
+                )
         logger.log(level, f"reading {_brief(paths)}")
-        account = Account()
-        entries = read(paths, reading, account)
-        _write(entries, lambda: read(paths, reading, Account()), paths, account, tokenizer, folder, level)
-
-    def rebuild(folder: Path) -> None:
-        _check_exist(paths, folder)
-        if _store_key(paths, reading, tokenizer) != key:
-            raise ValueError(
-                f"{_brief(paths)} is not what it was when the run began, and the store {folder} is gone: "
-                "give the files as they were, or train into a new folder"
-            )
-        build(folder)
+        _write(lambda account: read(paths, reading, account), paths, tokenizer, folder, level)
 
     if key is not None:
-        return cached_store(key, cache, rebuild), key
+        return cached_store(key, cache, build), key
     found = _store_key(paths, reading, tokenizer)
     if found is None:
         if tokenizer.name == "characters":
@@ -92,11 +83,7 @@ def gather(
 
 def gather_records(records: Sequence[Entry], tokenizer: TokenizerConfig, cache: Path) -> tuple[Store, str]:
     """The store of records in memory, and its key: a hash of its content."""
-
-    def build(folder: Path) -> None:
-        _write(iter(records), lambda: records, [IN_MEMORY], Account(), tokenizer, folder)
-
-    return _named_by_content(build, cache)
+    return _named_by_content(lambda folder: _write(lambda _: iter(records), [IN_MEMORY], tokenizer, folder), cache)
 
 
 def with_file_labels(paths: Sequence[str], reading: Reading) -> Reading:
@@ -173,8 +160,7 @@ def _is_stream(path: Path) -> bool:
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return files.sha256(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give the path of a file") from None
 
@@ -256,22 +242,21 @@ def _sampled(path: Path, sums: Sequence[int]) -> bool:
 
 
 def _write(
-    entries: Iterator[Entry],
-    again: Callable[[], Iterable[Entry]],
+    entries: Callable[[Account], Iterator[Entry]],
     sources: Sequence[str],
-    account: Account,
     config: TokenizerConfig,
     folder: Path,
     level: int = logging.INFO,
 ) -> None:
-    """Write entries as they come; `again` yields them once more to a tokenizer that reads all of them first."""
-    began = time.monotonic()
-    sample = list(_first(entries, SAMPLE, SAMPLE_BYTES))
+    """Write entries as they come; a tokenizer that needs all of them first reads them twice."""
+    began, account = time.monotonic(), Account()
+    reading = entries(account)
+    sample = list(_first(reading, SAMPLE, SAMPLE_BYTES))
     if not sample:
         raise ValueError(f"{_brief(sources)} holds no record that can be used: see above why; give other files")
-    tokenizer = make_tokenizer(config, sample, again)
+    tokenizer = make_tokenizer(config, sample, lambda: entries(Account()))
     on_bad: Policy = "reject" if config.on_bad == "reject" else "error"
-    store = write_store(_reported(chain(sample, entries), level), tokenizer, folder, account, sources, on_bad)
+    store = write_store(_reported(chain(sample, reading), level), tokenizer, folder, account, sources, on_bad)
     logger.log(
         level,
         f"read {len(store):,} records, {len(store.values):,} tokens ({tokenizer.name}) "
@@ -329,10 +314,6 @@ def _check_exist(paths: Sequence[str], folder: Path) -> None:
 
 
 def _brief(paths: Sequence[str]) -> str:
-    """A few names.
-
-    >>> _brief(["a.fa", "b.fa", "c.fa", "d.fa", "e.fa"])
-    'a.fa, b.fa, c.fa and 2 more'
-    """
+    """A few names."""
     shown = ", ".join(map(str, paths[:3]))
     return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown

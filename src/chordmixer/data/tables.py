@@ -10,16 +10,15 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numpy import ndarray
+import numpy as np
 
-from chordmixer.data.columns import Columns, entry, find, hold_series, known, read_numbers, values
+from chordmixer.data.columns import Columns, entry, find, hold_series, known, values
 from chordmixer.data.entries import Entry
 from chordmixer.data.sources import HEAD, open_source, until_broken
 
@@ -47,8 +46,7 @@ class Row(NamedTuple):
     """The value of each role that the table has a column for."""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """An open CSV, TSV or Parquet file."""
 
     names: list[str]
@@ -57,51 +55,29 @@ class Table:
     """Each row, by name, of these columns alone."""
 
 
-def read_csv(source: Source, columns: Columns) -> Iterator[Entry]:
-    """The records of a table with a header, its fields apart by tab, comma or semicolon."""
-    return until_broken(source, (entry(source.name, *row) for row in _csv_rows(source, columns)))
-
-
-def read_jsonl(source: Source, columns: Columns) -> Iterator[Entry]:
-    """The records of a file with one JSON object a line."""
-    return until_broken(source, (entry(source.name, *row) for row in _jsonl_rows(source, columns)))
-
-
-def read_parquet(path: Path | str, columns: Columns) -> Iterator[Entry]:
-    """The records of a Parquet file; a list column is a real-valued series."""
-    with _parquet(path) as table:
-        for row in _rows(table, columns, str(path)):
-            yield entry(str(path), *row)
+def read_table(source: Source, columns: Columns, kind: str) -> Iterator[Entry]:
+    """The records of a table, `csv`, `jsonl` or `parquet`: a row each; a list column of Parquet holds series."""
+    return (entry(source.name, *row) for row in _ROWS[kind](source, columns))
 
 
 def table_rows(path: Path | str, columns: Columns, limit: int | None = None) -> Iterator[Row]:
     """The rows of a table in any of these formats, told by what it holds."""
     with open_source(path, limit) as source:
-        if source.head.startswith(PARQUET):
-            with _parquet(path) as table:
-                yield from _rows(table, columns, str(path))
-        elif source.head.lstrip().startswith(b"{"):
-            yield from until_broken(source, _jsonl_rows(source, columns), "row")
-        else:
-            yield from until_broken(source, _csv_rows(source, columns), "row")
+        yield from until_broken(source, _ROWS[_kind(source)](source, columns), "row")
 
 
 @contextmanager
 def open_table(path: Path | str) -> Iterator[Table]:
     """A CSV, TSV or Parquet file, for those who choose its columns themselves."""
     with open_source(path) as source:
-        if source.head.startswith(PARQUET):
-            with _parquet(path) as table:
-                yield table
-        else:
-            plain = _csv(source)
-            yield Table(plain.names, lambda names: until_broken(source, plain.rows(names), "row"))
+        table = _parquet(source) if _kind(source) == "parquet" else _csv(source)
+        yield Table(table.names, lambda names: until_broken(source, table.rows(names), "row"))
 
 
-def _rows(table: Table, columns: Columns, name: str) -> Iterator[Row]:
-    found = find(columns, table.names, name)
-    for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
-        yield Row(number, values(row, found, f"{name}, row {number}"))
+def _kind(source: Source) -> str:
+    if source.head.startswith(PARQUET):
+        return "parquet"
+    return "jsonl" if source.head.lstrip().startswith(b"{") else "csv"
 
 
 def delimiter(line: str) -> str | None:
@@ -125,7 +101,16 @@ def _csv(source: Source) -> Table:
     if head is None:
         raise ValueError(f"{source.name} is empty: give a table with a header")
     parser = csv.reader(chain([head], lines), delimiter=delimiter(head) or ",", strict=True)
-    records = _parsed(parser, source.name)
+
+    def parsed() -> Iterator[list[str]]:
+        try:
+            yield from filter(None, parser)  # without blank rows
+        except csv.Error as error:
+            raise ValueError(
+                f"{source.name}, line {parser.line_num} cannot be parsed ({error}): quote the field well"
+            ) from None
+
+    records = parsed()
     header = next(records)
 
     def rows(names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -147,26 +132,21 @@ def _csv(source: Source) -> Table:
 def _csv_rows(source: Source, columns: Columns) -> Iterator[Row]:
     """Cells of the first 64 KB tell whether the sequences are series of numbers."""
     table = _csv(source)
-    found = _found(columns, table.names, source.name)
-    column = found.get("sequence", "")
-    numeric = column and hold_series(_first_cells(source, table.names.index(column)))
-    for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
-        place = f"{source.name}, row {number}"
-        if numeric:
-            row[column] = _series(row[column], f"{place}, column {column!r}")
-        yield Row(number, values(row, found, place))
-
-
-def _found(columns: Columns, header: Sequence[str], name: str) -> dict[str, str]:
-    """The columns by role; a first row in which no name is known may be a record."""
     try:
-        return find(columns, header, name)
+        found = find(columns, table.names, source.name)
     except ValueError as error:
-        if known(columns, header):
+        if known(columns, table.names):
             raise
-        raise ValueError(
-            f"{error}; if its first row is a record, add a header row, such as id,sequence,label"
-        ) from None
+        hint = "if its first row is a record, add a header row, such as id,sequence,label"
+        raise ValueError(f"{error}; {hint}") from None
+    column = found.get("sequence")
+    numeric = column is not None and hold_series(_first_cells(source, table.names.index(column)))
+    return _rows(table, found, source.name, numeric)
+
+
+def _rows(table: Table, found: Mapping[str, str], name: str, numeric: bool = False) -> Iterator[Row]:
+    for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
+        yield Row(number, values(row, found, f"{name}, row {number}", numeric))
 
 
 def _first_cells(source: Source, column: int) -> list[str]:
@@ -181,22 +161,6 @@ def _first_cells(source: Source, column: int) -> list[str]:
     if len(source.head) < HEAD or not cells:
         return cells
     return cells[:-1] or [re.sub(r"[\[\]]", " ", cells[0]).rstrip("+-.eE0123456789")]
-
-
-def _series(cell: str, place: str) -> ndarray:
-    try:
-        return read_numbers(cell)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-
-
-def _parsed(parser: Iterator[list[str]], name: str) -> Iterator[list[str]]:
-    """Rows without the blank ones."""
-    try:
-        yield from filter(None, parser)
-    except csv.Error as error:
-        line: int = parser.line_num  # type: ignore[attr-defined]
-        raise ValueError(f"{name}, line {line} cannot be parsed ({error}): quote the field well") from None
 
 
 def _lines(source: Source, newline: str | None) -> Iterator[str]:
@@ -259,11 +223,13 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 # --- Parquet ---
 
 
-@contextmanager
-def _parquet(path: Path | str) -> Iterator[Table]:
-    """A Parquet file; pages that carry a checksum are verified."""
+def _parquet(source: Source) -> Table:
+    """A Parquet file, which is read from its end; pages that carry a checksum are verified."""
     from pyarrow import parquet
 
+    path = Path(source.name)
+    if not path.is_file() or np.fromfile(path, np.uint8, len(PARQUET)).tobytes() != source.head[: len(PARQUET)]:
+        raise ValueError(f"{path} is Parquet in a stream or compressed: it is read from a plain file; save it as one")
     with _explaining(path):
         file = parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=BUFFER)
         names = file.schema_arrow.names
@@ -277,8 +243,19 @@ def _parquet(path: Path | str) -> Iterator[Table]:
         if empty:
             raise ValueError(f"{path} has no rows: give a table with records")
 
-    with file:
-        yield Table(names, rows)
+    return Table(names, rows)
+
+
+def _parquet_rows(source: Source, columns: Columns) -> Iterator[Row]:
+    table = _parquet(source)
+    return _rows(table, find(columns, table.names, source.name), source.name)
+
+
+_ROWS: dict[str, Callable[[Source, Columns], Iterator[Row]]] = {
+    "csv": _csv_rows,
+    "jsonl": _jsonl_rows,
+    "parquet": _parquet_rows,
+}
 
 
 def _pieces(file: ParquetFile, path: Path | str, names: list[str]) -> Iterator[dict[str, list[Any]]]:

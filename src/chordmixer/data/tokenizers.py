@@ -1,163 +1,22 @@
-"""Tokenizers: letters, text and numbers become tokens. By name, saved with a run, or guessed from content."""
+"""Tokenizers of text and of numbers, and all tokenizers: by name, saved with a run, or guessed from content."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy import ndarray
 
 from chordmixer import files
-from chordmixer.config import check_numbers, from_dict, to_dict
+from chordmixer.config import check_numbers, from_dict
+from chordmixer.data.alphabets import FORMAT, Dna, Kmers, OnBad, Protein, as_text, as_utf8, byte_names, count_bytes
+from chordmixer.data.alphabets import Tokenizer as Tokenizer
 from chordmixer.data.entries import Entry
-
-FORMAT = 1
-"""Version of `to_json`."""
-
-PIECE = 1 << 22
-"""Bytes that are worked on at a time."""
-
-OnBad = Literal["error", "unknown"]
-
-
-class Tokenizer(ABC):
-    """A frozen class, saved with its run; `dna`, `protein`, `bytes`, `characters`, `kmers` or `numbers`."""
-
-    name: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Size of the vocabulary, or number of channels."""
-
-    @property
-    def certain(self) -> int:
-        """Ids below this stand for one known thing; those from it on are ambiguous or unknown."""
-        return self.size
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The smallest that holds all ids and that torch knows."""
-        return np.dtype(np.uint8 if self.size <= 1 << 8 else np.uint16 if self.size <= 1 << 16 else np.int32)
-
-    @property
-    def complement(self) -> ndarray | None:
-        """The id that stands opposite each id on the other strand, where there is one."""
-        return None
-
-    @abstractmethod
-    def encode(self, sequence: bytes | str | ndarray) -> ndarray:
-        """Tokens, possibly read-only; what has none is a ValueError with position (from 1) and cure."""
-
-    @abstractmethod
-    def decode(self, ids: ndarray) -> str:
-        """A readable form."""
-
-    def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
-        """Counts of each character in these sequences."""
-        return Counter()
-
-    def notes(self, census: Mapping[str, int]) -> Counter[str]:
-        """Accepted irregularities, with their counts."""
-        return Counter()
-
-    def reverse_complement(self, ids: ndarray) -> ndarray:
-        """The tokens of the other strand.
-
-        >>> from chordmixer.data.alphabets import Dna
-        >>> Dna().decode(Dna().reverse_complement(Dna().encode(b"AACGN")))
-        'NCGTT'
-        """
-        if self.complement is None:
-            raise ValueError(
-                f"{self.name} tokens have no reverse complement, only dna and k-mers of stride 1: leave it out"
-            )
-        return np.asarray(self.complement[ids[::-1]])
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "tokenizer": self.name, **to_dict(self)}
-
-
-def count_bytes(data: bytes | ndarray) -> ndarray:
-    """Counts of each of the 256 bytes; counting pairs is three times as fast.
-
-    >>> count_bytes(b"ACA")[[65, 67, 71]].tolist()
-    [2, 1, 0]
-    """
-    values = np.frombuffer(data, np.uint8)
-    even = len(values) // 2 * 2
-    pairs = np.zeros(1 << 16, dtype=np.int64)
-    for start in range(0, even, PIECE):  # numpy widens what it counts to eight bytes each
-        pairs += np.bincount(values[start : min(start + PIECE, even)].view(np.uint16), minlength=1 << 16)
-    square = pairs.reshape(256, 256)
-    counts: ndarray = square.sum(axis=0) + square.sum(axis=1)
-    if even < len(values):
-        counts[values[-1]] += 1
-    return counts
-
-
-def byte_names(counts: ndarray) -> Counter[str]:
-    """Counts by character; bytes that are not printable ASCII as their escapes.
-
-    >>> byte_names(count_bytes("aä".encode()))
-    Counter({'a': 1, '\\\\xa4': 1, '\\\\xc3': 1})
-    """
-    return Counter({ascii(chr(byte))[1:-1]: int(counts[byte]) for byte in counts.nonzero()[0]})
-
-
-def as_letters(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
-    """A byte a character; what no byte can stand for becomes a question mark, which no alphabet has."""
-    if isinstance(sequence, bytes):  # first, as most are
-        return sequence
-    return _not_numbers(sequence, tokenizer).encode("latin-1", "replace")
-
-
-def as_utf8(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
-    """Bytes as they are, text as UTF-8."""
-    if isinstance(sequence, bytes):
-        return sequence
-    text = _not_numbers(sequence, tokenizer)
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{character(text, error.start)} is half a character: fix the record") from None
-
-
-def as_text(sequence: bytes | str | ndarray, tokenizer: str) -> str:
-    """Text as it is, bytes read as UTF-8."""
-    if not isinstance(sequence, bytes):
-        return _not_numbers(sequence, tokenizer)
-    try:
-        return sequence.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{character(sequence, error.start)} is not UTF-8: text must be; save the file as UTF-8, or use the "
-            "bytes tokenizer"
-        ) from None
-
-
-def character(sequence: bytes | str | ndarray, at: int) -> str:
-    """How a message names one.
-
-    >>> character(b"AC7T", 2)
-    "character '7' at position 3"
-    """
-    shown = sequence[at] if isinstance(sequence, str) else chr(sequence[at])
-    return f"character {shown!a} at position {at + 1:,}"
-
-
-def _not_numbers(sequence: str | ndarray, tokenizer: str) -> str:
-    if not isinstance(sequence, str):
-        raise ValueError(f"numbers are not letters or text: the {tokenizer} tokenizer reads those; use `numbers`")
-    return sequence
-
 
 FILE = "tokenizer.json"
 SAMPLED = 10_000
@@ -349,37 +208,18 @@ def _codes(text: str) -> ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-TOKENIZERS = {
-    "dna": "chordmixer.data.alphabets:Dna",
-    "protein": "chordmixer.data.alphabets:Protein",
-    "bytes": "chordmixer.data.tokenizers:Bytes",
-    "characters": "chordmixer.data.tokenizers:Characters",
-    "kmers": "chordmixer.data.alphabets:Kmers",
-    "numbers": "chordmixer.data.tokenizers:Numbers",
-}
-
-
-def tokenizer_class(name: str) -> type[Tokenizer]:
-    """The class of a tokenizer, imported now."""
-    module, cls = TOKENIZERS[name].split(":")
-    found: type[Tokenizer] = getattr(import_module(module), cls)
-    return found
+TOKENIZERS: dict[str, type[Tokenizer]] = {cls.name: cls for cls in (Dna, Protein, Bytes, Characters, Kmers, Numbers)}
 
 
 def tokenizer_from_json(given: Mapping[str, Any], where: str = FILE) -> Tokenizer:
-    """The tokenizer that `to_json` wrote down; `where` stands in errors.
-
-    >>> from chordmixer.data.alphabets import Kmers
-    >>> tokenizer_from_json(Kmers(k=4).to_json())
-    Kmers(k=4, stride=1, case='same', on_bad='error')
-    """
+    """The tokenizer that `to_json` wrote down; `where` stands in errors."""
     settings = dict(given)
     number, name = settings.pop("format", None), settings.pop("tokenizer", None)
     if number != FORMAT:
         raise ValueError(f"{where} has format {number!r}: this version reads {FORMAT}; use the one that wrote it")
     if not isinstance(name, str) or name not in TOKENIZERS:
         raise ValueError(f"{where} names tokenizer {name!r}: choose from {', '.join(TOKENIZERS)}")
-    return from_dict(tokenizer_class(name), settings, where)
+    return from_dict(TOKENIZERS[name], settings, where)
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -448,9 +288,11 @@ def make_tokenizer(
     if name == "numbers":
         series = [entry.sequence for entry in sample if isinstance(entry.sequence, ndarray)]
         return Numbers.of(series, on_bad) if series else Numbers(on_bad=on_bad)
-    cls = tokenizer_class(name)
-    settings = {"k": config.k, "case": config.case, "others": config.others, "on_bad": on_bad}
-    return cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})  # type: ignore[arg-type]
+    if name == "bytes":
+        return Bytes()
+    if name == "kmers":
+        return Kmers(config.k, case=config.case, on_bad=on_bad)
+    return (Dna if name == "dna" else Protein)(config.others, config.case, on_bad)
 
 
 def _letters(entry: Entry) -> bytes | str:

@@ -10,12 +10,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from chordmixer import files
-from chordmixer.data.columns import real_number, whole_number, written
+from chordmixer.data.columns import ABSENT, TableColumns, find, real_number, whole_number, written
 from chordmixer.data.reference import BgzipWriter, check_bgzip_end
 from chordmixer.data.sources import BLOCK, BrokenStream, Source, open_source
 from chordmixer.data.tables import open_table
@@ -30,11 +30,7 @@ SCORE = "CHORDMIXER"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One change of a contig's letters.
-
-    >>> Variant("chr7", 140753336, "A", "T", place="calls.vcf, line 40").id
-    'chr7:140753336:A>T'
-    """
+    """One change of a contig's letters."""
 
     contig: str
     position: int
@@ -67,27 +63,18 @@ class Line(NamedTuple):
     """Empty for a header line."""
     place: str
 
-    @property
-    def contig(self) -> str:
-        return self.fields[0].decode(errors="backslashreplace")
-
-    @property
-    def position(self) -> str:
-        return self.fields[1].decode(errors="backslashreplace")
-
-    @property
-    def ref(self) -> str:
-        return self.fields[3].decode(errors="backslashreplace")
+    def text(self, place: int) -> str:
+        """One of its fields."""
+        return self.fields[place].decode(errors="backslashreplace")
 
     @property
     def alts(self) -> list[str]:
         """The alternatives of a line, each of which is a variant."""
-        return self.fields[4].decode(errors="backslashreplace").split(",")
+        return self.text(4).split(",")
 
     def info(self) -> dict[str, str]:
         """Keys and values; of a flag, which has no value, `yes`."""
-        text = self.fields[INFO].decode(errors="backslashreplace").strip()
-        pairs = (item.partition("=") for item in text.split(";") if item not in ("", "."))
+        pairs = (item.partition("=") for item in self.text(INFO).strip().split(";") if item not in ("", "."))
         return {key: value if equals else "yes" for key, equals, value in pairs}
 
 
@@ -178,14 +165,15 @@ def with_scores(line: Line, scores: Mapping[int, float]) -> bytes:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
+def writing(path: Path) -> Iterator[BinaryIO | BgzipWriter]:
     """A file that is put in place when the block ends well; a name that ends in .gz is compressed, as bgzip does."""
     with files.explaining_no_room(path, "more", ""), files.replacing(path, sweeping=True) as file:
-        if path.suffix == ".gz":
-            with BgzipWriter(file) as packed:
-                yield packed  # type: ignore[misc]
-        else:
+        if path.suffix != ".gz":
             yield file
+            return
+        packed = BgzipWriter(file)
+        yield packed
+        packed.finish()
 
 
 USUAL = {
@@ -206,8 +194,11 @@ OPTIONAL = ("label", "target", "split", "group", "context")
 
 
 @dataclass(frozen=True)
-class VariantColumns:
-    """The names of a table's columns, None: found by its usual names; or keys of a VCF's INFO, None: not there."""
+class VariantColumns(TableColumns):
+    """The columns of variants; or keys of a VCF's INFO, None: not there."""
+
+    usual = USUAL
+    needed = NEEDED
 
     contig: str | None = None
     """A contig of the reference; a VCF has its own columns for this and the next three."""
@@ -282,7 +273,7 @@ def variants_of_line(
             role: text.split(",")[k] if text is not None and text.count(",") == len(alts) - 1 else text
             for role, text in found.items()
         }
-        made.append(_variant(line.contig, line.position, line.ref, alt, line.place, {**own, **from_name}))
+        made.append(_variant(line.text(0), line.text(1), line.text(3), alt, line.place, {**own, **from_name}))
     return made
 
 
@@ -305,29 +296,13 @@ def _of_table(
     path: Path | str, columns: VariantColumns, from_name: Mapping[str, str], roles: Sequence[str]
 ) -> Iterator[Variant]:
     with open_table(path) as table:
-        found = _find(columns, table.names, path, roles)
+        absent = {role: ABSENT for role in OPTIONAL if role not in roles}
+        found = find(replace(columns, **absent), table.names, str(path))
         for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
             cells = {role: _text(row[name]) for role, name in found.items()}
             values = {**{role: cells[role] for role in roles if role in cells}, **from_name}
             for alt in cells["alt"].split(","):
                 yield _variant(cells["contig"], cells["position"], cells["ref"], alt, f"{path}, row {number}", values)
-
-
-def _find(columns: VariantColumns, names: Sequence[str], path: Path | str, roles: Sequence[str]) -> dict[str, str]:
-    """The column of each role that the table has."""
-    found = {}
-    for role in (*NEEDED, *roles):
-        given = getattr(columns, role)
-        wanted = USUAL[role] if given is None else (given.casefold(),)
-        matches = [name for name in names if name.strip().casefold() in wanted]
-        if len(matches) > 1:
-            raise ValueError(f"{path} has {matches} for the {role}: choose one with --column {role}=NAME")
-        if matches:
-            found[role] = matches[0]
-        elif given is not None or role in NEEDED:
-            shown = ", ".join(map(repr, names[:20]))
-            raise ValueError(f"{path} has no column for the {role}: it has {shown}; choose with --column {role}=NAME")
-    return found
 
 
 def _text(value: Any) -> str:

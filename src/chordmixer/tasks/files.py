@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.config import check_numbers
+from chordmixer.config import LONGEST, check_numbers
 from chordmixer.data.entries import Account
 from chordmixer.data.inspection import Inspection
 from chordmixer.data.leakage import SEEN_PARTS, Leak, digests, find_leaks, seen_hashes
@@ -19,10 +19,10 @@ from chordmixer.data.loading import StoreRecords
 from chordmixer.data.reading import Reading
 from chordmixer.data.sketches import SketchConfig, sketch_all
 from chordmixer.data.splits import Split, SplitConfig, split
-from chordmixer.data.store import CutStore, Store
+from chordmixer.data.store import Store
 from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
-from chordmixer.tasks.targets import TargetType, inspect_target, question
+from chordmixer.tasks.questions import TargetType, inspect_target, question
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ COMPARED = 300_000_000
 
 
 @dataclass(frozen=True)
-class FilesConfig:
-    """Which files, how they are read, their target and split."""
+class StoreConfig:
+    """Which files, how they are read and split."""
 
     files: tuple[str, ...] = field(default=(), compare=False)
     """Paths of files and folders, or - for standard input. Their content counts, not where they lie."""
@@ -42,34 +42,44 @@ class FilesConfig:
     """How they are read, and where labels and groups are."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     """How a record becomes tokens."""
+    split: SplitConfig = field(default_factory=SplitConfig, kw_only=True)
+    """Which records are trained on."""
+    seed: int = field(default=0, kw_only=True)
+    """Seed of all that a task draws; the split has its own."""
+    cache: str | None = field(default=None, compare=False, kw_only=True)
+    """The folder of stores; None: the user's cache folder."""
+    key: str | None = field(default=None, kw_only=True)
+    """The store's name in that folder: a hash of the files' content and of how they are read."""
+
+    def open_store(self, reading: Reading) -> tuple[Store, str]:
+        """The store of the files and its key."""
+        if not self.files:
+            raise ValueError("no files were given: name at least one, or - for standard input")
+        return gather(self.files, reading, self.tokenizer, cache_folder(self.cache), self.key)
+
+
+@dataclass(frozen=True)
+class FilesConfig(StoreConfig):
+    """The same, and what is predicted."""
+
     target_type: TargetType = "auto"
     """What is learnt: one of several classes (`classes`), several labels for a record (`labels`), or a number.
     Default `auto`: told by the data."""
     separator: str = ";"
     """The separator between the labels of a record that has several."""
-    split: SplitConfig = field(default_factory=SplitConfig)
-    """Which records are trained on."""
     both_strands: bool = False
     """Train on either strand of DNA, drawn anew each epoch, and answer with the mean over both. For records that
     may lie on either, such as fragments of genomes; not where the strand has a meaning, as of introns and genes, or
     a composition of its own, as of mitochondria."""
-    seed: int = 0
-    """Seed of the strands and crops."""
     augment: bool | None = None
     """Train on random stretches of each series, at slightly changed scale, drawn anew each epoch. For recordings; not
     where a position or a size has a meaning of its own. Default: where series are told apart, not where a number is
     learnt from them."""
     cut: int | None = None
     """Tokens at which longer records are cut, and counted as such, in training and in use; None: never."""
-    cache: str | None = field(default=None, compare=False)
-    """The folder of stores; None: the user's cache folder."""
-    key: str | None = None
-    """The store's name in that folder: a hash of the files' content and of how they are read."""
 
     def __post_init__(self) -> None:
-        if self.cut is not None and self.cut < 1:
-            raise ValueError(f"cut={self.cut} leaves nothing of a record: give 1 token or more, or leave it out")
-        check_numbers(self)
+        check_numbers(self, cut=(1, LONGEST))
 
 
 class Files:
@@ -147,6 +157,10 @@ class Files:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """The contents of tokenizer.json and data.json."""
+
+        def named(leak: Leak) -> dict[str, list[list[str]]]:
+            return {kind: [[self.store.id(i) for i in pair] for pair in own] for kind, own in leak.examples.items()}
+
         sizes = {part: len(records) for part, records in self.split.parts.items()}
         about = {
             "format": 1,
@@ -155,14 +169,10 @@ class Files:
             "target_type": self.question.kind,
             "inspection": asdict(replace(self.inspection, account=Account())) | {"account": vars(self.store.account)},
             "split": self.config.split.describe(self.split.method, sizes) | {"folds": self.config.split.folds},
-            "leakage": {part: self._leak(leak) for part, leak in self.leaks.items()},
+            "leakage": {part: asdict(leak) | {"examples": named(leak)} for part, leak in self.leaks.items()},
             "near_copies_looked_for": len(self.store.values) <= COMPARED and self.kind != "real",
         }
         return {"tokenizer.json": self.store.tokenizer.to_json(), "data.json": about}
-
-    def _leak(self, leak: Leak) -> dict[str, Any]:
-        named = {kind: [[self.store.id(i) for i in pair] for pair in pairs] for kind, pairs in leak.examples.items()}
-        return {**asdict(leak), "examples": named}
 
 
 def _relative(weights: ndarray) -> ndarray:
@@ -179,13 +189,10 @@ def _relative(weights: ndarray) -> ndarray:
 
 def _with_key(config: FilesConfig) -> FilesConfig:
     """Read the files, or find their store."""
-    if not config.files:
-        raise ValueError("no files were given: name at least one, or - for standard input")
     reading = with_file_labels(config.files, config.reading) if config.key is None else config.reading
     if reading != config.reading:
         logger.info(file_labels_line(config.files))
-    _, key = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), config.key)
-    return replace(config, reading=reading, key=key)
+    return replace(config, reading=reading, key=config.open_store(reading)[1])
 
 
 class _Opened:
@@ -193,9 +200,10 @@ class _Opened:
 
     def __init__(self, config: FilesConfig) -> None:
         reading, self.separator = config.reading, config.separator
-        store, _ = gather(config.files, reading, config.tokenizer, cache_folder(config.cache), config.key)
-        self.store = store if config.cut is None else CutStore(store, config.cut)
-        self.question = question(self.store, config.target_type, config.separator, reading.on_unmatched)
+        store, _ = config.open_store(reading)
+        self.store = store if config.cut is None else store.cut(config.cut)
+        known = self.store.known("label", "target", "split")
+        self.question = question(known, self.store.id, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
@@ -218,32 +226,21 @@ class _Opened:
         if kind != "real" and len(self.store.values) <= COMPARED:
             config = SketchConfig.of(kind)
             sketches, threshold = sketch_all(sequences, config), config.threshold
-        found = find_leaks(digests(sequences, canonical=kind == "dna"), sketches, threshold, self.split.parts)
-        return {part: _renumbered(leak, records) for part, leak in found.items()}
+        hashes = digests(sequences, canonical=kind == "dna")
+        return find_leaks(hashes, sketches, threshold, self.split.parts, records)
 
 
-@lru_cache(maxsize=2)
-def _open(config: FilesConfig) -> _Opened:
-    """The recipe, the training and the baselines of one process need the same."""
-    return _Opened(config)
+_open = lru_cache(maxsize=2)(_Opened)
+"""The recipe, the training and the baselines of one process need the same."""
 
 
 def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:
     """Split these records of a store by its columns `split` and `group`, or by their sequences."""
-    columns = {name: store.column(name)[records].tolist() for name in ("split", "group") if name in store.columns}
-    sequences, kind = [store.tokens(i) for i in records], token_kind(store)
-    parts = split(targets, config, columns.get("split"), columns.get("group"), sequences, kind)
+    columns = {f"{name}s": own[records].tolist() for name, own in store.known("split", "group").items()}
+    sequences = [store.tokens(i) for i in records]
+    parts = split(targets, config, **columns, sequences=sequences, kind=token_kind(store))
     return parts.check("record", "more records")
 
 
 def token_kind(store: Store) -> str:
     return KINDS.get(store.tokenizer.name, "real")
-
-
-def _renumbered(leak: Leak, records: ndarray) -> Leak:
-    numbers = np.asarray(records)
-    examples = {
-        kind: [(int(numbers[held]), int(numbers[trained])) for held, trained in pairs]
-        for kind, pairs in leak.examples.items()
-    }
-    return replace(leak, examples=examples)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -23,12 +23,11 @@ from chordmixer.config import LONGEST, MANY, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.entries import Account
 from chordmixer.data.loading import Record, as_tensor
-from chordmixer.data.reading import FILES, Reading
+from chordmixer.data.reading import FILES
 from chordmixer.data.splits import PARTS, SplitConfig
 from chordmixer.data.store import Store
-from chordmixer.data.store_cache import cache_folder, gather
-from chordmixer.data.tokenizers import Tokenizer, TokenizerConfig
-from chordmixer.tasks.files import KINDS, split_store
+from chordmixer.data.tokenizers import Tokenizer
+from chordmixer.tasks.files import KINDS, StoreConfig, split_store
 from chordmixer.tasks.masks import Markov, MaskedTokens, baselines
 
 
@@ -42,13 +41,8 @@ class Stretches(NamedTuple):
     lengths: ndarray
 
 
-class Drawn(NamedTuple):
-    """The random draws of one epoch, by index."""
-
-    masks: Int[Tensor, "n"]
-    """The masks' keys."""
-    places: Int[Tensor, "n"]
-    """The position of a segment among all positions for its length."""
+Drawn = tuple[Int[Tensor, "n"], Int[Tensor, "n"]]
+"""By index: the key of an epoch's mask, and the position of a segment among all positions for its length."""
 
 
 class WholeRecords:
@@ -79,7 +73,7 @@ class WholeRecords:
         if epoch != self.epoch:
             self.epoch, self.latest = epoch, self._draw(epoch)
         start = self._where(index, self.latest)[1]
-        return Record(as_tensor(self.store.values[start : start + self.lengths[index]]), self.latest.masks[index])
+        return Record(as_tensor(self.store.values[start : start + self.lengths[index]]), self.latest[0][index])
 
     def name(self, index: int) -> str:
         """The record's id; where it is not whole also the first and last token, from 1."""
@@ -93,7 +87,7 @@ class WholeRecords:
     def _draw(self, epoch: int) -> Drawn:
         index = torch.arange(len(self.lengths))
         masks = draws.bits(draws.key(self.key, "masks", epoch), index)
-        return Drawn(masks, draws.below(draws.key(self.key, "places", epoch), index, self.limits))
+        return masks, draws.below(draws.key(self.key, "places", epoch), index, self.limits)
 
     def _where(self, index: int, drawn: Drawn) -> tuple[int, int]:
         """Which stretch, and where in the store it is read from."""
@@ -120,7 +114,8 @@ class SegmentRecords(WholeRecords):
         starts = np.flatnonzero(np.diff(kinds[order], prepend=-1))
         """The longest stretch of each kind."""
         firsts = torch.from_numpy(starts)[:, None]
-        fitting = torch.stack([_fitting(of_kind, lengths) for of_kind in np.split(self.own.lengths, starts[1:])])
+        of_kinds = np.split(-self.own.lengths, starts[1:])  # in each the longest first
+        fitting = torch.stack([torch.from_numpy(np.searchsorted(own, -lengths.numpy(), "right")) for own in of_kinds])
         places = self.ends[firsts + fitting] - self.ends[firsts] - (lengths - 1) * fitting
         kind = self._kinds(places, balance)[None]
         self.firsts, self.fitting = firsts[kind[0], 0], fitting.gather(0, kind)[0]
@@ -138,7 +133,7 @@ class SegmentRecords(WholeRecords):
         return (shares <= drawn * shares[-1]).sum(0)
 
     def _where(self, index: int, drawn: Drawn) -> tuple[int, int]:
-        place, lost, first = int(drawn.places[index]), self.lengths[index] - 1, int(self.firsts[index])
+        place, lost, first = int(drawn[1][index]), self.lengths[index] - 1, int(self.firsts[index])
 
         def before(stretch: int) -> int:
             """Places in the stretches of its kind before this one; in each the last few tokens are none."""
@@ -147,11 +142,6 @@ class SegmentRecords(WholeRecords):
         fitting = range(first, first + int(self.fitting[index]))
         stretch = fitting[bisect_right(fitting, place, key=before) - 1]
         return stretch, int(self.own.starts[stretch]) + place - before(stretch)
-
-
-def _fitting(lengths: ndarray, segments: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """How many of these lengths, the longest first, are as long as each segment."""
-    return torch.from_numpy(np.searchsorted(-lengths, -segments.numpy(), side="right"))
 
 
 def log_uniform(key: int, count: int, shortest: int, longest: int) -> Int[Tensor, "n"]:
@@ -165,11 +155,7 @@ def log_uniform(key: int, count: int, shortest: int, longest: int) -> Int[Tensor
 
 
 def mean_length(shortest: int, longest: int) -> float:
-    """The mean of log-uniform lengths.
-
-    >>> mean_length(64, 64), round(mean_length(64, 16_384))
-    (64.0, 2943)
-    """
+    """The mean of log-uniform lengths."""
     return float(shortest) if longest == shortest else (longest - shortest) / math.log(longest / shortest)
 
 
@@ -182,15 +168,9 @@ LEAST = 2
 
 
 @dataclass(frozen=True)
-class MaskingConfig:
-    """Which files, how they are cut, and what is masked."""
+class MaskingConfig(StoreConfig):
+    """Which files, how they are cut, and what is masked. Fewer than three records are themselves cut in three."""
 
-    files: tuple[str, ...] = field(default=(), compare=False)
-    """Paths of files and folders, or - for standard input. Their content counts, not where they lie."""
-    reading: Reading = field(default_factory=Reading)
-    """How they are read, and where groups are."""
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How a record becomes tokens."""
     share: float = 0.3
     """Share of the tokens that are masked: 30 % in the paper."""
     span: float | None = None
@@ -207,14 +187,6 @@ class MaskingConfig:
     balance: float = 1.0
     """How much the size of a file counts: where a segment fits at n places of it, it is drawn from there in
     proportion to n ** balance; 0: as often from each file. Validation and test go by size."""
-    split: SplitConfig = field(default_factory=SplitConfig)
-    """Which records are trained on. Fewer than three are themselves cut in three, in the order of the parts."""
-    seed: int = 0
-    """Seed of segments and masks; the split has its own."""
-    cache: str | None = field(default=None, compare=False)
-    """The folder of stores; None: the user's cache folder."""
-    key: str | None = None
-    """The store's name in that folder: a hash of the files' content and of how they are read."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -234,8 +206,6 @@ class MaskingConfig:
                 f"balance={self.balance:g} is not between 0, where all files count alike, and 1, where they count by "
                 "size: give such a number"
             )
-        if self.segments < 0:
-            raise ValueError(f"segments={self.segments} is not a number of segments: give 1 or more, or 0")
         check_numbers(self, longest=(LEAST, LONGEST), segments=(0, MANY), span=(1, LONGEST))
 
 
@@ -248,11 +218,8 @@ class Masking:
     keeps_validation = False
 
     def __init__(self, config: MaskingConfig) -> None:
-        if not config.files:
-            raise ValueError("no files were given: name at least one, or - for standard input")
-        cache = cache_folder(config.cache)
         reading = config.reading if config.balance == 1 else replace(config.reading, labels=FILES)
-        self.store, key = gather(config.files, reading, config.tokenizer, cache, config.key)
+        self.store, key = config.open_store(reading)
         self.config = replace(config, key=key)
         _check_tokenizer(self.store.tokenizer)
         self.stretches, self.method = _share_out(self.store, config.split)
@@ -306,17 +273,15 @@ class Masking:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """The contents of tokenizer.json and data.json."""
+        sizes = {part: len(own.starts) for part, own in self.stretches.items()}
+        pieces = {part: len(own.lengths) for part, own in self._records.items()}
         about = {
             "format": 1,
             "sources": self.store.sources,
             "account": vars(self.account),
             "target_type": "masked tokens",
-            "split": self.config.split.describe(
-                self.method, {part: len(own.starts) for part, own in self.stretches.items()}
-            ),
-            "segments" if self.segmented else "whole": {
-                part: len(own.lengths) for part, own in self._records.items()
-            },
+            "split": self.config.split.describe(self.method, sizes),
+            "segments" if self.segmented else "whole": pieces,
         }
         return {"tokenizer.json": self.store.tokenizer.to_json(), "data.json": about}
 
@@ -332,10 +297,10 @@ class Masking:
             )
         count = round(int(own.lengths.sum()) / mean_length(config.shortest, longest)) or 1
         count = (config.segments or count) if part == "training" else min(count, HELD_OUT)
+        kinds = None
+        if part == "training" and config.balance != 1:
+            kinds = np.unique(self.store.column("label")[own.records], return_inverse=True)[1]
         bounds = (count, config.shortest, longest)
-        if part != "training" or config.balance == 1:
-            return SegmentRecords(self.store, own, config.seed, part, *bounds)
-        kinds = np.unique(self.store.column("label")[own.records], return_inverse=True)[1]
         return SegmentRecords(self.store, own, config.seed, part, *bounds, kinds, config.balance)
 
 

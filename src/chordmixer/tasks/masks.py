@@ -103,14 +103,10 @@ class MaskedTokens:
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
         """Accuracy and perplexity of all masked tokens, and of each letter; NaN where it was never masked."""
         sums = outputs.sum(axis=0, dtype=np.float64).reshape(-1, SUMS)
-        return {
-            **_accuracy_and_perplexity(sums.sum(axis=0), ""),
-            **{
-                name: value
-                for letter, own in zip(self.letters, sums, strict=False)
-                for name, value in _accuracy_and_perplexity(own, f"_{letter}").items()
-            },
-        }
+        found = _accuracy_and_perplexity(sums.sum(axis=0), "")
+        for letter, own in zip(self.letters, sums, strict=False):
+            found |= _accuracy_and_perplexity(own, f"_{letter}")
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """For people: a model that finds tokens has no answers about records, and is asked only by its own task."""
@@ -148,17 +144,14 @@ def draw_masks(
     count = torch.zeros_like(keys).index_add(0, owner, hidden.long())
     order = (draws.bits(key, within + 2) >> 2) + (unknown.long() << 62)  # unknown letters behind all others
     lengths = x.offsets.diff()
-    first, last = (_extreme(order, owner, len(x), how) for how in ("amin", "amax"))
+    empty = order.new_zeros(len(x))
+    first, last = (empty.scatter_reduce(0, owner, order, how, include_self=False) for how in ("amin", "amax"))
     hidden = hidden | ((count == 0)[owner] & (order == first[owner]))
     return hidden & ~(((count == lengths) & (lengths > 1))[owner] & (order == last[owner]))
 
 
 def _chance(key: Int[Tensor, "T"], counters: Int[Tensor, "T"], share: float) -> Bool[Tensor, "T"]:
     return draws.uniform(key, counters) < 2 * share - 1
-
-
-def _extreme(values: Int[Tensor, "T"], owner: Int[Tensor, "T"], count: int, how: str) -> Int[Tensor, "B"]:
-    return values.new_zeros(count).scatter_reduce(0, owner, values, how, include_self=False)
 
 
 def _accuracy_and_perplexity(sums: ndarray, suffix: str) -> dict[str, float]:
@@ -241,10 +234,8 @@ def count(sequences: Iterable[ndarray], letters: int, orders: int = ORDERS) -> l
     orders = max(j for j in range(orders + 1) if j == 0 or letters ** (j + 1) <= ENTRIES)
     sums = [np.zeros(letters ** (j + 1), np.int64) for j in range(orders + 1)]
     for chunk in chunks(sequences, CHUNK, records=CHUNK):
-        tokens, places = (
-            np.concatenate(chunk).astype(np.int64),
-            np.concatenate([np.arange(len(own)) for own in chunk]),
-        )
+        tokens = np.concatenate(chunk).astype(np.int64)
+        places = np.concatenate([np.arange(len(own)) for own in chunk])
         words = tokens.copy()
         for j, total in enumerate(sums):
             if j:  # the letter j places before, in front of those that are there
@@ -268,9 +259,7 @@ def _smoothed(counts: Sequence[Int[Tensor, "contexts K"]]) -> Tables:
     found: Tables = []
     lower = torch.full((1, letters), 1 / letters, dtype=torch.float64)
     for j, own in enumerate(counts):
-        prior = lower.repeat(
-            letters if j else 1, 1
-        )  # the farthest letter counts most, so it is the one to repeat over
+        prior = lower.repeat(letters if j else 1, 1)  # over the farthest letter, which counts most
         lower = (own + letters * prior) / (own.sum(dim=1, keepdim=True) + letters)
         found.append(lower.log().float())
     return found

@@ -14,29 +14,11 @@ BY_CLASS = {"average_precision", "balanced_accuracy", "f1_macro", "mcc", "roc_au
 """Metrics that a rare class or label decides as much as a frequent one."""
 
 
-def areas(scores: ndarray, positive: ndarray) -> tuple[ndarray, ndarray]:
-    """ROC-AUC, ties counting half, and average precision of each row of scores.
-
-    >>> roc, precision = areas(np.array([[0.9, 0.8, 0.3]]), np.array([[True, False, True]]))
-    >>> roc.tolist(), precision.round(3).tolist()
-    ([0.5], [0.833])
-    """
-    order = np.argsort(-scores, axis=1)
-    ranked = np.take_along_axis(scores, order, axis=1)
-    hits = np.cumsum(np.take_along_axis(positive, order, axis=1), axis=1, dtype=np.int64)
-    places = np.arange(1, scores.shape[1] + 1)
-    before = np.zeros((len(scores), places[-1] + 1), np.int64)
-    before[:, 1:] = hits
-    misses_before = np.append(0, places) - before
-    if (tied := ranked[:, 1:] == ranked[:, :-1]).any():  # a run of ties counts as one step, at its last place
-        for count in (before, misses_before):
-            count[:, 1:-1][tied] = 0
-            np.maximum.accumulate(count, axis=1, out=count)
-    gained, missed = np.diff(before, axis=1), np.diff(misses_before, axis=1)
-    positives, negatives = before[:, -1], misses_before[:, -1]
-    above = (missed * (before[:, :-1] + before[:, 1:])).sum(axis=1) / 2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return above / (positives * negatives), (gained * before[:, 1:] / places).sum(axis=1) / positives
+def areas(rows: ndarray, positive: ndarray) -> tuple[ndarray, ndarray]:
+    """ROC-AUC, ties counting half, and average precision of each row of scores."""
+    once = np.ones((1, rows.shape[1]))
+    found = [weighted_areas(own, true, once) for own, true in zip(rows, positive, strict=True)]
+    return np.array([roc[0] for roc, _ in found]), np.array([precision[0] for _, precision in found])
 
 
 def weighted_areas(scores: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
@@ -61,9 +43,9 @@ def weighted_areas(scores: ndarray, positive: ndarray, weights: ndarray) -> tupl
     else:
         called = called[:, places]
         hits_before, before = hits - found, called - found
-    misses = (called - hits + before - hits_before) / 2
+    below = negatives[:, None] - (called - hits + before - hits_before) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        roc = 1 - (found * misses).sum(axis=1) / (positives * negatives)
+        roc = (found * below).sum(axis=1) / (positives * negatives)
         return roc, (found * hits / np.maximum(called, 1)).sum(axis=1) / positives
 
 
@@ -98,18 +80,11 @@ def confusion(answers: ndarray, targets: ndarray, classes: int) -> ndarray:
     return np.bincount(targets * classes + answers, minlength=classes * classes).reshape(classes, classes)
 
 
-def of_confusion(table: ndarray) -> dict[str, float]:
+def of_counts(hits: ndarray, true: ndarray, answered: ndarray) -> dict[str, ndarray]:
     """Balanced accuracy, F1 as a mean over classes, and Matthews' correlation.
 
-    >>> of_confusion(np.array([[3, 1], [0, 4]]))["balanced_accuracy"]
-    0.875
+    The counts are the hits, records and predictions of each class (last axis).
     """
-    found = of_sums(np.diagonal(table), table.sum(axis=1), table.sum(axis=0))
-    return {name: float(value) for name, value in found.items()}
-
-
-def of_sums(hits: ndarray, true: ndarray, answered: ndarray) -> dict[str, ndarray]:
-    """The same from the hits, records and predictions of each class (last axis), one table per row."""
     hits, true, answered = (counts.astype(np.float64) for counts in (hits, true, answered))
     total, seen, either = true.sum(axis=-1), true > 0, true + answered > 0
     recall = np.divide(hits, true, out=np.zeros_like(hits), where=seen)
@@ -142,11 +117,7 @@ def pearson(answers: ndarray, targets: ndarray) -> float:
 
 
 def spearman(answers: ndarray, targets: ndarray) -> float:
-    """Correlation of the ranks, equal values sharing the mean of theirs, where both vary.
-
-    >>> spearman(np.array([1.0, 10.0, 100.0, 100.0]), np.array([1.0, 2.0, 3.0, 3.0]))
-    1.0
-    """
+    """Correlation of the ranks, equal values sharing the mean of theirs, where both vary."""
     return pearson(_ranks(answers), _ranks(targets))
 
 
@@ -161,17 +132,8 @@ def _ranks(values: ndarray) -> ndarray:
     return ranks
 
 
-def mean_of_known(values: ndarray) -> float:
-    """The mean of those that are not NaN, if any.
-
-    >>> mean_of_known(np.array([0.5, float("nan"), 1.0]))
-    0.75
-    """
-    return float(means_of_known(values))
-
-
-def means_of_known(values: ndarray) -> ndarray:
-    """The means over the last axis of the values that are not NaN."""
+def mean_of_known(values: ndarray) -> ndarray:
+    """The mean over the last axis of the values that are not NaN, if any."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(known, values, 0).sum(axis=-1) / known.sum(axis=-1))

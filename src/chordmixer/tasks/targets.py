@@ -1,12 +1,12 @@
-"""Targets: what is predicted, its loss, constant prediction and metrics; and how a data set's target is found."""
+"""Targets: what is predicted, its loss, constant prediction and metrics."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,10 +15,6 @@ from jaxtyping import Float, Shaped
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer.data.columns import no_number, real_number
-from chordmixer.data.inspection import Inspection, inspect
-from chordmixer.data.reading import Policy
-from chordmixer.data.store import Store
 from chordmixer.packed import Packed
 from chordmixer.tasks import scores
 
@@ -86,11 +82,7 @@ class Regression:
 
     @staticmethod
     def of(training_targets: Sequence[float] | ndarray, tolerance: float | None = None) -> Regression:
-        """With the mean and the spread of the training set.
-
-        >>> Regression.of([10.0, 30.0])
-        Regression(tolerance=None, mean=20.0, scale=10.0, outputs=1)
-        """
+        """With the mean and the spread of the training set."""
         numbers = np.asarray(training_targets, dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise ValueError("a target is NaN or infinite: every target must be finite; leave that record out")
@@ -170,7 +162,33 @@ class Regression:
         return {"kind": "regression", "tolerance": self.tolerance, "mean": self.mean, "scale": self.scale}
 
 
-class Classification:
+class _Labelled(ABC):
+    """Named outputs, each with a number of training records."""
+
+    def __init__(self, labels: Sequence[str], counts: ndarray) -> None:
+        if len(labels) != len(counts) or len(labels) == 0:
+            raise ValueError(f"{len(labels)} labels have {len(counts)} counts: each needs one; use another copy")
+        if len({*labels}) < len(labels):
+            raise ValueError(
+                f"{len(labels)} labels are not all different: each stands for one output; use another copy"
+            )
+        if counts.min() < 1:
+            raise ValueError(
+                f"class {labels[int(counts.argmin())]!r} has no training record: every class needs one; "
+                "leave the class out or change the split"
+            )
+        self.labels, self.counts, self.outputs = list(labels), counts, len(labels)
+
+    def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
+        found = self.resampled(outputs, targets, np.ones((1, len(targets))))
+        return {name: float(value[0]) for name, value in found.items()}
+
+    @abstractmethod
+    def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
+        """The metrics of each row of weights, of the outputs that `predict` gives."""
+
+
+class Classification(_Labelled):
     """One of several classes, by cross-entropy.
 
     Two classes weigh the same together: one with n of all N training records has the weight N / (2 n), which helps
@@ -185,18 +203,13 @@ class Classification:
 
     @staticmethod
     def of_counts(labels: Sequence[str], counts: Sequence[int] | ndarray) -> Classification:
-        """From the number of training records of each class.
-
-        >>> Classification.of_counts(["no", "yes"], [30, 10]).weights.tolist()
-        [0.6666666865348816, 2.0]
-        """
+        """From the number of training records of each class."""
         target = Classification.__new__(Classification)
         target._count(labels, np.asarray(counts))
         return target
 
     def _count(self, labels: Sequence[str], counts: ndarray) -> None:
-        _check_counts(labels, counts)
-        self.labels, self.counts, self.outputs = list(labels), counts, len(labels)
+        super().__init__(labels, counts)
         self.weights = torch.ones(len(labels))
         if len(labels) == 2:
             self.weights = torch.tensor(counts.sum() / (2 * counts.astype(np.float64)), dtype=torch.float32)
@@ -218,32 +231,30 @@ class Classification:
         return np.asarray(outputs - np.log(self.weights.numpy()))
 
     def decided(self, outputs: ndarray) -> ndarray:
-        """The class of each record: the most probable one. Scores, reports and predictions all decide by this rule.
-
-        >>> Classification.of_counts(["no", "yes"], [30, 10]).decided(np.array([[0.0, 0.5], [0.0, 2.0]])).tolist()
-        [0, 1]
-        """
+        """The most probable class of each record. Scores, reports and predictions all decide by this rule."""
         return np.asarray(self.unweighted(outputs).argmax(axis=1))
 
-    def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        """Metrics of `unweighted` outputs, as `predict` gives them; areas are a mean over classes."""
-        outputs, answers = self.unweighted(outputs), self.decided(outputs)
-        classes = slice(1, 2) if self.outputs == 2 else slice(None)
-        true = np.arange(self.outputs)[classes, None] == targets
-        roc, precision = scores.areas(np.ascontiguousarray(scores.log_odds(outputs).T[classes]), true)
+    def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
+        """Areas are a mean over classes."""
+        answers, outputs = self.decided(outputs), self.unweighted(outputs)
+        right, total = answers == targets, weights.sum(axis=1)
+        classes = range(1, 2) if self.outputs == 2 else range(self.outputs)
+        true = np.array([targets == k for k in classes])
+        roc, precision = _areas(scores.log_odds(outputs).T[classes.start :], true, weights)
+        counts = ((weights * right, targets), (weights, targets), (weights, answers))
         return {
-            "accuracy": float((answers == targets).mean()),
-            "roc_auc": scores.mean_of_known(roc),
-            **({"average_precision": float(precision[0])} if self.outputs == 2 else {}),
-            **scores.of_confusion(scores.confusion(answers, targets, self.outputs)),
-            "log_loss": float(scores.log_losses(outputs, targets).mean()),
+            "accuracy": weights @ right / total,
+            "roc_auc": scores.mean_of_known(roc.T),
+            **({"average_precision": precision[0]} if self.outputs == 2 else {}),
+            **scores.of_counts(*(_by_class(own, codes, self.outputs) for own, codes in counts)),
+            "log_loss": weights @ scores.log_losses(outputs, targets) / total,
         }
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "classification", "labels": self.labels, "counts": self.counts.tolist()}
 
 
-class MultiLabel:
+class MultiLabel(_Labelled):
     """Any number of labels a record, by binary cross-entropy, a positive and a negative weight a label.
 
     Of a label of n of all N training records the positives weigh N / 2n and the negatives N / 2(N - n), as two
@@ -255,10 +266,10 @@ class MultiLabel:
 
     def __init__(self, labels: Sequence[str], counts: Sequence[int] | ndarray, records: int) -> None:
         counts = np.asarray(counts)
-        _check_counts(labels, counts)
+        super().__init__(labels, counts)
         if counts.max() > records:
             raise ValueError(f"{counts.max():,} records of {records:,} have a label: correct the counts")
-        self.labels, self.counts, self.records, self.outputs = list(labels), counts, records, len(labels)
+        self.records = records
         positive, negative = records / (2 * counts), records / (2 * np.maximum(records - counts, 1))
         self.positive = torch.tensor(np.minimum(positive, self.MOST * negative), dtype=torch.float32)
         self.negative = torch.tensor(negative, dtype=torch.float32)
@@ -289,37 +300,22 @@ class MultiLabel:
         """Which labels each record has: those whose probability is above 0.5."""
         return np.asarray(self.unweighted(outputs) > 0)
 
-    def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        """Areas as a mean over labels; accuracy of whole rows; F1 where a probability above 0.5 is a yes.
-
-        Of `unweighted` outputs, as `predict` gives them.
-        """
-        true, answers, outputs = targets > 0.5, self.decided(outputs), self.unweighted(outputs)
-        roc, precision = scores.areas(np.ascontiguousarray(outputs.T), true.T)
-        hits, answered, existing = (true & answers).sum(axis=0), answers.sum(axis=0), true.sum(axis=0)
+    def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
+        """Areas as a mean over labels; accuracy of whole rows; F1 where a probability above 0.5 is a yes."""
+        true, answers = targets > 0.5, self.decided(outputs)
+        roc, precision = _areas(self.unweighted(outputs).T, true.T, weights)
+        hits, both = weights @ (true & answers), weights @ answers + weights @ true
         return {
-            "roc_auc": scores.mean_of_known(roc),
-            "average_precision": scores.mean_of_known(precision),
-            "accuracy": float((true == answers).all(axis=1).mean()),
-            "f1_micro": float(2 * hits.sum() / max(answered.sum() + existing.sum(), 1)),
-            "f1_macro": float((2 * hits / np.maximum(answered + existing, 1)).mean()),
+            "roc_auc": scores.mean_of_known(roc.T),
+            "average_precision": scores.mean_of_known(precision.T),
+            "accuracy": weights @ (true == answers).all(axis=1) / weights.sum(axis=1),
+            "f1_micro": 2 * hits.sum(axis=1) / np.maximum(both.sum(axis=1), 1),
+            "f1_macro": (2 * hits / np.maximum(both, 1)).mean(axis=1),
         }
 
     def to_dict(self) -> dict[str, Any]:
         counts = self.counts.tolist()
         return {"kind": "multi-label", "labels": self.labels, "counts": counts, "records": self.records}
-
-
-def _check_counts(labels: Sequence[str], counts: ndarray) -> None:
-    if len(labels) != len(counts) or len(labels) == 0:
-        raise ValueError(f"{len(labels)} labels have {len(counts)} counts: each needs one; use another copy")
-    if len({*labels}) < len(labels):
-        raise ValueError(f"{len(labels)} labels are not all different: each stands for one output; use another copy")
-    if counts.min() < 1:
-        raise ValueError(
-            f"class {labels[int(counts.argmin())]!r} has no training record: every class needs one; "
-            "leave the class out or change the split"
-        )
 
 
 def resampled(target: Target, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
@@ -333,46 +329,11 @@ def resampled(target: Target, outputs: ndarray, targets: ndarray, weights: ndarr
     >>> found["accuracy"].round(2).tolist(), found["roc_auc"].tolist()
     ([0.67, 1.0], [0.5, nan])
     """
-    if isinstance(target, Classification):
-        return _classes(target, outputs, targets, weights)
-    if isinstance(target, MultiLabel):
-        return _labels(target, outputs, targets, weights)
+    if isinstance(target, _Labelled):
+        return target.resampled(outputs, targets, weights)
     drawn = (np.repeat(np.arange(len(row)), row.astype(np.int64)) for row in weights)
     samples = [target.metrics(outputs[rows], targets[rows]) for rows in drawn]
     return {name: np.array([sample[name] for sample in samples]) for name in samples[0]}
-
-
-def _classes(target: Classification, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
-    answers, outputs = target.decided(outputs), target.unweighted(outputs)
-    right, total = answers == targets, weights.sum(axis=1)
-    classes = range(1, 2) if target.outputs == 2 else range(target.outputs)
-    odds = scores.log_odds(outputs)
-    roc, precision = _areas(odds.T[classes.start :], np.array([targets == k for k in classes]), weights)
-    hits, true, answered = (
-        _by_class(own, codes, target.outputs)
-        for own, codes in ((weights * right, targets), (weights, targets), (weights, answers))
-    )
-    return {
-        "accuracy": weights @ right / total,
-        "roc_auc": scores.means_of_known(roc.T),
-        **({"average_precision": precision[0]} if target.outputs == 2 else {}),
-        **scores.of_sums(hits, true, answered),
-        "log_loss": weights @ scores.log_losses(outputs, targets) / total,
-    }
-
-
-def _labels(target: MultiLabel, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
-    true, answers = targets > 0.5, target.decided(outputs)
-    roc, precision = _areas(target.unweighted(outputs).T, true.T, weights)
-    hits, answered, existing = weights @ (true & answers), weights @ answers, weights @ true
-    both = answered + existing
-    return {
-        "roc_auc": scores.means_of_known(roc.T),
-        "average_precision": scores.means_of_known(precision.T),
-        "accuracy": weights @ (true == answers).all(axis=1) / weights.sum(axis=1),
-        "f1_micro": 2 * hits.sum(axis=1) / np.maximum(both.sum(axis=1), 1),
-        "f1_macro": (2 * hits / np.maximum(both, 1)).mean(axis=1),
-    }
 
 
 def _areas(rows: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
@@ -388,157 +349,3 @@ def _by_class(weights: ndarray, codes: ndarray, classes: int) -> ndarray:
     sums = np.zeros((len(weights), classes))
     sums[:, present] = np.add.reduceat(weights[:, order], starts, axis=1)
     return sums
-
-
-TargetType = Literal["auto", "classes", "labels", "number"]
-
-LEAST = 3
-"""Records of a class: one for training, one for validation, one for the test."""
-SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Question:
-    """The records that have a target, and their targets."""
-
-    kind: Literal["classes", "labels", "number"]
-    records: ndarray
-    """Their numbers in the store."""
-    targets: ndarray
-    """The target of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
-    names: list[str]
-    """Names of the classes or labels."""
-    unanswered: list[str]
-    """Ids of the records without a target, which are left out."""
-
-    def labels(self) -> Sequence[str] | ndarray:
-        """The targets as a split stratifies them: the names of the classes, else the targets."""
-        return [self.names[k] for k in self.targets.tolist()] if self.kind == "classes" else self.targets
-
-    def target(self, training: ndarray) -> Regression | Classification | MultiLabel:
-        """The target with the class weights, or the mean and spread, of the training records."""
-        own = self.targets[training]
-        if self.kind == "number":
-            return Regression.of(own)
-        return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
-
-
-def question(store: Store, target_type: TargetType, separator: str = ";", on_missing: Policy = "error") -> Question:
-    """Find the target of each record; `target_type` overrules the guess, `separator` splits several labels.
-
-    Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
-    other labels are classes. Several labels per record must be requested, since a semicolon may be part of a name.
-    """
-    kind = _kind(store, target_type)
-    least = 1 if "split" in store.columns else LEAST
-    if kind == "number":
-        numbers = _numbers(store)
-        found = ~np.isnan(numbers)
-        records, unanswered = _answered(store, found, "target", on_missing)
-        if len(records) and np.ptp(numbers[records]) == 0:
-            raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
-        return Question("number", records, numbers[records], [], unanswered)
-    texts = store.column("label").tolist()
-    if kind == "labels":  # a record without any is an answer too
-        return _several(texts, separator, least)
-    records, unanswered = _answered(store, np.array([text is not None for text in texts]), "label", on_missing)
-    unique, targets = np.unique([texts[i] for i in records], return_inverse=True)
-    names: list[str] = unique.tolist()
-    _check_classes(names, np.bincount(targets), "class", least)
-    if len(names) < 2:
-        raise ValueError(
-            f"all {len(records):,} records are of one class, {names[0]!r}: a model needs two or more to tell apart; "
-            "give records of another, or a number to learn in a target column"
-        )
-    return Question("classes", records, targets.astype(np.int64), names, unanswered)
-
-
-def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
-    """Inspect a store with this target type; `auto`: labels and numbers where it has both."""
-    have = {"label", "target"} & {*store.columns}
-    if target_type == "auto" and len(have) != 1:
-        return inspect(store, numbers=_numbers(store) if have else None)
-    kind = _kind(store, target_type)
-    if kind == "number":
-        return inspect(store, [None] * len(store), _numbers(store))
-    return inspect(store, separator=separator if kind == "labels" else None)
-
-
-def _kind(store: Store, target_type: TargetType) -> Literal["classes", "labels", "number"]:
-    have = {name: name in store.columns for name in ("label", "target")}
-    if not any(have.values()):
-        raise ValueError(
-            "no record has a label or a number to learn: give one file for each class, or --labels TABLE with ids "
-            "and labels, or --labels header:NAME where the headers have them (a table's own: --column label=NAME)"
-        )
-    if target_type == "auto" and all(have.values()):
-        raise ValueError(
-            "the records have labels and numbers to learn: one is learnt at a time; add --target-type classes or "
-            "--target-type number"
-        )
-    if target_type in ("classes", "labels") and not have["label"]:
-        raise ValueError(f"--target-type {target_type} needs labels, not numbers: leave it out, or give --labels")
-    if target_type != "auto":
-        return target_type
-    return "number" if have["target"] or _measured(store.column("label").tolist()) else "classes"
-
-
-def _measured(texts: Sequence[str | None]) -> bool:
-    """Whether all labels are numbers and some are not whole: then they are not names."""
-    numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
-    return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
-
-
-def _numbers(store: Store) -> ndarray:
-    """The target column, or labels read as numbers."""
-    if "target" in store.columns:
-        return store.column("target")
-    texts = store.column("label").tolist()
-    numbers = np.full(len(texts), np.nan)
-    for i, text in enumerate(texts):
-        missing = text is None or no_number(text)
-        numbers[i] = math.nan if missing else real_number(text)
-        if not missing and not math.isfinite(numbers[i]):
-            raise ValueError(
-                f"label {text!r} of record {store.id(i)!r} is not a finite number: --target-type number "
-                "needs one each; correct it, or ask for classes"
-            )
-    return numbers
-
-
-def _several(texts: Sequence[str | None], separator: str, least: int) -> Question:
-    if not separator:
-        raise ValueError("separator='' stands between no labels: give the character that does, such as ;")
-    rows = [{name for part in (text or "").split(separator) if (name := part.strip())} for text in texts]
-    names = sorted(set().union(*rows))
-    place = {name: k for k, name in enumerate(names)}
-    targets = np.zeros((len(rows), len(names)), dtype=np.uint8)
-    for i, row in enumerate(rows):
-        targets[i, [place[name] for name in row]] = 1
-    _check_classes(names, targets.sum(axis=0, dtype=np.int64), "label", least)
-    return Question("labels", np.arange(len(rows)), targets, names, [])
-
-
-def _answered(store: Store, found: ndarray, noun: str, on_missing: Policy) -> tuple[ndarray, list[str]]:
-    """The records with an answer, and the ids of those without, where it is allowed to leave these out."""
-    missing = [store.id(int(i)) for i in np.flatnonzero(~found)]
-    if missing and on_missing == "error":
-        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
-        raise ValueError(
-            f"{len(missing):,} of {len(store):,} records have no {noun}, {shown}: fill them in, or leave such "
-            "records out with --on-unmatched reject"
-        )
-    return np.flatnonzero(found), missing
-
-
-def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int) -> None:
-    """Each part of a split that we make needs a record of each class."""
-    few = Counter({name: int(count) for name, count in zip(names, counts, strict=True) if count < least})
-    if few:
-        shown = ", ".join(f"{name!r} ({count})" for name, count in few.most_common()[: -SHOWN - 1 : -1])
-        many = "es" if noun == "class" else "s"
-        wanted = "" if noun == "label" else ", or ask for a number with --target-type number if they are numbers"
-        raise ValueError(
-            f"{len(few):,} of {len(names):,} {noun}{many} have fewer than {least} records, {shown}: training, "
-            f"validation and test need one each; add records, merge {noun}{many} or leave them out{wanted}"
-        )

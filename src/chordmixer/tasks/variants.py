@@ -21,9 +21,9 @@ from chordmixer.data.alleles import AlleleRecords, Alleles, OnMismatch, Window, 
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
 from chordmixer.data.reference import Reference
-from chordmixer.data.splits import Split, SplitConfig, split
+from chordmixer.data.splits import SplitConfig, split
 from chordmixer.data.variants import Variant, VariantColumns, read_variants
-from chordmixer.tasks.targets import Question, question
+from chordmixer.tasks.questions import Question, question
 
 CONTEXTS = 256
 """Contexts at most: the head of the model has room for these."""
@@ -59,9 +59,6 @@ class VariantsConfig:
     """A hash of the files and of the reference's contigs, by which a run knows its data again."""
 
     def __post_init__(self) -> None:
-        for name in ("window", "longest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} is too small: give 1 base or more")
         check_numbers(self, window=(1, 1 << 30), longest=(1, 1 << 30))
         if self.split.method in ("random", "similarity"):
             raise ValueError(f"split.method={self.split.method!r} would split a locus: give grouped, given or auto")
@@ -81,28 +78,21 @@ class Variants:
     def __init__(self, config: VariantsConfig) -> None:
         self.config = _with_key(config)
         self.data = _open(self.config)
-        self.target = self.data.question.target(self.data.split.training)
+        self.split, self.account = self.data.split, self.data.account
+        """The split numbers variants by their place in `data.windows`."""
+        self.target = self.data.question.target(self.split.training)
         self.max_length = max(max(window.lengths) for window in self.data.windows)
 
-    @property
-    def split(self) -> Split:
-        """By the place of a variant in `data.windows`."""
-        return self.data.split
-
-    @property
-    def account(self) -> Account:
-        return self.data.account
-
     def records(self, split: str) -> AlleleRecords:
-        return self.data.records(self.data.split.parts[split])
+        return self.data.records(self.split.parts[split])
 
     def groups(self, split: str) -> ndarray:
         """The number of each variant's locus."""
-        return np.asarray(self.data.groups[self.data.split.parts[split]])
+        return np.asarray(self.data.groups[self.split.parts[split]])
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """The contents of tokenizer.json and data.json."""
-        data, parts = self.data, self.data.split.parts
+        data, parts = self.data, self.split.parts
         about = {
             "format": 1,
             "sources": list(self.config.files),
@@ -134,7 +124,8 @@ class VariantData:
         self.windows: list[Window] = [window for _, window in chosen]
         self.account = account.without(self.question.unanswered, "without a label")
         self.contexts, self.context = _contexts(self.variants)
-        self.groups = self._groups()
+        near = near_copies(self.windows, loci(self.windows), self.alleles.reference)
+        self.groups = merge_groups(near, [variant.group for variant in self.variants])
         splits = [variant.split for variant in self.variants]
         shared = split(self.question.labels(), config.split, splits, self.groups.tolist())
         self.split = shared.check("variant", "variants of more loci")
@@ -143,12 +134,6 @@ class VariantData:
         """The records at these places."""
         windows = [self.windows[i] for i in own]
         return AlleleRecords(self.alleles, windows, self.context[own], self.question.targets[own])
-
-    def _groups(self) -> ndarray:
-        reference, numbers = self.alleles.reference, loci(self.windows)
-        return merge_groups(
-            near_copies(self.windows, numbers, reference), [variant.group for variant in self.variants]
-        )
 
 
 def paths(files: Sequence[str]) -> list[Path]:
@@ -197,41 +182,22 @@ def _with_key(config: VariantsConfig) -> VariantsConfig:
     return replace(config, key=key)
 
 
-@lru_cache(maxsize=2)
-def _open(config: VariantsConfig) -> VariantData:
-    """The recipe, the training and the baselines of one process need the same."""
-    return VariantData(config)
-
-
-# --- Targets ---
-
-
-class _Answers:
-    """The part of a store's interface that `question` uses."""
-
-    def __init__(self, variants: Sequence[Variant]) -> None:
-        self.variants = variants
-        columns: dict[str, list[Any]] = {"label": [v.label for v in variants], "target": [v.target for v in variants]}
-        self.columns = {name: own for name, own in columns.items() if any(value is not None for value in own)}
-
-    def __len__(self) -> int:
-        return len(self.variants)
-
-    def column(self, name: str) -> ndarray:
-        return np.array(self.columns[name], dtype=object if name == "label" else np.float64)
-
-    def id(self, index: int) -> str:
-        return self.variants[index].id
+_open = lru_cache(maxsize=2)(VariantData)
+"""The recipe, the training and the baselines of one process need the same."""
 
 
 def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
-    answers = _Answers(variants)
-    if not answers.columns:
+    labels, targets = [v.label for v in variants], [v.target for v in variants]
+    known = {"label": np.array(labels, dtype=object), "target": np.array(targets, dtype=np.float64)}
+    for name, column in (("label", labels), ("target", targets)):
+        if all(value is None for value in column):
+            del known[name]
+    if not known:
         raise ValueError(
             "no variant has a label or a number to learn: name a table's column or a key of a VCF's INFO with "
             "--column label=NAME or --column target=NAME, or have labels read from the files' names with --names"
         )
-    return question(answers, config.target_type, on_missing=config.on_unmatched)  # type: ignore[arg-type]
+    return question(known, lambda i: variants[i].id, config.target_type, on_missing=config.on_unmatched)
 
 
 def _contexts(variants: Sequence[Variant]) -> tuple[list[str], ndarray]:

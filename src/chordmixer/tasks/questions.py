@@ -1,0 +1,178 @@
+"""The question that a data set asks: classes, several labels or a number, found from its columns."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy import ndarray
+
+from chordmixer.data.columns import no_number, real_number
+from chordmixer.data.inspection import Inspection, inspect
+from chordmixer.data.reading import Policy
+from chordmixer.data.store import Store
+from chordmixer.tasks.targets import Classification, MultiLabel, Regression
+
+TargetType = Literal["auto", "classes", "labels", "number"]
+Known = Mapping[str, ndarray]
+"""Those of the columns `label`, `target` and `split` that have a value."""
+
+LEAST = 3
+"""Records of a class: one for training, one for validation, one for the test."""
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Question:
+    """The records that have a target, and their targets."""
+
+    kind: Literal["classes", "labels", "number"]
+    records: ndarray
+    """Their numbers in the store."""
+    targets: ndarray
+    """The target of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
+    names: list[str]
+    """Names of the classes or labels."""
+    unanswered: list[str]
+    """Ids of the records without a target, which are left out."""
+
+    def labels(self) -> Sequence[str] | ndarray:
+        """The targets as a split stratifies them: the names of the classes, else the targets."""
+        return [self.names[k] for k in self.targets.tolist()] if self.kind == "classes" else self.targets
+
+    def target(self, training: ndarray) -> Regression | Classification | MultiLabel:
+        """The target with the class weights, or the mean and spread, of the training records."""
+        own = self.targets[training]
+        if self.kind == "number":
+            return Regression.of(own)
+        return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
+
+
+def question(
+    columns: Known,
+    name: Callable[[int], str],
+    target_type: TargetType,
+    separator: str = ";",
+    on_missing: Policy = "error",
+) -> Question:
+    """Find the target of each record, whose id is `name(number)`, from its columns.
+
+    `target_type` overrules the guess, `separator` splits several labels.
+
+    Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
+    other labels are classes. Several labels per record must be requested, since a semicolon may be part of a name.
+    """
+    kind = _kind(columns, target_type)
+    least = 1 if "split" in columns else LEAST
+    if kind == "number":
+        numbers = _numbers(columns, name)
+        records, unanswered = _answered(~np.isnan(numbers), name, "target", on_missing)
+        if len(records) and np.ptp(numbers[records]) == 0:
+            raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
+        return Question("number", records, numbers[records], [], unanswered)
+    texts = columns["label"].tolist()
+    if kind == "labels":  # a record without any is an answer too
+        return _several(texts, separator, least)
+    records, unanswered = _answered(np.array([text is not None for text in texts]), name, "label", on_missing)
+    unique, targets = np.unique([texts[i] for i in records], return_inverse=True)
+    names: list[str] = unique.tolist()
+    _check_classes(names, np.bincount(targets), "class", least)
+    if len(names) < 2:
+        raise ValueError(
+            f"all {len(records):,} records are of one class, {names[0]!r}: a model needs two or more to tell apart; "
+            "give records of another, or a number to learn in a target column"
+        )
+    return Question("classes", records, targets.astype(np.int64), names, unanswered)
+
+
+def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
+    """Inspect a store with this target type; `auto`: labels and numbers where it has both."""
+    columns = store.known("label", "target")
+    if target_type == "auto" and len(columns) != 1:
+        return inspect(store, numbers=columns.get("target"))
+    kind = _kind(columns, target_type)
+    if kind == "number":
+        return inspect(store, [None] * len(store), _numbers(columns, store.id))
+    return inspect(store, separator=separator if kind == "labels" else None)
+
+
+def _kind(columns: Known, target_type: TargetType) -> Literal["classes", "labels", "number"]:
+    have = {name: name in columns for name in ("label", "target")}
+    if not any(have.values()):
+        raise ValueError(
+            "no record has a label or a number to learn: give one file for each class, or --labels TABLE with ids "
+            "and labels, or --labels header:NAME where the headers have them (a table's own: --column label=NAME)"
+        )
+    if target_type == "auto" and all(have.values()):
+        raise ValueError(
+            "the records have labels and numbers to learn: one is learnt at a time; add --target-type classes or "
+            "--target-type number"
+        )
+    if target_type in ("classes", "labels") and not have["label"]:
+        raise ValueError(f"--target-type {target_type} needs labels, not numbers: leave it out, or give --labels")
+    if target_type != "auto":
+        return target_type
+    return "number" if have["target"] or _measured(columns["label"].tolist()) else "classes"
+
+
+def _measured(texts: Sequence[str | None]) -> bool:
+    """Whether all labels are numbers and some are not whole: then they are not names."""
+    numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
+    return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
+
+
+def _numbers(columns: Known, name: Callable[[int], str]) -> ndarray:
+    """The target column, or labels read as numbers."""
+    if "target" in columns:
+        return columns["target"]
+    texts = columns["label"].tolist()
+    numbers = np.array([math.nan if no_number(text) else real_number(text) for text in texts])
+    for i, text in enumerate(texts):
+        if math.isnan(numbers[i]) and not no_number(text):
+            raise ValueError(
+                f"label {text!r} of record {name(i)!r} is not a finite number: --target-type number "
+                "needs one each; correct it, or ask for classes"
+            )
+    return numbers
+
+
+def _several(texts: Sequence[str | None], separator: str, least: int) -> Question:
+    if not separator:
+        raise ValueError("separator='' stands between no labels: give the character that does, such as ;")
+    rows = [{name for part in (text or "").split(separator) if (name := part.strip())} for text in texts]
+    names = sorted(set().union(*rows))
+    place = {name: k for k, name in enumerate(names)}
+    targets = np.zeros((len(rows), len(names)), dtype=np.uint8)
+    for i, row in enumerate(rows):
+        targets[i, [place[name] for name in row]] = 1
+    _check_classes(names, targets.sum(axis=0, dtype=np.int64), "label", least)
+    return Question("labels", np.arange(len(rows)), targets, names, [])
+
+
+def _answered(found: ndarray, name: Callable[[int], str], noun: str, on_missing: Policy) -> tuple[ndarray, list[str]]:
+    """The records with an answer, and the ids of those without, where it is allowed to leave these out."""
+    missing = [name(int(i)) for i in np.flatnonzero(~found)]
+    if missing and on_missing == "error":
+        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        raise ValueError(
+            f"{len(missing):,} of {len(found):,} records have no {noun}, {shown}: fill them in, or leave such "
+            "records out with --on-unmatched reject"
+        )
+    return np.flatnonzero(found), missing
+
+
+def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int) -> None:
+    """Each part of a split that we make needs a record of each class."""
+    few = Counter({name: int(count) for name, count in zip(names, counts, strict=True) if count < least})
+    if few:
+        shown = ", ".join(f"{name!r} ({count})" for name, count in few.most_common()[: -SHOWN - 1 : -1])
+        many = "es" if noun == "class" else "s"
+        wanted = "" if noun == "label" else ", or ask for a number with --target-type number if they are numbers"
+        raise ValueError(
+            f"{len(few):,} of {len(names):,} {noun}{many} have fewer than {least} records, {shown}: training, "
+            f"validation and test need one each; add records, merge {noun}{many} or leave them out{wanted}"
+        )
