@@ -176,7 +176,7 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     lengths = [int(n) for n in torch.randint(1, 500, (300,), generator=torch.Generator().manual_seed(0))]
     sampler = TokenSampler(lengths, tokens=4_000, sequences=16)
     sampler.set_epoch(2, 3)
-    plan = sampler.steps
+    plan = sampler.batches
 
     def work(batch: list[int]) -> int:
         return sum(lengths[i] * max(1, (lengths[i] - 1).bit_length()) for i in batch)
@@ -184,7 +184,7 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     several, first = largest_batch(sampler, 6), largest_batch(sampler, 1)
     assert work(several) > work(first), "another epoch has a larger one"
     assert [lengths[i] for i in several] == sorted((lengths[i] for i in several), reverse=True)
-    assert (sampler.epoch, sampler.start, sampler.steps) == (2, 3, plan), "the sampler is where it was"
+    assert (sampler.epoch, sampler.start, sampler.batches) == (2, 3, plan), "the sampler is where it was"
     monkeypatch.setattr(module, "PLANNED", 10)
     assert largest_batch(sampler, 6) == first
 

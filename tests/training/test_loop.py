@@ -277,7 +277,7 @@ def test_a_loss_that_is_no_number_stops_before_the_step(
     records = AddingRecords(tiny.data, "training")
     sampler = TokenSampler(records.lengths, tiny.training.tokens_for(records.lengths), 8, seed=tiny.training.seed)
     named = str(error.value).split("records ")[1].split(":")[0].split(", ")
-    assert sorted(named) == sorted(records.name(i) for i in sampler.steps[4][0])
+    assert sorted(named) == sorted(records.name(i) for i in sampler.batches[4])
 
     newest = checkpoints.found(tmp_path / "run")[0]
     assert newest.name == "step-000000004"
