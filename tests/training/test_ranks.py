@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import torch
-from tests.forked import Forked
+from tests.forked import Forked, free_port, start_ranks
 from torch.distributed import HashStore
 
 from chordmixer import files
@@ -88,23 +87,11 @@ main()
 """The command line, whose main rank is killed when it has written the rows of three windows."""
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def on_ranks(
     count: int, *words: str, code: Sequence[str] = CHORDMIXER, expected: Sequence[int] | None = None
 ) -> tuple[list[str], list[str]]:
     """A command on so many ranks, without the launcher: what each of them says, and its errors."""
-    port = str(free_port())
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-    every = [
-        Forked([sys.executable, *code, *words], os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(count)
-    ]
+    every = start_ranks(count, [sys.executable, *code, *words])
     ended = [rank.communicate(timeout=300) for rank in every]
     assert [rank.returncode for rank in every] == [*(expected or [0] * count)], ended
     return [said for said, _ in ended], [errors for _, errors in ended]
