@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.parquet
@@ -189,14 +190,15 @@ def launched(nodes: int, count: int, deaths: str, *words: str) -> str:
     agents = [Forked([sys.executable, "-c", DYING, shape, *words], environment) for _ in range(nodes)]
     ended = [agent.communicate(timeout=300) for agent in agents]
     assert [agent.returncode for agent in agents] == [0] * nodes, ended
-    return "".join(said for said, _ in ended)
+    assert all(errors.count("another rank has ended") <= len(deaths.split()) for _, errors in ended)
+    return "".join(said + errors for said, errors in ended)
 
 
 def test_a_rank_that_dies_costs_nothing_but_time(steady: Experiment, two: tuple[Path, str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     steady.save(run)
     said = launched(1, 2, "0:1:13 10:0:32", "train", "--resume", str(run))
-    assert said.count("going on from") == 2
+    assert said.count("going on from") == 2 and "chordmixer: another rank has ended: see its output;" in said
     assert (run / MODEL).read_bytes() == (two[0] / MODEL).read_bytes()
     assert (run / "metrics.jsonl").read_bytes() == (two[0] / "metrics.jsonl").read_bytes()
     assert checkpoints.found(run)[0].name == "step-000000050-finished"
@@ -213,7 +215,7 @@ def test_two_nodes_train_as_one_process_after_a_death_too(
     assert (tmp_path / "run" / MODEL).read_bytes() == (two[0] / MODEL).read_bytes()
 
 
-def test_ranks_meet_anew_where_dead_ones_have_met() -> None:
+def test_ranks_meet_anew_where_dead_ones_have_met(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
     for rank in range(3):
         store.set(f"visitor/{rank}", f"dead-{rank}")
@@ -221,6 +223,9 @@ def test_ranks_meet_anew_where_dead_ones_have_met() -> None:
     with ThreadPoolExecutor(3) as pool:
         names = [*pool.map(lambda rank: ranks._meeting_name(store, rank, 3), range(3))]
     assert len({*names}) == 1 and names[0] != "old"
+    monkeypatch.setattr(ranks, "TIMEOUT", timedelta(0))
+    with pytest.raises(ValueError, match=r"ranks \[1, 2\] of 3 did not start within 0:00:00: see their output"):
+        ranks._meeting_name(HashStore(), 0, 3)
 
 
 # --- Prediction ---
@@ -256,11 +261,26 @@ def test_an_error_of_the_main_rank_is_told_once(motifs: list[str], tmp_path: Pat
     words = ("train", *motifs, "--set", "model.network.max_length=7", "--out", str(tmp_path / "run"))
     _, errors = on_ranks(2, *words, expected=[2, 2])
     assert len(told(errors)) == 1 and "above model.network.max_length=7" in told(errors)[0]
-    _, errors = on_ranks(2, "predict", str(tmp_path), "-", expected=[2, 2])
-    assert told(errors) == ["chordmixer: 2 ranks cannot share standard input: name a file"]
-    _, errors = on_ranks(2, "report", str(tmp_path), expected=[2, 2])
-    (line,) = told(errors)
-    assert line.startswith("chordmixer: report runs in one process, and 2 were started: start it without torchrun")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["predict", "run", "-"], "2 ranks cannot share standard input: name a file"),
+        (
+            ["report", "run"],
+            "report runs in one process, and 2 were started: start it without torchrun or accelerate",
+        ),
+        (
+            ["variants", "new.vcf", "--reference", "genome.fa", "--run", "run"],
+            "--run scores in one process, and 2 were started: start it without torchrun",
+        ),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_what_ranks_cannot_do_is_told_once(words: list[str], line: str) -> None:
+    (said,) = told(on_ranks(2, *words, expected=[2, 2])[1])
+    assert said.startswith(f"chordmixer: {line}")
 
 
 def test_an_error_of_another_rank_is_told_once_and_ends_all(steady: Experiment, tmp_path: Path) -> None:
