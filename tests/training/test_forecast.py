@@ -64,6 +64,16 @@ def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     check_fits(made)
 
 
+def test_ranks_share_memory_and_time(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "measure", lambda *_: speed.Speed(1.0, 0.5))
+    lengths, scored = [64] * 8, {"validation": [64], "test": [64]}
+    alone = forecast(tiny, lengths, CPU, timed=True, scored=scored)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    shared = forecast(tiny, lengths, CPU, timed=True, scored=scored)
+    assert (len(alone.records), len(shared.records), shared.steps) == (8, 2, alone.steps)
+    assert shared.peak < alone.peak and alone.whole is not None and shared.whole == alone.whole / 4
+
+
 @pytest.mark.parametrize(("steps", "expected"), [(0, (3, 12)), (5, (2, 5)), (4, (1, 4)), (100, (3, 12))])
 def test_a_limit_on_steps(
     experiment: Experiment, free: SimpleNamespace, steps: int, expected: tuple[int, int]

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import PrefixStore, Store, rendezvous
 
 from chordmixer.terminal import first_rank, rank_count
 
@@ -28,7 +29,7 @@ POLL_SECONDS = 0.02
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
 """Words of gloo's errors when another rank has ended."""
 
-_store: distributed.Store | None = None
+_store: Store | None = None
 """Shared by the ranks once they have met."""
 
 
@@ -43,8 +44,8 @@ def join() -> None:
     local, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local < gpus:
         torch.cuda.set_device(local)
-    store, rank, size = next(distributed.rendezvous("env://", timeout=TIMEOUT))
-    _store = distributed.PrefixStore(_meeting_name(store, rank, size), store)
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+    _store = PrefixStore(_meeting_name(store, rank, size), store)
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"  # objects travel by the CPU, without a wait for the device
     distributed.init_process_group(backend, store=_store, rank=rank, world_size=size, timeout=TIMEOUT)
     atexit.register(_leave)
@@ -56,7 +57,7 @@ def _leave() -> None:
         distributed.destroy_process_group()
 
 
-def _meeting_name(store: distributed.Store, rank: int, size: int) -> str:
+def _meeting_name(store: Store, rank: int, size: int) -> str:
     """A name that the first rank draws for this start, on every rank.
 
     torchrun keeps one store for all restarts, with the addresses of dead processes (pytorch issue 135712), and counts
@@ -66,7 +67,7 @@ def _meeting_name(store: distributed.Store, rank: int, size: int) -> str:
     own = uuid4().hex
     store.set(f"visitor/{rank}", own)
     if rank > 0:
-        name = store.get(f"answer/{own}").decode()
+        name: str = store.get(f"answer/{own}").decode()
         store.set(f"confirmed/{name}/{rank}", "")
         return name
     missing, deadline = set(range(1, size)), time.monotonic() + TIMEOUT.total_seconds()
@@ -165,7 +166,7 @@ def first_to_fail() -> bool:
     if rank_count() == 1:
         return True
     try:
-        store = _store or next(distributed.rendezvous("env://", timeout=FAILING))[0]
+        store = _store or next(rendezvous("env://", timeout=FAILING))[0]
         return int(store.add(f"failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 1)) == 1
     except (RuntimeError, ValueError):  # whoever held the store is gone
         return first_rank()
