@@ -2,6 +2,11 @@
 
 python benchmarks/kills.py --random 20 --aimed 5
 python benchmarks/kills.py --random 20 --aimed 5 --pretrain genomes.fa
+python benchmarks/kills.py --random 10 --ranks 2
+python benchmarks/kills.py --random 10 --ranks 2 --nodes 2
+
+With --ranks, one of so many ranks of torchrun is killed, which restarts all of them from the last checkpoint. With
+--nodes, each of so many torchrun agents on this machine has that number of ranks.
 """
 
 from __future__ import annotations
@@ -10,13 +15,16 @@ import argparse
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 TINY = (
     "model.network.track_size=2",
@@ -126,6 +134,80 @@ def weights(run: Path) -> bytes:
     return (run / "model.safetensors").read_bytes()
 
 
+# --- Ranks ---
+
+
+def start_ranks(run: Path, command: Sequence[str], ranks: int, nodes: int) -> list[subprocess.Popen[str]]:
+    """An agent of torchrun for each node, with its ranks: --resume stands for the start and for restarts."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "kills"]
+    shape = ["--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--max-restarts", "5"]
+    words = [*place, *shape, "-m", "chordmixer", *command, "--resume", "--out", str(run)]
+    agents = []
+    for number in range(nodes):
+        with (run.parent / f"{run.name}-{number}.log").open("w") as log:
+            agents.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "torch.distributed.run", *words],
+                    env=os.environ | {"OMP_NUM_THREADS": "1"},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+    return agents
+
+
+def train_ranks(run: Path, ranks: int, nodes: int, killed: tuple[float, int] | None = None) -> tuple[Outcome, float]:
+    """Train to the end: what came of it, and the seconds from the first checkpoint to the last.
+
+    The rank with the second number of `killed` is killed so many seconds after the first checkpoint.
+    """
+    agents = start_ranks(run, TRAIN, ranks, nodes)
+    saved = run / "checkpoints"
+    _wait(lambda: any(saved.glob("step-*")), agents)
+    began, ours = time.monotonic(), [psutil.Process(agent.pid) for agent in agents]
+    seen = {child for agent in ours for child in agent.children(recursive=True)}
+    if killed:
+        time.sleep(killed[0])
+        workers = [child for agent in ours for child in agent.children()]
+        workers[killed[1]].kill()
+    _wait(lambda: any(saved.glob("*-finished")), agents)
+    seconds = time.monotonic() - began
+    codes = [agent.wait(timeout=600) for agent in agents]
+    orphans = [own for own in seen if own.is_running() and own.status() != psutil.STATUS_ZOMBIE]
+    said = "".join((run.parent / f"{run.name}-{number}.log").read_text() for number in range(nodes))
+    restarts = said.count("going on from")
+    print(f"  exit codes {codes}, {restarts} restarts, {len(orphans)} orphans", flush=True)
+    return Outcome(restarts, not any(codes) and not orphans, len(strays(run))), seconds
+
+
+def _wait(happened: Callable[[], bool], agents: Sequence[subprocess.Popen[str]]) -> None:
+    while not happened() and all(agent.poll() is None for agent in agents):
+        time.sleep(0.02)
+
+
+def _ranks_equal(folder: Path, kills: int, ranks: int, nodes: int, chance: random.Random) -> bool:
+    """Kill one rank of each of so many runs, and print a row."""
+    _, seconds = train_ranks(folder / "whole", ranks, nodes)
+    whole = weights(folder / "whole")
+    print(f"undisturbed: {seconds:.1f} s from the first checkpoint to the last on {nodes} x {ranks} processes")
+    outcomes = []
+    for number in range(kills):
+        run, moment, rank = folder / f"killed-{number}", chance.uniform(0, seconds), chance.randrange(ranks * nodes)
+        made, _ = train_ranks(run, ranks, nodes, (moment, rank))
+        made = made._replace(equal=made.equal and weights(run) == whole)
+        result = "equal" if made.equal else "DIFFERENT"
+        print(f"  rank {rank} killed {moment:.2f} s after the first checkpoint: {result}", flush=True)
+        outcomes.append(made)
+    restarts, left = sum(o.resumes for o in outcomes), sum(o.strays for o in outcomes)
+    print(f"{'kills':<8}{'number':>8}{'restarts':>9}{'strays':>8}  byte-equal, no orphans, exit code 0")
+    print(f"{'ranks':<8}{kills:>8}{restarts:>9}{left:>8}  {'yes' if all(o.equal for o in outcomes) else 'NO'}")
+    return all(o.equal and not o.strays for o in outcomes)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--random", type=int, default=20, help="kills at random moments of a training")
@@ -133,11 +215,17 @@ def main() -> None:
         "--aimed", type=int, default=5, help="kills in place of a flush or rename, spread over a run"
     )
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--ranks", type=int, default=0, help="kill one of so many ranks, in place of the process")
+    options.add_argument("--nodes", type=int, default=1, help="agents of torchrun, with that number of ranks each")
     options.add_argument("--pretrain", metavar="FASTA", help="pre-train on this file, in place of an Adding problem")
     given = options.parse_args()
     command = pretrain(given.pretrain) if given.pretrain else TRAIN
     with tempfile.TemporaryDirectory() as folder:
-        equal = _all_equal(Path(folder), command, given.random, given.aimed, random.Random(given.seed))
+        chance = random.Random(given.seed)
+        if given.ranks:
+            equal = _ranks_equal(Path(folder), given.random, given.ranks, given.nodes, chance)
+        else:
+            equal = _all_equal(Path(folder), command, given.random, given.aimed, chance)
     sys.exit(0 if equal else 1)
 
 

@@ -7,6 +7,7 @@ import os
 import runpy
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -96,6 +97,19 @@ class Copied(Forked):
     """The same, forked from the process that starts it, which then is its parent."""
 
     context = multiprocessing.get_context("fork")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def start_ranks(count: int, command: Sequence[str], kind: type[Forked] = Forked) -> list[Forked]:
+    """A command on so many ranks that meet, without a launcher."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [kind(command, os.environ | place | {"RANK": str(k), "LOCAL_RANK": str(k)}) for k in range(count)]
 
 
 class Log:

@@ -12,6 +12,7 @@ import random
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -102,6 +103,55 @@ def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
         "RUN-apart/report.html",
     ):
         assert (folder / made).stat().st_size > 0
+
+
+def launched(line: str) -> tuple[int, list[str]]:
+    """Ranks and arguments of a command of the page for clusters, as the launchers' own parsers read it."""
+    from accelerate.commands.launch import launch_command_parser
+    from torch.distributed.run import get_args_parser
+
+    launcher, *words = shlex.split(line)
+    if launcher == "chordmixer":
+        return 1, words
+    if launcher == "torchrun":
+        given = get_args_parser().parse_args(words)
+        count = int(given.nproc_per_node)
+    else:
+        assert (launcher, words.pop(0)) == ("accelerate", "launch")
+        given = launch_command_parser().parse_args(words)
+        count = given.num_processes
+    assert given.module and given.training_script == "chordmixer"
+    return count, given.training_script_args
+
+
+@pytest.mark.usefixtures("here")
+def test_the_commands_of_the_page_for_clusters_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the page's order, each on as many ranks as it says: copies of this process, with its quick runs. Only one
+    run has baselines, and none is trained whose command the page for own files has."""
+    from tests.forked import Copied, start_ranks
+
+    monkeypatch.setattr("chordmixer.cli.options.check_resume", lambda out: None)  # as with --max-restarts
+    lines = [line for block in fenced("cluster.md", "sh") for line in block.splitlines()]
+    for line in [line for line in lines if line not in COMMANDS]:
+        count, words = launched(line)
+        if words[0] == "train" and "RUN-2" not in words:
+            words += ["--no-baselines", "--epochs", "1"]
+        if "adding" in words:
+            words += [word for part in ("training", "validation", "test") for word in ("--set", f"data.{part}=9")]
+        ranks = start_ranks(count, [sys.executable, "-m", "chordmixer", *words], Copied)
+        ended = [rank.communicate(timeout=300) for rank in ranks]
+        assert not any(rank.returncode for rank in ranks), f"{line}: {ended}"
+    for name in ("RUN-2", "RUN-adding", "RUN-accelerate", "RUN-again"):
+        assert (folder / name / "report.html").exists()
+    assert len((folder / "answers.tsv").read_text().splitlines()) == 7
+
+
+def test_the_script_for_a_cluster_is_bash_with_a_launcher() -> None:
+    (script,) = fenced("cluster.md", "bash")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    (line,) = [line.removeprefix("srun ") for line in script.splitlines() if line.startswith("srun torchrun")]
+    count, words = launched(line.replace('"$SLURM_NNODES"', "4"))
+    assert (count, words[0], "--resume" in words) == (8, "train", True)
 
 
 @pytest.mark.usefixtures("here")

@@ -59,6 +59,12 @@ def test_a_temporary_run_goes_with_its_predictor(records: Any) -> None:
     assert not folder.parent.exists()
 
 
+def test_ranks_need_a_folder_that_they_share(records: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="fit on several ranks has no folder that they share: give `out`"):
+        fit(records)
+
+
 def test_a_run_that_was_stopped_goes_on(records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
     whole = fit(data, tmp_path / "whole", settings=QUICK, verbose=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from chordmixer.training import Evaluation, Experiment, ensemble, train
 from chordmixer.training.fine_tuning import start_from
 from chordmixer.training.inference import open_run
 from chordmixer.training.nested_runs import train_local, train_members
+from chordmixer.training.ranks import from_main_rank
 from chordmixer.training.results import LOCAL_FOLDER, compare
 from chordmixer.views import inspection
 from chordmixer.views.explain import explain_tests
@@ -62,6 +62,8 @@ def fit(
     changes |= {
         f"training.{name}": value for name, value in (("seed", seed), ("device", device)) if value is not None
     }
+    if out is None and terminal.rank_count() > 1:
+        raise ValueError("fit on several ranks has no folder that they share: give `out`")
     temporary = Path(tempfile.mkdtemp(prefix="chordmixer-")) if out is None else None
     folder = temporary / "run" if temporary else Path(out or "")
     cache = temporary / "stores" if temporary and data.records is not None else None
@@ -79,6 +81,7 @@ def fit(
                 experiment = build(recipe, stored, nested(changes))
             console = terminal.console(quiet=not verbose)
             run_files(experiment, folder, resume=again, baselines=baselines, ladder=ladder, console=console)
+            from_main_rank(lambda: None)  # the main rank has written all files
             return Predictor(open_run(folder, device), temporary)
     except BaseException:
         if temporary:
@@ -120,7 +123,10 @@ def run_files(
     None of the ranks but the first, where `torchrun` started several, has anything to report.
     """
     several, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
-    _check_ladder(ladder, several is not None)
+    if ladder and several:
+        raise ValueError(
+            "--ladder is of one network, and this run trains several: leave it out, or train without them"
+        )
     first = terminal.first_rank()
     if first:
         _introduce(experiment)
@@ -128,14 +134,16 @@ def run_files(
     how: dict[str, Any] = {"resume": resume, "unverified": unverified, "console": console}
     if several:
         evaluation = train_members(experiment, out, baselines=baselines, **how)
+        if not first:
+            return None
         return Fitted(evaluation, [own.evaluation for own in Run.load(out).baselines], _report(out, cache))
     evaluation = train(experiment, out, **how)
+    if baselines and from_main_rank(lambda: ladder or (out / LOCAL_FOLDER).exists()):
+        train_local(out, console, cache)
     if not first:
         return None
     beside = []
     if baselines:
-        if ladder or (out / LOCAL_FOLDER).exists():
-            train_local(out, console, cache)
         beside = compare(out, cache, deliver=True)
         evaluation = Run.load(out).test or evaluation
     return Fitted(evaluation, beside, _report(out, cache))
@@ -148,15 +156,6 @@ def _report(out: Path, cache: str | None) -> Path:
     except ValueError as error:
         logger.info(f"the report does not explain any prediction: {error}")
     return write_report(out)
-
-
-def _check_ladder(ladder: bool, several: bool) -> None:
-    if ladder and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ValueError("--ladder trains a second network in one process, and several were started: leave it out")
-    if ladder and several:
-        raise ValueError(
-            "--ladder is of one network, and this run trains several: leave it out, or train without them"
-        )
 
 
 def _introduce(experiment: Experiment) -> None:
@@ -208,8 +207,13 @@ def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, in
 def build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any]) -> Experiment:
     """The recipe's experiment for these data, with the settings given in tables `data`, `model` and `training`.
 
-    All that differs from the recipe is logged, so that a slip is seen before a long run.
+    All that differs from the recipe is logged, so that a slip is seen before a long run. With several ranks the main
+    one decides, since a recipe may measure the time of a step.
     """
+    return from_main_rank(lambda: _build(recipe, data, given))
+
+
+def _build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any]) -> Experiment:
     proposed = recipe(override(data, as_table(given.get("data", {}), "data"), "data"))
     made = override(proposed, {part: changes for part, changes in given.items() if part != "data"})
     changed = list(_changed(given, replace(proposed, data=data), made))

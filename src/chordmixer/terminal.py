@@ -39,9 +39,14 @@ def tell(line: str, *, stderr: bool = False) -> None:
     print(printable(line), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
+def rank_count() -> int:
+    """Processes of this run: what torchrun or accelerate has started, else one."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
 def first_rank() -> bool:
     """Whether this process prints, where torchrun started several."""
-    return os.environ.get("RANK", "0") == "0"
+    return rank_count() == 1 or os.environ.get("RANK", "0") == "0"
 
 
 class LogHandler(logging.Handler):
@@ -83,8 +88,8 @@ def show_log(*, stderr: bool = False) -> Iterator[None]:
 
 
 def console(**options: Any) -> Console:
-    """A rich console for tables and bars, with its own colours and `printable` texts."""
-    made: Console = _console_class()(**options)
+    """A rich console for tables and bars, with its own colours and `printable` texts; quiet but in the first rank."""
+    made: Console = _console_class()(**{"quiet": not first_rank(), **options})
     return made
 
 

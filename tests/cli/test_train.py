@@ -222,16 +222,6 @@ def test_a_file_that_is_called_like_a_task(
     assert "adding is here as a file or folder, and is read as one; for the task" in " ".join(said.split())
 
 
-def test_a_ladder_is_of_one_process(
-    chordmixer: Command, motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other ranks would leave, and the first wait for them."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    code, _, errors = chordmixer("train", *motifs, "--out", tmp_path / "run", "--ladder")
-    assert code == 2 and "--ladder trains a second network in one process" in errors
-    assert not (tmp_path / "run").exists()
-
-
 # --- pretrain ---
 
 

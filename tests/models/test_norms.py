@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from chordmixer import ops
-from chordmixer.models.norms import Norm, Standard
+from chordmixer.models.norms import BatchShare, Norm, Standard
 
 
 def test_none_holds_nothing() -> None:
@@ -52,6 +54,33 @@ def test_standard_in_training_looks_at_the_batch_and_alone_at_what_it_knows() ->
     alone = standard(x[:1])
     torch.testing.assert_close(alone, standard.eval()(x[:1]))
     torch.testing.assert_close(standard(x)[:1], alone)
+
+
+def test_shares_of_a_batch_are_standardised_as_the_whole() -> None:
+    """Output, gradient and running statistics; a record that only keeps a process in step counts for nothing."""
+    torch.manual_seed(0)
+    x, weights = torch.randn(7, 3) * 1e-3 + 0.25, torch.randn(7, 3)
+    whole, one, two = (Standard(3).train() for _ in range(3))
+    x_whole = x.clone().requires_grad_()
+    (whole(x_whole) * weights).sum().backward()
+    first, second, idle = x[:5].clone().requires_grad_(), x[5:].clone().requires_grad_(), torch.randn(1, 3)
+
+    def beside(other: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        sums = torch.cat([other.double().sum(0), other.double().square().sum(0)])
+        return lambda own: own + sums
+
+    one.share, two.share = (BatchShare(7, True, beside(other)) for other in (second, first))
+    outputs = torch.cat([one(first), two(second)])
+    (outputs * weights).sum().backward()
+    torch.testing.assert_close(outputs, Standard(3).train()(x), rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.cat([first.grad, second.grad]), x_whole.grad, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close([one.mean, one.variance], [whole.mean, whole.variance])
+    one.share = BatchShare(7, False, beside(x))
+    one(idle)
+    torch.testing.assert_close(one.mean, whole.mean * 0.9 + 0.1 * x.mean(0))
+    one.share, known = BatchShare(1, True, lambda own: own), one.mean.clone()
+    one(x[:1])
+    torch.testing.assert_close(one.mean, known)
 
 
 def test_standard_settles_on_what_passed() -> None:

@@ -64,6 +64,16 @@ def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
     check_fits(made)
 
 
+def test_ranks_share_memory_and_time(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "measure", lambda *_: speed.Speed(1.0, 0.5))
+    lengths, scored = [64] * 8, {"validation": [64], "test": [64]}
+    alone = forecast(tiny, lengths, CPU, timed=True, scored=scored)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    shared = forecast(tiny, lengths, CPU, timed=True, scored=scored)
+    assert (len(alone.records), len(shared.records), shared.steps) == (8, 2, alone.steps)
+    assert shared.peak < alone.peak and alone.whole is not None and shared.whole == alone.whole / 4
+
+
 @pytest.mark.parametrize(("steps", "expected"), [(0, (3, 12)), (5, (2, 5)), (4, (1, 4)), (100, (3, 12))])
 def test_a_limit_on_steps(
     experiment: Experiment, free: SimpleNamespace, steps: int, expected: tuple[int, int]
@@ -176,7 +186,7 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     lengths = [int(n) for n in torch.randint(1, 500, (300,), generator=torch.Generator().manual_seed(0))]
     sampler = TokenSampler(lengths, tokens=4_000, sequences=16)
     sampler.set_epoch(2, 3)
-    plan = sampler.steps
+    plan = sampler.batches
 
     def work(batch: list[int]) -> int:
         return sum(lengths[i] * max(1, (lengths[i] - 1).bit_length()) for i in batch)
@@ -184,7 +194,7 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     several, first = largest_batch(sampler, 6), largest_batch(sampler, 1)
     assert work(several) > work(first), "another epoch has a larger one"
     assert [lengths[i] for i in several] == sorted((lengths[i] for i in several), reverse=True)
-    assert (sampler.epoch, sampler.start, sampler.steps) == (2, 3, plan), "the sampler is where it was"
+    assert (sampler.epoch, sampler.start, sampler.batches) == (2, 3, plan), "the sampler is where it was"
     monkeypatch.setattr(module, "PLANNED", 10)
     assert largest_batch(sampler, 6) == first
 

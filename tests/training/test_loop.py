@@ -7,8 +7,10 @@ import math
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from chordmixer import files
 from chordmixer.config import override
-from chordmixer.data import Loader, TokenSampler
+from chordmixer.data import TokenSampler
 from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.paper.adding import AddingRecords
@@ -277,7 +279,7 @@ def test_a_loss_that_is_no_number_stops_before_the_step(
     records = AddingRecords(tiny.data, "training")
     sampler = TokenSampler(records.lengths, tiny.training.tokens_for(records.lengths), 8, seed=tiny.training.seed)
     named = str(error.value).split("records ")[1].split(":")[0].split(", ")
-    assert sorted(named) == sorted(records.name(i) for i in sampler.steps[4][0])
+    assert sorted(named) == sorted(records.name(i) for i in sampler.batches[4])
 
     newest = checkpoints.found(tmp_path / "run")[0]
     assert newest.name == "step-000000004"
@@ -332,15 +334,18 @@ def test_refused_folders(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("ranks", "said"), [(1, False), (5, True)])
-def test_records_that_an_epoch_leaves_out_are_said(tiny: Experiment, tmp_path: Path, ranks: int, said: bool) -> None:
-    """96 records, one a rank and step: five ranks leave one of them out."""
+@pytest.mark.parametrize(("ranks", "said"), [(1, False), (3, True)])
+def test_ranks_that_could_take_larger_shares_are_told(
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, said: bool
+) -> None:
     console = Console(file=StringIO(), width=200)
-    run = TrainingRun(tiny, tmp_path / "run", False, console)
-    run.loader = Loader(run.training, TokenSampler(run.training.lengths, 64, 1, ranks=ranks))
-    run._describe()
+    several = override(tiny, {"training": {"accumulate": 4, "batch_tokens": 100}})
+    with closing(TrainingRun(several, tmp_path / "run", False, console)) as run:
+        monkeypatch.setattr(run, "accelerator", SimpleNamespace(num_processes=ranks, device=torch.device("cpu")))
+        run._describe()
     assert isinstance(console.file, StringIO)
-    assert ("1 of them, other ones each epoch, are left out" in console.file.getvalue()) is said
+    hint = "training.accumulate=2 and training.batch_tokens=200 take steps as large with larger shares"
+    assert (hint in console.file.getvalue()) is said
 
 
 def test_the_largest_batch_is_rehearsed_and_leaves_no_trace(

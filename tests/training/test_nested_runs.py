@@ -207,14 +207,6 @@ def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [(own / "model.safetensors").read_bytes() for own in folders] == weights
 
 
-def test_members_need_one_process(motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = recipe(override(FilesConfig(tuple(motifs)), {"split": {"folds": 2}}))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="train in one process: start it without torchrun"):
-        train(experiment, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 # --- Trials of words ---
 
 

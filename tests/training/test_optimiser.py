@@ -190,14 +190,12 @@ def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 def test_what_is_spent_is_kept_with_the_state(tick: Callable[[float], None]) -> None:
     state = State()
-    limit = Budget(TrainingConfig(minutes=1.0), state, ranks=1)
+    limit = Budget(TrainingConfig(minutes=1.0), state)
     with limit.counting():
         tick(29.9)
     tick(500)  # a validation
     assert state.seconds == pytest.approx(30) and limit.spent == pytest.approx(0.5)
-    assert [*Budget(TrainingConfig(minutes=1.0), state, ranks=1).messages()] == [
-        "training for at most 1 min, 0.5 done"
-    ]
+    assert [*Budget(TrainingConfig(minutes=1.0), state).messages()] == ["training for at most 1 min, 0.5 done"]
     with limit.counting():
         tick(100)
     assert limit.spent == 1
@@ -205,7 +203,7 @@ def test_what_is_spent_is_kept_with_the_state(tick: Callable[[float], None]) -> 
 
 def test_without_a_limit_nothing_is_measured(tick: Callable[[float], None]) -> None:
     state = State()
-    limit = Budget(TrainingConfig(), state, ranks=2)
+    limit = Budget(TrainingConfig(), state)
     with limit.counting():
         tick(100)
     assert (state.seconds, limit.spent, [*limit.messages()]) == (0.0, 0.0, [])
@@ -228,10 +226,10 @@ def test_the_run_ends_and_the_rate_falls_with_the_budget(tmp_path: Path, tick: C
     assert (tmp_path / "run" / "evaluation-test.json").exists()
 
 
-def test_steps_end_a_run_with_a_whole_schedule_on_any_number_of_ranks(tmp_path: Path) -> None:
+def test_steps_end_a_run_with_a_whole_schedule(tmp_path: Path) -> None:
     """25 steps are two and a half epochs of ten; averaged weights count them too, since their number is known."""
     state = State(step=5)
-    limit = Budget(TrainingConfig(steps=20), state, ranks=3)
+    limit = Budget(TrainingConfig(steps=20), state)
     assert limit.spent == 0.25
     assert [*limit.messages()] == ["training for at most 20 steps, 5 done"]
     train(small(steps=25, ema=0.2), tmp_path / "run")
@@ -256,8 +254,6 @@ def test_refusals() -> None:
         TrainingConfig(minutes=-1)
     with pytest.raises(ValueError, match=r"ema=0.1 is a share of the steps, whose number minutes=2 leaves open"):
         TrainingConfig(minutes=2, ema=0.1)
-    with pytest.raises(ValueError, match=r"minutes=2 on 3 processes is not possible, since their clocks differ"):
-        Budget(TrainingConfig(minutes=2), State(), ranks=3)
 
 
 # --- EMA ---
@@ -354,7 +350,7 @@ def test_the_same_on_every_rank(standard: Experiment, monkeypatch: pytest.Monkey
     model, found = Model(standard.model), []
     head: Any = model.head
     for rank in (0, 1):
-        update_statistics(model, loader(standard, rank=rank, ranks=2), 0, half=False)
+        update_statistics(model, loader(standard, rank=rank), 0, half=False)
         found.append(head.standard.mean.clone())
     assert torch.equal(*found)
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from chordmixer.cli import fetch, inspect, predict, train, tune, variants
-from chordmixer.terminal import show_log, tell
+from chordmixer.terminal import rank_count, show_log, tell
 from chordmixer.version import __version__
 
 PAPER = {
@@ -31,12 +31,19 @@ PAPER = {
     ),
 }
 """Commands that are imported only when they run: the function, and its line in the list of commands."""
+WITH_RANKS = ("train", "pretrain", "predict", "embed", "variants", "reproduce")
+"""Commands whose work several ranks can share."""
 
 
 class Commands(TyperGroup):
     """The list of commands; a command of the paper is imported when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and rank_count() > 1 and args[0] not in WITH_RANKS:
+            raise ValueError(
+                f"{args[0]} runs in one process, and {rank_count()} were started: start it without torchrun or "
+                f"accelerate launch, which are for {', '.join(WITH_RANKS)}"
+            )
         if args and args[0] in PAPER:
             self.commands[args[0]] = _imported(args[0])
         return super().resolve_command(ctx, args)
@@ -85,6 +92,8 @@ def root(
 
 def main() -> None:
     """Run a command; a user's mistake is one line and exit code 2."""
+    if rank_count() > 1:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else DDP warns on each rank about unused parameters
     try:
         with show_log():
             code = app(standalone_mode=False) or 0
@@ -100,14 +109,36 @@ def main() -> None:
     except Exception as error:
         if type(error).__name__ == "Abort":  # the parser's name for Ctrl-C
             _stop(error, 130)
-        if not hasattr(error, "format_message"):  # the parser's own errors have it, ours and torch's do not
-            raise
-        _stop(error.format_message(), 2)
+        if hasattr(error, "format_message"):  # the parser's own errors have it, ours and torch's do not
+            _stop(error.format_message(), 2)
+        if rank_count() > 1:
+            _leave_ranks(error)
+        raise
+
+
+def _leave_ranks(error: Exception) -> None:
+    """End without a traceback where another rank was the first to fail, or was killed."""
+    from chordmixer.training import ranks
+
+    if ranks.is_lost(error):
+        _stop("another rank has ended: see its output; torchrun --max-restarts 3 restarts all of them", 1)
+    if not ranks.first_to_fail():
+        raise SystemExit(1) from None
+
+
+def _prints() -> bool:
+    """Whether this process prints its error: of several ranks, the first that fails."""
+    if rank_count() == 1:
+        return True
+    from chordmixer.training.ranks import first_to_fail
+
+    return first_to_fail()
 
 
 def _stop(reason: object, code: int) -> None:
-    with suppress(OSError):
-        tell(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", stderr=True)
+    if _prints():
+        with suppress(OSError):
+            tell(f"chordmixer: {' '.join(str(reason).split()) or 'stopped'}", stderr=True)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

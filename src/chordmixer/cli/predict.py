@@ -8,7 +8,7 @@ from typing import Annotated
 
 from chordmixer.cli import options
 from chordmixer.cli.options import FileOptions, UseOptions, option
-from chordmixer.terminal import show_log, tell
+from chordmixer.terminal import first_rank, show_log, tell
 
 
 @options.with_options
@@ -120,5 +120,5 @@ def explain(
 
 def _to_stderr(lines: Iterable[str]) -> None:
     """Standard output may hold the predictions."""
-    for line in lines:
+    for line in lines if first_rank() else ():
         tell(line, stderr=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from chordmixer.cli import options
 from chordmixer.cli.options import LEARNING, POLICIES, READING, argument, option
 from chordmixer.cli.output import print_line, show_comparison
-from chordmixer.terminal import first_rank, show_log, tell
+from chordmixer.terminal import first_rank, rank_count, show_log, tell
 
 if TYPE_CHECKING:
     from chordmixer.training import Evaluation, Experiment
@@ -81,6 +81,10 @@ def variants(
 
     columns = options.columns_from(column or [], VariantColumns())
     if run is not None:
+        if rank_count() > 1:
+            raise ValueError(
+                f"--run scores in one process, and {rank_count()} were started: start it without torchrun"
+            )
         if len(inputs) > 1 or given.window or given.names or given.start or given.freeze or given.config or given.set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
         how = ScoringConfig(columns, context, on_mismatch, batch_tokens, device, safe_cells)  # type: ignore[arg-type]

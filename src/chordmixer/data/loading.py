@@ -130,14 +130,15 @@ def as_tensor(tokens: ndarray) -> Tensor:
     return torch.from_numpy(tokens.astype(np.int32) if tokens.dtype == np.uint16 else tokens.copy())
 
 
-Step = list[list[int]]
-"""The batches that the ranks take at the same time."""
+Shares = list[list[int]]
+"""The records of a batch that each rank takes; with fewer records than ranks, some take none."""
 
 
 class TokenSampler:
-    """Batches of record indices for one rank; iterating gives those from `start` on, its length counts them.
+    """Batches of record indices; iterating gives one rank's shares of those from `start` on, its length counts them.
 
-    Everything is a function of (seed, epoch), computed on every rank alike, so a position in a run is two numbers.
+    Batches are the same for any number of ranks, which share each of them by tokens. Everything is a function of
+    (seed, epoch), computed on every rank alike, so a position in a run is two numbers.
 
     >>> sampler = TokenSampler([5, 3, 9, 4], tokens=10, sequences=2, shuffle=False)
     >>> list(sampler), len(sampler)
@@ -161,8 +162,6 @@ class TokenSampler:
                 f"a budget of {tokens:,} tokens a batch cannot hold record {list(lengths).index(longest)} of "
                 f"{longest:,} tokens: no sequence is ever cut; set training.batch_tokens={longest} or more"
             )
-        if len(lengths) < ranks:
-            raise ValueError(f"{len(lengths)} records cannot be shared by {ranks} ranks: use fewer ranks")
         self.lengths, self.tokens, self.sequences = [int(n) for n in lengths], tokens, sequences
         self.shuffle, self.seed, self.rank, self.ranks = shuffle, seed, rank, ranks
         self.set_epoch(0)
@@ -170,34 +169,44 @@ class TokenSampler:
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Plan this epoch; iteration begins with its batch number `start`."""
         self.epoch, self.start = epoch, start
-        self.steps = self._plan()
+        self.batches = self._plan()
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (step[self.rank] for step in self.steps[self.start :])
+        """This rank's shares; one that is empty has the batch's shortest record, so that all ranks work in step."""
+        for batch in self.batches[self.start :]:
+            yield self.shares(batch)[self.rank] or [min(batch, key=self.lengths.__getitem__)]
 
     def __len__(self) -> int:
-        return len(self.steps) - self.start
+        return len(self.batches) - self.start
 
-    @property
-    def left_out(self) -> list[int]:
-        """Records that this epoch skips, fewer than there are ranks: always none on a single rank."""
-        used = {i for step in self.steps for batch in step for i in batch}
-        return [i for i in range(len(self.lengths)) if i not in used]
+    def shares(self, batch: list[int]) -> Shares:
+        """The records of a batch by rank: each, longest first, goes to the rank with the fewest tokens.
 
-    def _plan(self) -> list[Step]:
-        """Each sequence goes to the rank with the fewest tokens; a step is full when that rank has no room."""
-        steps: list[Step] = []
-        batches: Step = [[] for _ in range(self.ranks)]
+        >>> TokenSampler([5, 3, 9, 4], tokens=30, sequences=4, ranks=2).shares([0, 1, 2, 3])
+        [[2, 1], [0, 3]]
+        """
+        if self.ranks == 1:
+            return [batch]
+        shares: Shares = [[] for _ in range(self.ranks)]
         loads = [0] * self.ranks
-        count, key = len(self.lengths), draws.key(self.seed, "epoch", self.epoch)
-        for index in draws.permutation(key, count).tolist() if self.shuffle else range(count):
+        for index in sorted(batch, key=lambda i: -self.lengths[i]):
             rank = min(range(self.ranks), key=loads.__getitem__)
-            if len(batches[rank]) == self.sequences or loads[rank] + self.lengths[index] > self.tokens:
-                steps.append(batches)
-                batches, loads, rank = [[] for _ in range(self.ranks)], [0] * self.ranks, 0
-            batches[rank].append(index)
+            shares[rank].append(index)
             loads[rank] += self.lengths[index]
-        return [*steps, batches] if all(batches) else steps
+        return shares
+
+    def _plan(self) -> list[list[int]]:
+        """Batches in the order of the epoch: one is full when the next record has no room in it."""
+        batches: list[list[int]] = []
+        load, count, key = 0, len(self.lengths), draws.key(self.seed, "epoch", self.epoch)
+        for index in draws.permutation(key, count).tolist() if self.shuffle else range(count):
+            length = self.lengths[index]
+            if not batches or len(batches[-1]) == self.sequences or load + length > self.tokens:
+                batches.append([])
+                load = 0
+            batches[-1].append(index)
+            load += length
+        return batches
 
 
 @dataclass(frozen=True)

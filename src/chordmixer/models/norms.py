@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -53,6 +56,17 @@ class Norm(nn.Module):
         return str(self.kind)
 
 
+class BatchShare(NamedTuple):
+    """A batch of which other processes have shares too, for statistics over all of it."""
+
+    records: int
+    """Of the whole batch."""
+    counts: bool
+    """Whether the records here are part of it, or only keep this process in step with the others."""
+    total: Callable[[Tensor], Tensor]
+    """The sum over all processes, with its gradient."""
+
+
 class Standard(nn.Module):
     """Centres and scales each channel of pooled vectors over records.
 
@@ -60,8 +74,9 @@ class Standard(nn.Module):
     in a thousand. A linear map that starts small and moves by a thousandth a step would need a hundred thousand steps
     to give such a difference its weight; scaled to one, it needs a few.
 
-    In training the records are those of the batch, if it has two or more. In evaluation they are those that passed
-    between `collect` and `settle`, with the very weights that are then used, so that no answer depends on others.
+    In training the records are those of the batch, if it has two or more; `share` says where processes share one. In
+    evaluation they are those that passed between `collect` and `settle`, with the very weights that are then used, so
+    that no answer depends on others.
 
     >>> standard = Standard(width=1).eval()
     >>> standard.collect()
@@ -80,6 +95,7 @@ class Standard(nn.Module):
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
         self.seen: list[Tensor] | None = None
+        self.share: BatchShare | None = None
 
     def collect(self) -> None:
         """From now on keep what passes."""
@@ -96,5 +112,19 @@ class Standard(nn.Module):
         x = x.float()
         if self.seen is not None:
             self.seen.append(x.detach())
-        several = self.training and len(x) > 1
+        if self.training and self.share is not None and self.share.records > 1:
+            return self._over_shares(x, self.share)
+        several = self.training and self.share is None and len(x) > 1
         return F.batch_norm(x, self.mean, self.variance, training=several, momentum=self.momentum, eps=self.eps)
+
+    def _over_shares(self, x: Float[Tensor, "B C"], share: BatchShare) -> Float[Tensor, "B C"]:
+        """The same as `batch_norm` of the whole batch; in float64, since mean squares are close to squared means."""
+        wide = x.double()
+        own = wide if share.counts else wide * 0
+        mean, square = (share.total(torch.cat([own.sum(0), own.square().sum(0)])) / share.records).chunk(2)
+        variance = (square - mean.square()).clamp_min(0)
+        with torch.no_grad():
+            unbiased = variance * (share.records / (share.records - 1))
+            self.mean.lerp_(mean.float(), self.momentum)
+            self.variance.lerp_(unbiased.float(), self.momentum)
+        return ((wide - mean) * (variance + self.eps).rsqrt()).float()

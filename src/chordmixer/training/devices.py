@@ -1,24 +1,23 @@
-"""Devices, their free memory, and the ranks of a run, through Accelerate."""
+"""Devices, their free memory, and the engine of a run on them, Accelerate."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list
 from torch import distributed
+
+from chordmixer.terminal import rank_count
+from chordmixer.training import ranks
 
 if TYPE_CHECKING:
     from chordmixer.training.experiment import TrainingConfig
-
-T = TypeVar("T")
 
 
 def choose_device(config: TrainingConfig) -> torch.device:
@@ -36,11 +35,12 @@ def device_name(device: torch.device) -> str:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of a device; of a CPU, what both the system and the container allow."""
+    """Free memory of a device; of a CPU, what the system and the container allow, shared by the ranks there."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
-    return min(int(psutil.virtual_memory().available), _container_bytes(Path("/sys/fs/cgroup")))
+    shared = min(int(psutil.virtual_memory().available), _container_bytes(Path("/sys/fs/cgroup")))
+    return shared // local_ranks()
 
 
 def _container_bytes(folder: Path) -> int:
@@ -62,57 +62,24 @@ def format_bytes(number: float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
 
 
-# --- Ranks ---
-
-
 def start_accelerator(config: TrainingConfig) -> Accelerator:
     """Device, precision and ranks of a run, by its settings and its launcher (torchrun, accelerate)."""
     device = choose_device(config)
+    if device.type == "cuda" and local_ranks() > torch.cuda.device_count():
+        raise ValueError(
+            f"{local_ranks()} processes on a machine with {torch.cuda.device_count()} GPUs: start one for each GPU, "
+            "or add --device cpu"
+        )
     if not distributed.is_initialized():  # an earlier run of this process may have had other settings
         AcceleratorState._reset_state(reset_partial_state=True)
-        _join_ranks(device)
-    several = os.environ.get("WORLD_SIZE", "1") != "1"  # without a GPU, Accelerate ignores other ranks unless told
-    return Accelerator(
-        cpu=config.device == "cpu" or (several and device.type == "cpu"),
+        ranks.join()
+    return Accelerator(  # without a GPU, Accelerate ignores other ranks unless told
+        cpu=config.device == "cpu" or (rank_count() > 1 and device.type == "cpu"),
         mixed_precision="bf16" if config.precision == "bf16" else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
 
 
-def _join_ranks(device: torch.device) -> None:
-    """Join the other ranks of this machine under a name that is new after each restart.
-
-    torchrun keeps one store for all restarts, with the addresses of dead processes (pytorch issue 135712).
-    """
-    ranks, local = os.environ.get("WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE")
-    if ranks == "1" or ranks != local or "TORCHELASTIC_RESTART_COUNT" not in os.environ:
-        return
-    store, rank, size = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
-    life = f"life-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
-    store = distributed.PrefixStore(life, store)  # type: ignore[attr-defined]
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
-
-
-def maximum_over_ranks(accelerator: Accelerator, number: int) -> int:
-    """The largest of the numbers of all ranks, on every rank."""
-    if accelerator.num_processes == 1:
-        return number
-    return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max())
-
-
-def from_main_rank(accelerator: Accelerator, decide: Callable[[], T]) -> T:
-    """The result of `decide` on the main rank, on every rank. An error there ends all ranks, and is shown once."""
-    result, error = None, None
-    if accelerator.is_main_process:
-        try:
-            result = decide()
-        except Exception as failed:
-            error = failed
-    (failed_there, shared) = broadcast_object_list([error is not None, result])
-    if error is not None:
-        raise error
-    if failed_there:
-        raise SystemExit(2)
-    value: T = shared
-    return value
+def local_ranks() -> int:
+    """Ranks of this run on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 from numpy import ndarray
 from torch import nn
 
@@ -19,7 +18,7 @@ from chordmixer.data import Loader, Records, TokenSampler
 from chordmixer.models import Model
 from chordmixer.tasks import Task
 from chordmixer.tasks.targets import Classification, MultiLabel, Target, target_outputs
-from chordmixer.training import ensemble
+from chordmixer.training import ensemble, ranks
 from chordmixer.training.combination import load_combination
 from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import Experiment, TrainingConfig
@@ -239,36 +238,28 @@ def predict_records(
 
     With several ranks each takes its share and all get the whole, unless one works `alone`.
     """
-    rank, ranks = 0, 1
+    rank, count = 0, 1
     if torch.distributed.is_initialized() and not alone:
-        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    sampler = _Share(records.lengths, config.tokens_for(records.lengths), 4 * config.batch_sequences, rank, ranks)
-    rows = []
+        rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    budget, sequences = config.tokens_for(records.lengths), 4 * config.batch_sequences
+    sampler = TokenSampler(records.lengths, budget, sequences, shuffle=False, rank=rank, ranks=count)
+    rows: dict[int, tuple[ndarray, ndarray]] = {}  # a rank without a share of a batch repeats one of its records
     model.eval()
     half = config.precision == "bf16"
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
             found = target_outputs(target, model, batch.inputs, batch.targets) if target else model(batch.inputs)
-            rows += list(zip(batch.indices, batch.targets.cpu().numpy(), found.float().cpu().numpy(), strict=True))
-    rows = sorted(gather_object(rows) if ranks > 1 else rows, key=lambda row: row[0])
-    indices, targets, outputs = zip(*rows, strict=True)
+            answers = zip(batch.targets.cpu().numpy(), found.float().cpu().numpy(), strict=True)
+            rows |= dict(zip(batch.indices, answers, strict=True))
+    if count > 1:
+        rows = {i: row for own in ranks.gathered_everywhere(rows) for i, row in own.items()}
+    targets, outputs = zip(*(rows[i] for i in range(len(rows))), strict=True)
     return Predictions(
-        [records.name(i) for i in indices],
-        np.array([records.lengths[i] for i in indices]),
+        [records.name(i) for i in range(len(rows))],
+        np.array(records.lengths),
         np.array(targets),
         np.stack(outputs),
     )
-
-
-class _Share(TokenSampler):
-    """Every `ranks`-th record from `rank` on, in order: all ranks together have each record once."""
-
-    def __init__(self, lengths: Sequence[int], tokens: int, sequences: int, rank: int, ranks: int) -> None:
-        self.records = range(rank, len(lengths), ranks)
-        super().__init__([lengths[i] for i in self.records], tokens, sequences, shuffle=False)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return ([self.records[i] for i in batch] for batch in super().__iter__())
 
 
 def summarise(predictions: Predictions, target: Target, experiment: Experiment, split: str) -> Evaluation:

@@ -47,9 +47,10 @@ class TrainingConfig:
     """Most minutes of training, without validation, by which the learning rate falls to zero. No two such runs are
     the same. Default 0: no limit but `epochs`."""
     batch_sequences: int = 64
-    """Most sequences in a batch of one rank. Default 64."""
+    """Most sequences in a batch. Default 64. With several ranks they share each batch: the same records are in it for
+    any number of ranks, and 4 ranks have about 16 of 64 each."""
     batch_tokens: int = 0
-    """Most tokens in a batch of one rank. Default 0: twice `batch_sequences` average records, or the longest."""
+    """Most tokens in a batch, over all ranks. Default 0: twice `batch_sequences` average records, or the longest."""
     accumulate: int = 1
     """Batches whose gradients are accumulated for a step. Default 1."""
     learning_rate: float = 1e-3

@@ -16,6 +16,7 @@ from chordmixer.models.heads import HEADS
 from chordmixer.models.model import ModelConfig
 from chordmixer.tasks import Task
 from chordmixer.tasks.targets import Target, target_outputs
+from chordmixer.terminal import rank_count
 from chordmixer.training import memory, speed
 from chordmixer.training.devices import format_bytes, free_bytes
 from chordmixer.training.experiment import Experiment
@@ -108,7 +109,7 @@ def forecast(
     scored: Mapping[str, Sequence[int]] | None = None,
     limits: bool = True,
 ) -> Forecast:
-    """What training on records of these lengths needs on one device; `name` maps a record's number to its id.
+    """What training on records of these lengths needs on the device of one rank; `name` maps their numbers to ids.
 
     Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs no more. With
     `timed`, the number of threads is chosen and a few steps on random records of the same lengths are measured, in
@@ -118,7 +119,7 @@ def forecast(
     """
     resident = psutil.Process().memory_info().rss + LOADED if device.type == "cpu" else 0
     config, hardware = experiment.training, memory.Hardware.of(device, experiment.training.precision)
-    sampler = config.sampler(lengths)
+    sampler = config.sampler(lengths, ranks=rank_count())
     free, batches = free_bytes(device), len(sampler)
     an_epoch = -(-batches // config.accumulate)
     epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
@@ -163,12 +164,12 @@ def with_times(
     The experiment may have another encoder than the one whose memory was counted.
     """
     config, model = experiment.training, experiment.model
-    sampler = config.sampler(lengths)
+    sampler = config.sampler(lengths, ranks=rank_count())
     threads = speed.choose_training_threads(experiment, sampler, device)
     measured = speed.measure(experiment, sampler, device, made.free)
-    epoch = measured.training * speed.work(model, sampler.lengths)
+    epoch = measured.training * speed.work(model, sampler.lengths) / sampler.ranks
     limit = 60 * config.minutes / made.epochs if config.minutes else epoch
-    a_pass = {part: measured.inference * speed.work(model, own) for part, own in scored.items()}
+    a_pass = {part: measured.inference * speed.work(model, own) / sampler.ranks for part, own in scored.items()}
     validations = -(-made.epochs // config.evaluate_epochs) + 1  # with the best weights once more
     validations += made.steps // config.evaluate_every if config.evaluate_every else 0
     return replace(

@@ -17,10 +17,11 @@ from torch import Tensor
 from chordmixer import terminal
 from chordmixer.data import Batch, Loader, Records, draws
 from chordmixer.models import Model
+from chordmixer.models.norms import BatchShare, Standard
 from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
-from chordmixer.training import checkpoints, ensemble, fine_tuning, results, speed
+from chordmixer.training import checkpoints, ensemble, fine_tuning, ranks, results, speed
 from chordmixer.training.checkpoints import State
-from chordmixer.training.devices import maximum_over_ranks, start_accelerator
+from chordmixer.training.devices import start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_lengths
 from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
@@ -98,7 +99,7 @@ class TrainingRun:
         fine_tuning.initialise(self.model, self.config, out)
         if self.config.tensorboard:
             tensorboard_writer()  # before a folder is made
-        self.folder = RunFolder(experiment, out, resume, self.accelerator, unverified)
+        self.folder = RunFolder(experiment, out, resume, unverified)
         try:
             self._begin()
         except BaseException:
@@ -111,6 +112,7 @@ class TrainingRun:
 
     def _begin(self) -> None:
         self.wrapped = self.accelerator.prepare(self.model)
+        self.standards = [module for module in self.model.modules() if isinstance(module, Standard)]
         self.optimiser = Optimiser(self.model, self.config, max(self.training.lengths))
         self.unread: list[PendingStep] = []
         self.journal = Journal(self.out, self.config.tensorboard) if self.main else None
@@ -119,8 +121,8 @@ class TrainingRun:
             self.experiment, self.loader.sampler, self.accelerator.device, self.state.threads
         )
         self.state.threads = self.threads.threads
-        self.budget = Budget(self.config, self.state, self.accelerator.num_processes)
-        steps = self.config.epochs * -(-len(self.loader.sampler.steps) // self.config.accumulate)
+        self.budget = Budget(self.config, self.state)
+        steps = self.config.epochs * -(-len(self.loader.sampler.batches) // self.config.accumulate)
         horizon = self.config.ema * min(steps, self.config.steps or steps)
         self.ema = Ema(self.model, horizon, self.state.ema) if self.config.ema else None
 
@@ -161,7 +163,7 @@ class TrainingRun:
     def _epoch(self) -> None:
         state, sampler = self.state, self.loader.sampler
         batches = self.loader.epoch(state.epoch, state.batch)
-        whole = len(sampler.steps)
+        whole = len(sampler.batches)
         self.wrapped.train()
         while state.batch < whole and self.budget.spent < 1:
             with self.budget.counting():
@@ -187,36 +189,43 @@ class TrainingRun:
 
     def advance(self, batches: Iterator[Batch]) -> None:
         """Take the next step of an epoch with these batches."""
-        first, steps = self.state.batch, self.loader.sampler.steps
-        group = steps[first : first + self.config.accumulate]
-        sequences = sum(len(batch) for step in group for batch in step)
-        self._step([next(batches) for _ in group], sequences, (first + len(group) / 2) / len(steps))
+        first, whole = self.state.batch, self.loader.sampler.batches
+        group = whole[first : first + self.config.accumulate]
+        self._step([next(batches) for _ in group], group, (first + len(group) / 2) / len(whole))
 
-    def _step(self, batches: list[Batch], sequences: int, share: float) -> None:
-        """One optimiser step on the gradients of several batches, with so many `sequences` over all ranks.
+    def _step(self, batches: list[Batch], group: list[list[int]], share: float) -> None:
+        """One optimiser step on the gradients of several batches; `group` has their records over all ranks.
 
         Nothing here waits for the device: `read_results` finds the first step that was not finite.
         """
         state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
         rate = self.optimiser.learning_rate(done)
+        records = [i for batch in group for i in batch]
         losses = []
-        for number, batch in enumerate(batches):
+        for number, (batch, whole) in enumerate(zip(batches, group, strict=True)):
             self._seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
-            losses.append(self._backward(batch, sequences, last=batch is batches[-1]))
-        result = self.optimiser.step(torch.stack(losses).sum(), rate)
+            losses.append(self._backward(batch, whole, len(records), last=batch is batches[-1]))
+        result = self.optimiser.step(ranks.total(torch.stack(losses).sum()), rate)
         if self.ema:
             self.ema.update(state.step + 1)
 
-        own = [i for batch in batches for i in batch.indices]
-        tokens = sum(batch.inputs.tokens for batch in batches)
-        self.unread.append(PendingStep(state.step, state.batch, done, rate, own, tokens, result))
+        tokens = sum(self.loader.sampler.lengths[i] for i in records)
+        self.unread.append(PendingStep(state.step, state.batch, done, rate, records, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
         if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
             self.read_results()
 
-    def _backward(self, batch: Batch, sequences: int, last: bool) -> Tensor:
-        """Add the gradients of a batch: DDP averages over ranks, so that each scales its sum to a mean over all."""
+    def _backward(self, batch: Batch, whole: list[int], sequences: int, last: bool) -> Tensor:
+        """Add the gradients of this rank's share of a batch; returns the sum of its losses.
+
+        DDP averages over ranks, so that each scales its sum to a mean over all. A rank without a share has a record
+        whose loss does not count.
+        """
         first = self.training.name(batch.indices[0])
+        several = self.accelerator.num_processes > 1
+        counts = not several or bool(self.loader.sampler.shares(whole)[self.accelerator.process_index])
+        for standard in self.standards:
+            standard.share = BatchShare(len(whole), counts, ranks.total) if several else None
         with (
             self.accelerator.no_sync(self.wrapped) if not last else nullcontext(),
             explaining_out_of_memory(batch.lengths, self.accelerator.device, first),
@@ -224,6 +233,7 @@ class TrainingRun:
             rows = target_outputs(self.task.target, self.wrapped, batch.inputs, batch.targets)
             losses = self.task.target.losses(rows, batch.targets)
             losses = losses if batch.weights is None else losses * batch.weights
+            losses = losses if counts else losses * 0
             self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
         return losses.detach().sum()
 
@@ -268,15 +278,8 @@ class TrainingRun:
             update_statistics(self.model, self.loader, state.epoch, self.config.precision == "bf16")
             predictions = self._predict(self.validation)
             weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-        loss, uncalibrated = predictions.calibrated_loss(target), predictions.loss(target)
-        metrics = target.metrics(predictions.outputs, predictions.targets)
-        if not math.isfinite(uncalibrated):
-            wrong = ", ".join(predictions.not_finite()[:8])
-            raise ValueError(
-                f"validation loss {uncalibrated} at step {state.step} is not finite, records {wrong}: "
-                f"look at these records or lower the learning rate of {self.config.learning_rate:.2g}"
-            )
-        constant = predictions.constant(target).loss(target)
+        scored = ranks.from_main_rank(lambda: self._score(predictions))  # the same numbers wherever a rank computes
+        loss, uncalibrated, constant, metrics = scored
         learned = state.best_loss < LEARNED * constant or training_loss < OVERFITTED * constant
         score = metrics[target.headline] if isinstance(target, Classification | MultiLabel) else math.nan
         score = score if math.isfinite(score) else -loss
@@ -294,6 +297,19 @@ class TrainingRun:
         self.display.say(f"  validation at step {state.step}: loss {loss:.5f}, {headline} {metrics[headline]:.3f}")
         if self.watch:
             self.watch(state.step, loss)
+
+    def _score(self, predictions: Predictions) -> tuple[float, float, float, dict[str, float]]:
+        """Loss after and before calibration, loss of the best constant prediction, and metrics."""
+        target = self.task.target
+        loss, uncalibrated = predictions.calibrated_loss(target), predictions.loss(target)
+        if not math.isfinite(uncalibrated):
+            wrong = ", ".join(predictions.not_finite()[:8])
+            raise ValueError(
+                f"validation loss {uncalibrated} at step {self.state.step} is not finite, records {wrong}: "
+                f"look at these records or lower the learning rate of {self.config.learning_rate:.2g}"
+            )
+        metrics = target.metrics(predictions.outputs, predictions.targets)
+        return loss, uncalibrated, predictions.constant(target).loss(target), metrics
 
     def _predict(self, records: Records) -> Predictions:
         """The outputs for all records, on every rank."""
@@ -313,7 +329,7 @@ class TrainingRun:
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
-        if caught := maximum_over_ranks(self.accelerator, self.interrupts.caught):
+        if caught := ranks.maximum(self.interrupts.caught):
             self._save()
             run = shlex.quote(str(self.resumed_as))
             self.display.say(f"stopped at step {self.state.step}; go on: chordmixer train --resume {run}")
@@ -342,11 +358,29 @@ class TrainingRun:
         sampler, weights = self.loader.sampler, sum(p.numel() for p in self.model.parameters())
         network = f"{self.experiment.model.encoder} with {weights:,} weights on {self.accelerator.device}"
         lines = introduction(self.experiment.task, sampler, network, self.config.epochs)
-        for line in [*lines, *self.budget.messages(), *fine_tuning.messages(self.config), self.threads.line]:
+        for line in [
+            *lines,
+            *self.budget.messages(),
+            *fine_tuning.messages(self.config),
+            self.threads.line,
+            self._hint(),
+        ]:
             if line:
                 self.display.say(line)
         done = (self.state.epoch + self.state.batch / len(sampler)) / self.config.epochs
         self.display.start = max(done, self.budget.spent)
+
+    def _hint(self) -> str:
+        """How several ranks take the same steps in fewer passes; empty: there is nothing to gain."""
+        count, accumulate = self.accelerator.num_processes, self.config.accumulate
+        if count == 1 or accumulate == 1:
+            return ""
+        fewer = -(-accumulate // count)
+        larger = self.loader.sampler.tokens * accumulate // fewer
+        return (
+            f"{count} ranks share each of the {accumulate} batches of a step: training.accumulate={fewer} and "
+            f"training.batch_tokens={larger} take steps as large with larger shares"
+        )
 
     def _finish(self) -> Evaluation:
         """Write the best weights, the scores on the test set, and the manifest."""
@@ -355,9 +389,10 @@ class TrainingRun:
         self.model.load_state_dict(self.state.best_weights)
         kept = {"validation": self.validation} if self.task.keeps_validation else {}
         predictions = {part: self._predict(records) for part, records in {**kept, "test": self.test}.items()}
-        evaluation = results.evaluate_parts(self.experiment, self.task, predictions)
         self.folder.check()
-        if self.main:
-            results.write_results(self.out, self.task, self.state.best_weights, evaluation, predictions)
-        self.accelerator.wait_for_everyone()
+        return ranks.from_main_rank(lambda: self._write_results(predictions))
+
+    def _write_results(self, predictions: dict[str, Predictions]) -> Evaluation:
+        evaluation = results.evaluate_parts(self.experiment, self.task, predictions)
+        results.write_results(self.out, self.task, self.state.best_weights, evaluation, predictions)
         return evaluation["test"]

@@ -6,10 +6,9 @@ They are runs like any other, in RUN/trials, RUN/local and RUN/members, so that 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,8 @@ from chordmixer.training.forecast import check_memory
 from chordmixer.training.labels import FILE as LABELS
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.loop import TrainingRun, train
-from chordmixer.training.run_folder import CONFIG, PROVENANCE, open_folder, recording_provenance
+from chordmixer.training.ranks import from_main_rank
+from chordmixer.training.run_folder import CONFIG, PROVENANCE, main_folder, recording_provenance
 
 logger = logging.getLogger(__name__)
 
@@ -85,19 +85,23 @@ def decide_words(
 ) -> tuple[Experiment, bool]:
     """The experiment with or without words, as two short runs decide, and whether its run has begun in `out`.
 
-    Words help on some data and hurt on others; the validation loss of the trials decides. With several ranks there is
-    no trial, and the words stay. `resumed_as` is the folder that `--resume` takes.
+    Words help on some data and hurt on others; the validation loss of the trials decides. `resumed_as` is the folder
+    that `--resume` takes.
     """
     if not experiment.training.trial:
         return experiment, resume
-    if not experiment.model.words.lengths or os.environ.get("WORLD_SIZE", "1") != "1":
+    if not experiment.model.words.lengths:
         return _decided(experiment, WITH), resume
-    known = read_trials(out) if resume and TRIALS_FILE in files.recorded(out) else None
+    known = from_main_rank(lambda: read_trials(out) if resume and TRIALS_FILE in files.recorded(out) else None)
     if known is None:
         known = _run_trials(experiment, out, resume, console or terminal.console(), unverified, resumed_as or out)
     decided = _decided(experiment, known.chosen)
-    if Experiment.load(out, unverified=unverified).training.trial:
-        decided.save(out)
+
+    def save() -> None:
+        if Experiment.load(out, unverified=unverified).training.trial:
+            decided.save(out)
+
+    from_main_rank(save)
     return decided, True
 
 
@@ -106,7 +110,7 @@ def _run_trials(
 ) -> Trials:
     """Train both trials, or resume them."""
     _check_runnable(experiment)
-    with open_folder(experiment, out, resume, unverified):
+    with main_folder(experiment, out, resume, unverified):
         losses = {}
         for name in (WITH, WITHOUT):
             console.print(f"trial run with {name}", markup=False, highlight=False)
@@ -114,10 +118,14 @@ def _run_trials(
             with _open_run(short, _trial_folder(out / TRIALS, name), resumed_as, console) as trial:
                 losses[name] = trial.learn()
         made = Trials(losses, min(losses, key=losses.__getitem__))
-        files.write_recorded(out, {TRIALS_FILE: files.json_bytes(to_dict(made))})
-        _remove_trials(out / TRIALS)
+        from_main_rank(lambda: _end_trials(out, made))
     console.print(made.line(), markup=False, highlight=False, soft_wrap=True)
     return made
+
+
+def _end_trials(out: Path, made: Trials) -> None:
+    files.write_recorded(out, {TRIALS_FILE: files.json_bytes(to_dict(made))})
+    _remove_trials(out / TRIALS)
 
 
 def _check_runnable(experiment: Experiment) -> None:
@@ -188,7 +196,8 @@ def local_experiment(experiment: Experiment) -> Experiment:
 
 def _open_run(experiment: Experiment, folder: Path, run: Path, console: Console) -> closing[TrainingRun]:
     """Start or resume a run inside the folder `run`."""
-    return closing(TrainingRun(experiment, folder, (folder / CONFIG).exists(), console, resumed_as=run))
+    begun = from_main_rank((folder / CONFIG).exists)
+    return closing(TrainingRun(experiment, folder, begun, console, resumed_as=run))
 
 
 # --- Members of an ensemble ---
@@ -207,21 +216,19 @@ def train_members(
 
     Each member is trained, compared with baselines and combined with the best of them like a run of its own.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ValueError("--folds and --replicates train in one process: start it without torchrun")
     task: Any = experiment.build_task()
     ensemble.member(experiment, 0).build_task()  # fails where records are too few, before a folder is made
-    with open_folder(experiment, out, resume, unverified):
-        known = _begin_ensemble(experiment, out, baselines, task.target.headline)
+    with main_folder(experiment, out, resume, unverified):
+        known = from_main_rank(lambda: _begin_ensemble(experiment, out, baselines, task.target.headline))
         if not known.whole:
-            files.unrecord(out, [PROVENANCE])
-            with recording_provenance(out, choose_device(experiment.training)):
+            device = choose_device(experiment.training)
+            with recording_provenance(out, device) if terminal.first_rank() else nullcontext():
                 for number in range(len(known.members), known.size):
                     logger.info(f"member {number + 1} of {known.size}")
                     known = _train_member(experiment, out, known, number, console)
-        evaluation = _finish_ensemble(experiment, task, out, known)
+        evaluation = from_main_rank(lambda: _finish_ensemble(experiment, task, out, known))
     if known.baselines:
-        _copy_baselines(experiment, task, out)
+        from_main_rank(lambda: _copy_baselines(experiment, task, out))
     return evaluation
 
 
@@ -235,6 +242,8 @@ def _begin_ensemble(experiment: Experiment, out: Path, baselines: bool, metric: 
         _write_ensemble(out, known)
     if (known.kind, known.size, known.metric) != (*kind_and_size, metric):
         raise ValueError(f"{out / ensemble.FILE} is of another run than its config.json: use another copy")
+    if not known.whole:
+        files.unrecord(out, [PROVENANCE])
     return known
 
 
@@ -245,7 +254,12 @@ def _write_ensemble(out: Path, known: Ensemble) -> None:
 def _train_member(experiment: Experiment, out: Path, known: Ensemble, number: int, console: Console) -> Ensemble:
     """Train one member, and add its scores to ensemble.json."""
     own, folder = ensemble.member(experiment, number), ensemble.folder_of(out, number)
-    train(own, folder, resume=(folder / CONFIG).exists(), console=console, resumed_as=out)
+    train(own, folder, resume=from_main_rank((folder / CONFIG).exists), console=console, resumed_as=out)
+    return from_main_rank(lambda: _add_member(own, folder, out, known, number))
+
+
+def _add_member(own: Experiment, folder: Path, out: Path, known: Ensemble, number: int) -> Ensemble:
+    """Compare a trained member with baselines, and write its scores."""
     if known.baselines:
         results.compare(folder, own.data.cache, deliver=True)
     scored = {part: _evaluation(folder, part) for part in ("validation", "test")}

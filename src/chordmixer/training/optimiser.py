@@ -18,6 +18,7 @@ from chordmixer.models.chordmixer import ChordMixer, depth
 from chordmixer.models.norms import Standard
 from chordmixer.training.checkpoints import State
 from chordmixer.training.experiment import TrainingConfig
+from chordmixer.training.ranks import from_main_rank
 
 NAMED = 8
 """Most records that an error message names."""
@@ -136,21 +137,17 @@ class Budget:
     The seconds are part of the checkpoints, so that time before a kill counts.
     """
 
-    def __init__(self, config: TrainingConfig, state: State, ranks: int) -> None:
-        if config.minutes and ranks > 1:
-            raise ValueError(
-                f"minutes={config.minutes:g} on {ranks} processes is not possible, since their clocks differ: set "
-                "training.minutes=0, or use one process"
-            )
+    def __init__(self, config: TrainingConfig, state: State) -> None:
         self.steps, self.seconds, self.state = config.steps, 60 * config.minutes, state
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the time of the block; without a limit nothing is measured, so that runs are equal to the byte."""
+        """Count the time of the block, by the main rank's clock; without a limit nothing is measured, so that runs
+        are equal to the byte."""
         start = time.monotonic()
         yield
         if self.seconds:
-            self.state.seconds += time.monotonic() - start
+            self.state.seconds = from_main_rank(lambda: self.state.seconds + time.monotonic() - start)
 
     @property
     def spent(self) -> float:

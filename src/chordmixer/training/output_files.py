@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,7 @@ from chordmixer import files
 from chordmixer.config import check_numbers, from_dict
 from chordmixer.data.columns import written
 from chordmixer.terminal import printable
-from chordmixer.training import speed
+from chordmixer.training import ranks, speed
 from chordmixer.training.inference import Item, batched
 
 SECONDS = 1.0
@@ -214,6 +214,9 @@ def _matrix(vectors: pa.Array) -> np.ndarray:
 class Sink(Protocol):
     """Takes rows, one window of the input at a time."""
 
+    done: int
+    """Windows of the input whose rows were written before."""
+
     def has(self, window: Sequence[Item]) -> bool:
         """Whether the rows of this window, the next one of the input, are written already."""
         ...
@@ -232,6 +235,22 @@ def open_output(
     with PartialFile(Path(out), schema, settings, resume, force) as partial:
         yield partial
         partial.finish()
+
+
+@contextmanager
+def open_shared_output(
+    out: Path | str, schema: pa.Schema, settings: dict[str, Any], *, resume: bool = False, force: bool = False
+) -> Iterator[Sink]:
+    """The same for several ranks, of which the main one writes; the others are told what is written already."""
+    with ExitStack() as stack:
+        sinks: list[Sink] = []
+
+        def opened() -> int:
+            sinks.append(stack.enter_context(open_output(out, schema, settings, resume=resume, force=force)))
+            return sinks[0].done
+
+        done = ranks.from_main_rank(opened)
+        yield sinks[0] if sinks else AbsentOutput(done)
 
 
 def check_output(
@@ -278,8 +297,24 @@ def check_output(
     return True
 
 
+class AbsentOutput:
+    """What a rank that writes nothing knows of the output."""
+
+    def __init__(self, done: int) -> None:
+        self.done, self.windows = done, 0
+
+    def has(self, window: Sequence[Item]) -> bool:
+        self.windows += 1
+        return self.windows <= self.done
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        raise AssertionError("the main rank writes")
+
+
 class StandardOutput:
     """Standard output, in TSV; on a terminal, not in a file or a pipe, control characters are escaped."""
+
+    done = 0
 
     def __init__(self, schema: pa.Schema, safe_cells: bool = False) -> None:
         self.format, self.terminal = Tsv(safe_cells), sys.stdout.isatty()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,11 +21,12 @@ from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training import speed
+from chordmixer.terminal import rank_count
+from chordmixer.training import ranks, speed
 from chordmixer.training.combination import Using
 from chordmixer.training.inference import Engine, Item, OnBad, OverLength, Piece, check_choice, open_run
 from chordmixer.training.labels import OutputLabels, label_names
-from chordmixer.training.output_files import batch_of, check_output, open_output
+from chordmixer.training.output_files import batch_of, check_output, open_shared_output
 from chordmixer.training.progress import Throughput
 from chordmixer.version import __version__
 
@@ -70,7 +72,7 @@ def predict(
     `using` selects the network, the baseline or both in place of the run's own choice. Labels in the files are not
     read. Records read = rows + rejected ones in the account.
     """
-    if not check_output(out, paths, ENDINGS, resume=resume, force=force, safe_cells=safe_cells):
+    if not _check(out, paths, ENDINGS, resume=resume, force=force, safe_cells=safe_cells):
         logger.info(f"{out} is whole already: nothing is left to do")
         return Account()
     engine = open_run(run, device, batch_tokens, using=using, unverified=unverified)
@@ -107,7 +109,7 @@ def embed(
     strands and over windows it is the mean of theirs, as of outputs in `predict`. With `per_token` it is a list of N
     such lists, of the strand that the file has.
     """
-    if not check_output(out, paths, (".parquet",) if per_token else VECTOR_ENDINGS, resume=resume, force=force):
+    if not _check(out, paths, (".parquet",) if per_token else VECTOR_ENDINGS, resume=resume, force=force):
         logger.info(f"{out} is whole already: nothing is left to do")
         return Account()
     if per_token and over_length == "windows":
@@ -129,6 +131,13 @@ def embed(
     return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
 
 
+def _check(out: Path | str, paths: Sequence[Path | str], endings: Sequence[str], **how: bool) -> bool:
+    """As `check_output`, which the main rank decides for all."""
+    if rank_count() > 1 and "-" in map(str, paths):
+        raise ValueError(f"{rank_count()} ranks cannot share standard input: name a file")
+    return ranks.from_main_rank(lambda: check_output(out, paths, endings, **how))
+
+
 def _write_rows(
     engine: Engine,
     paths: Sequence[Path | str],
@@ -143,7 +152,11 @@ def _write_rows(
     resume: bool,
     force: bool,
 ) -> Account:
-    """Write the records of files; `columns` gives those behind the first three."""
+    """Write the records of files; `columns` gives those behind the first three.
+
+    All ranks read all records, and take windows in turns: these and their batches are the same for any number of
+    ranks, and so are the rows, which the main rank writes.
+    """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
     reading = unlabelled(reading or Reading())
@@ -160,15 +173,22 @@ def _write_rows(
         **settings,
     }
     account, pace = Account(), Throughput()
-    with open_output(out, schema, settings, resume=resume, force=force) as sink:
+
+    def rows(window: Sequence[Item]) -> pa.RecordBatch:
+        pieces = engine.pieces(window, over_length)
+        return batch_of(schema, [*record_columns(window, pieces), *columns(window, pieces)])
+
+    with open_shared_output(out, schema, settings, resume=resume, force=force) as sink:
         if chosen := speed.threads_line():
             logger.info(chosen)
-        for window in engine.windows(read(paths, reading, account), account, on_bad, over_length):
-            pieces = engine.pieces(window, over_length)
-            if not sink.has(window):
-                first = record_columns(window, pieces)
-                sink.write(batch_of(schema, [*first, *columns(window, pieces)]))
-                pace.done(len(window), sum(first[1]))
+        windows = engine.windows(read(paths, reading, account), account, on_bad, over_length)
+        todo = (window for window in windows if not sink.has(window))
+        while turn := list(islice(todo, rank_count())):
+            own = rows(turn[rank]) if (rank := ranks.own()) < len(turn) else None
+            for batch in ranks.gathered(own)[: len(turn)]:
+                assert batch is not None, "each window of the turn has a rank"
+                sink.write(batch)
+                pace.done(batch.num_rows, sum(batch.column("length").to_pylist()))
     return account
 
 

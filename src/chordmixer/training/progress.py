@@ -49,8 +49,6 @@ def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) ->
         f"{task}: {len(sampler.lengths):,} training sequences of {min(sampler.lengths):,} to "
         f"{max(sampler.lengths):,} tokens; {network}{ranks}; {len(sampler):,} batches an epoch, {passes}"
     )
-    if skipped := len(sampler.left_out):
-        yield f"{skipped} of them, other ones each epoch, are left out so that all ranks take equal steps"
 
 
 class Throughput:

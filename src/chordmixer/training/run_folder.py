@@ -21,11 +21,10 @@ from torch.optim import Optimizer
 from chordmixer import files
 from chordmixer.models.model import read_config
 from chordmixer.training import checkpoints
-from chordmixer.training.devices import device_name, from_main_rank
+from chordmixer.training.devices import device_name
+from chordmixer.training.ranks import from_main_rank
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from chordmixer.training.experiment import Experiment
 
 CONFIG, WEIGHTS, JOURNAL, PROVENANCE = "config.json", "model.safetensors", "metrics.jsonl", "run.json"
@@ -146,9 +145,7 @@ class RunLock:
 class RunFolder:
     """The folder of a run in training: only the main rank holds its lock and writes."""
 
-    def __init__(
-        self, experiment: Experiment, out: Path, resume: bool, accelerator: Accelerator, unverified: bool = False
-    ) -> None:
+    def __init__(self, experiment: Experiment, out: Path, resume: bool, unverified: bool = False) -> None:
         self.experiment, self.out = experiment, out
         self.lock: RunLock | None = None
         self.checkpoint: Path | None
@@ -156,7 +153,7 @@ class RunFolder:
         self.refused: list[str]
         """Why newer ones are not used."""
         try:
-            self.checkpoint, self.refused = from_main_rank(accelerator, lambda: self._open(resume, unverified))
+            self.checkpoint, self.refused = from_main_rank(lambda: self._open(resume, unverified))
         except BaseException:
             self.close()
             raise
@@ -210,6 +207,18 @@ def open_folder(experiment: Experiment, out: Path, resume: bool, unverified: boo
         lock.release()
         raise
     return lock
+
+
+@contextmanager
+def main_folder(experiment: Experiment, out: Path, resume: bool, unverified: bool = False) -> Iterator[None]:
+    """The folder of several runs, locked by the main rank as long as they last."""
+    locks: list[RunLock] = []
+    from_main_rank(lambda: locks.append(open_folder(experiment, out, resume, unverified)))
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
 
 
 def _check_new(out: Path) -> None:

@@ -22,6 +22,7 @@ from chordmixer.data import TokenSampler
 from chordmixer.models.chordmixer import depth
 from chordmixer.models.model import Model, ModelConfig
 from chordmixer.packed import Packed
+from chordmixer.terminal import rank_count
 from chordmixer.training import memory
 from chordmixer.training.experiment import Experiment
 
@@ -241,7 +242,7 @@ def threads_line() -> str:
 def _most() -> int | None:
     """The threads that torch uses by default; None: somebody else has decided."""
     now = torch.get_num_threads()
-    if any(os.environ.get(name) for name in VARIABLES) or os.environ.get("WORLD_SIZE", "1") != "1":
+    if any(os.environ.get(name) for name in VARIABLES) or rank_count() > 1:
         return None
     if _chosen is not None and _chosen.threads == now:
         return _chosen.most

@@ -303,7 +303,7 @@ def step_time(experiment: Experiment) -> StepTime:
     """Measured on a device that should do nothing else; kernels are loaded or compiled before it begins."""
     with tempfile.TemporaryDirectory() as folder:
         run = TrainingRun(experiment, Path(folder) / "run", resume=False, console=terminal.console(quiet=True))
-        an_epoch = -(-len(run.loader.sampler.steps) // experiment.training.accumulate)
+        an_epoch = -(-len(run.loader.sampler.batches) // experiment.training.accumulate)
         steps = _steps(run)
         with run.display:
             _take(run, steps, 0.0, 1)
@@ -322,7 +322,7 @@ def _steps(run: TrainingRun) -> Iterator[None]:
     run.wrapped.train()
     while True:
         batches = run.loader.epoch(run.state.epoch)
-        while run.state.batch < len(run.loader.sampler.steps):
+        while run.state.batch < len(run.loader.sampler.batches):
             run.advance(batches)
             yield
         run.state.epoch, run.state.batch = run.state.epoch + 1, 0

@@ -1,0 +1,294 @@
+"""Ranks (gloo) train, predict and embed as one process; a killed one costs only time; one error is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import torch
+from tests.forked import Forked, free_port, start_ranks
+from torch.distributed import HashStore
+
+from chordmixer import files
+from chordmixer.config import override
+from chordmixer.paper.adding import AddingRecords
+from chordmixer.training import Experiment, checkpoints, embed, predict, ranks, train
+from chordmixer.training.evaluation import Predictions
+
+MODEL, CHORDMIXER = "model.safetensors", ("-m", "chordmixer")
+
+DYING = """
+import os, signal, sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from chordmixer.cli import main
+from chordmixer.training.loop import TrainingRun
+
+nodes, ranks, port, *deaths = sys.argv.pop(1).split()
+take, begun = TrainingRun._step, []
+
+def step(self, *arguments):
+    begun[:] = begun or [self.state.step]
+    if f"{begun[0]}:{self.accelerator.process_index}:{self.state.step}" in deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    take(self, *arguments)
+
+def rank(*words):
+    TrainingRun._step, sys.argv = step, ["chordmixer", *words]
+    try:
+        main()
+    except SystemExit as leave:
+        if leave.code:
+            raise
+
+place = {"rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}", "run_id": port}
+config = LaunchConfig(
+    min_nodes=int(nodes), max_nodes=int(nodes), nproc_per_node=int(ranks), max_restarts=2, start_method="fork",
+    monitor_interval=0.1, **place,
+)
+elastic_launch(config, rank)(*sys.argv[1:])
+"""
+"""The command line under an agent of torchrun; a rank that began at one step dies at another: BEGUN:RANK:STEP."""
+FAILING = """
+import os, sys
+from chordmixer.cli import main
+from chordmixer.training.loop import TrainingRun
+
+def step(self, *arguments):
+    if self.accelerator.process_index == 1:
+        raise ValueError("rank 1 is out of luck")
+    take(self, *arguments)
+
+take, TrainingRun._step = TrainingRun._step, step
+main()
+"""
+KILLED = """
+import os, signal
+from chordmixer.cli import main
+from chordmixer.training import output_files
+
+write, output_files.SECONDS, left = output_files.PartialFile.write, 0.0, [3]
+
+def dying(self, batch):
+    write(self, batch)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+output_files.PartialFile.write = dying
+main()
+"""
+"""The command line, whose main rank is killed when it has written the rows of three windows."""
+
+
+def on_ranks(
+    count: int, *words: str, code: Sequence[str] = CHORDMIXER, expected: Sequence[int] | None = None
+) -> tuple[list[str], list[str]]:
+    """A command on so many ranks, without the launcher: what each of them says, and its errors."""
+    every = start_ranks(count, [sys.executable, *code, *words])
+    ended = [rank.communicate(timeout=300) for rank in every]
+    assert [rank.returncode for rank in every] == [*(expected or [0] * count)], ended
+    return [said for said, _ in ended], [errors for _, errors in ended]
+
+
+# --- Training ---
+
+
+@pytest.fixture(scope="module")
+def steady(tiny: Experiment) -> Experiment:
+    """50 steps of two batches without dropout, the head standardised over each: of up to 5 records, the last of 3."""
+    data = {"training": 23, "validation": 23, "test": 3}
+    model = {"network": {"dropout": 0.0}, "head": "mean_maximum_attention"}
+    training = {"epochs": 17, "steps": 50, "batch_sequences": 5, "accumulate": 2, "checkpoint_every": 5}
+    return override(tiny, {"data": data, "model": model, "training": {**training, "evaluate_every": 10}})
+
+
+@pytest.fixture(scope="module")
+def one(steady: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("one") / "run"
+    train(steady, run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def two(steady: Experiment, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run on two ranks that nothing disturbed, and what it said."""
+    run = tmp_path_factory.mktemp("two") / "run"
+    steady.save(run)
+    return run, "".join(on_ranks(2, "train", "--resume", str(run))[0])
+
+
+def losses(run: Path) -> list[tuple[str, int, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(line["split"], line["step"], pytest.approx(line["loss"], abs=1e-5)) for line in lines]
+
+
+def test_two_ranks_train_as_one_process(one: Path, two: tuple[Path, str]) -> None:
+    assert losses(two[0]) == losses(one) and losses(one)[-1][1] == 50
+    outputs = [Predictions.read(run / "predictions.parquet").outputs for run in (two[0], one)]
+    torch.testing.assert_close(*outputs, atol=1e-5, rtol=0)
+
+
+def test_four_ranks_train_as_one_process_and_one_goes_on_from_there(
+    steady: Experiment, one: Path, tmp_path: Path
+) -> None:
+    """Some of them have no share of a batch of three; three test records are fewer than ranks."""
+    steady.save(tmp_path / "run")
+    on_ranks(4, "train", "--resume", str(tmp_path / "run"))
+    assert losses(tmp_path / "run") == losses(one)
+    newest, before = checkpoints.found(tmp_path / "run")
+    shutil.rmtree(newest)
+    train(steady, tmp_path / "run", resume=True)
+    assert before.name == "step-000000050" and losses(tmp_path / "run") == losses(one)
+
+
+def test_each_record_is_evaluated_once(steady: Experiment, two: tuple[Path, str]) -> None:
+    rows = pyarrow.parquet.read_table(two[0] / "predictions.parquet")
+    assert rows["id"].to_pylist() == [f"test-{i}" for i in range(3)]
+    assert rows["length"].to_pylist() == AddingRecords(steady.data, "test").lengths
+
+
+def test_only_the_first_rank_speaks(two: tuple[Path, str]) -> None:
+    for once in ("training sequences of", "validation at step 50", "test set: ", "plot:"):
+        assert two[1].count(once) == 1
+
+
+SMALL = ("model.network.track_size=2", "model.network.hidden=4", "model.words.lengths=[3]", "model.words.bits=6")
+SHORT = ("training.steps=4", "training.trial=0.5", "training.device=cpu")
+
+
+def test_trials_members_and_time_are_shared(motifs: list[str], tmp_path: Path) -> None:
+    """Trials of words for each of two replicates, and baselines of the main rank while the other one waits."""
+    settings = [word for setting in (*SMALL, *SHORT) for word in ("--set", setting)]
+    run = tmp_path / "run"
+    (said, nothing), _ = on_ranks(2, "train", *motifs, "--replicates", "2", *settings, "--out", str(run))
+    assert said.count("continuing with") == 2 and "mean of 2 members" in said and nothing == ""
+    assert "report: " in said and not list(run.rglob("trials"))
+
+
+def test_a_given_time_is_that_of_the_main_rank(tiny: Experiment, tmp_path: Path) -> None:
+    timed = override(tiny, {"training": {"minutes": 0.005, "epochs": 1000}})
+    timed.save(tmp_path / "run")
+    on_ranks(2, "train", "--resume", str(tmp_path / "run"))
+    assert checkpoints.found(tmp_path / "run")[0].name.endswith("-finished")
+
+
+# --- Restarts ---
+
+
+def launched(nodes: int, count: int, deaths: str, *words: str) -> str:
+    """What agents of torchrun say, one for each node with so many ranks."""
+    shape = f"{nodes} {count} {free_port()} {deaths}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    agents = [Forked([sys.executable, "-c", DYING, shape, *words], environment) for _ in range(nodes)]
+    ended = [agent.communicate(timeout=300) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0] * nodes, ended
+    assert all(errors.count("another rank has ended") <= len(deaths.split()) for _, errors in ended)
+    return "".join(said + errors for said, errors in ended)
+
+
+def test_a_rank_that_dies_costs_nothing_but_time(steady: Experiment, two: tuple[Path, str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    steady.save(run)
+    said = launched(1, 2, "0:1:13 10:0:32", "train", "--resume", str(run))
+    assert said.count("going on from") == 2 and "chordmixer: another rank has ended: see its output;" in said
+    assert (run / MODEL).read_bytes() == (two[0] / MODEL).read_bytes()
+    assert (run / "metrics.jsonl").read_bytes() == (two[0] / "metrics.jsonl").read_bytes()
+    assert checkpoints.found(run)[0].name == "step-000000050-finished"
+    assert not list(run.rglob(".writing-*"))
+
+
+def test_two_nodes_train_as_one_process_after_a_death_too(
+    steady: Experiment, one: Path, two: tuple[Path, str], tmp_path: Path
+) -> None:
+    """Two agents that meet by c10d; only that of the killed rank counts a restart."""
+    steady.save(tmp_path / "run")
+    said = launched(2, 1, "0:1:13", "train", "--resume", str(tmp_path / "run"))
+    assert said.count("going on from") == 1 and losses(tmp_path / "run") == losses(one)
+    assert (tmp_path / "run" / MODEL).read_bytes() == (two[0] / MODEL).read_bytes()
+
+
+def test_ranks_meet_anew_where_dead_ones_have_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    for rank in range(3):
+        store.set(f"visitor/{rank}", f"dead-{rank}")
+    store.set("answer/dead-1", "old")
+    with ThreadPoolExecutor(3) as pool:
+        names = [*pool.map(lambda rank: ranks._meeting_name(store, rank, 3), range(3))]
+    assert len({*names}) == 1 and names[0] != "old"
+    monkeypatch.setattr(ranks, "TIMEOUT", timedelta(0))
+    with pytest.raises(ValueError, match=r"ranks \[1, 2\] of 3 did not start within 0:00:00: see their output"):
+        ranks._meeting_name(HashStore(), 0, 3)
+
+
+# --- Prediction ---
+
+
+def test_ranks_predict_and_embed_the_same_bytes(planted: Path, tmp_path: Path) -> None:
+    inputs = [str(planted.parent / f"{name}.fa") for name in ("gattaca", "cattaga")]
+    how = ["--batch-tokens", "200", "--resume"]  # windows of 800 of some 10,000 tokens
+    for command, name, given in (("predict", "rows.tsv", ["--using", "both"]), ("embed", "vectors.parquet", [])):
+        alone, shared = tmp_path / name, tmp_path / f"shared-{name}"
+        if command == "predict":
+            predict(planted, inputs, alone, batch_tokens=200, using="both")
+        else:
+            embed(planted, inputs, alone, batch_tokens=200)
+        words = [command, str(planted), *inputs, *given, *how, "-o", str(shared)]
+        on_ranks(3, *words, code=("-c", KILLED), expected=[-9, 1, 1])
+        assert not shared.exists() and files.read_json(Path(f"{shared}.journal"))["windows"] == 3
+        _, errors = on_ranks(3, *words)
+        assert "".join(errors).count("240 records read: 240 used, 0 rejected") == 1
+        assert shared.read_bytes() == alone.read_bytes()
+        assert not list(tmp_path.glob("*.partial"))
+
+
+# --- Failing ---
+
+
+def told(errors: Sequence[str]) -> list[str]:
+    """The lines of ours, without those of torch where the store of a rank is gone."""
+    return [line for own in errors for line in own.splitlines() if line.startswith("chordmixer: ")]
+
+
+def test_an_error_of_the_main_rank_is_told_once(motifs: list[str], tmp_path: Path) -> None:
+    words = ("train", *motifs, "--set", "model.network.max_length=7", "--out", str(tmp_path / "run"))
+    _, errors = on_ranks(2, *words, expected=[2, 2])
+    assert len(told(errors)) == 1 and "above model.network.max_length=7" in told(errors)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["predict", "run", "-"], "2 ranks cannot share standard input: name a file"),
+        (
+            ["report", "run"],
+            "report runs in one process, and 2 were started: start it without torchrun or accelerate",
+        ),
+        (
+            ["variants", "new.vcf", "--reference", "genome.fa", "--run", "run"],
+            "--run scores in one process, and 2 were started: start it without torchrun",
+        ),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_what_ranks_cannot_do_is_told_once(words: list[str], line: str) -> None:
+    (said,) = told(on_ranks(2, *words, expected=[2, 2])[1])
+    assert said.startswith(f"chordmixer: {line}")
+
+
+def test_an_error_of_another_rank_is_told_once_and_ends_all(steady: Experiment, tmp_path: Path) -> None:
+    steady.save(tmp_path / "run")
+    _, errors = on_ranks(3, "train", "--resume", str(tmp_path / "run"), code=("-c", FAILING), expected=[1, 2, 1])
+    assert told(errors) == ["chordmixer: rank 1 is out of luck"] and "Traceback" not in "".join(errors)
+
+
+def test_a_killed_rank_is_told() -> None:
+    assert ranks.is_lost(RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:3210"))
+    assert ranks.is_lost(torch.distributed.DistBackendError("NCCL")) and not ranks.is_lost(RuntimeError("a mistake"))
