@@ -46,7 +46,7 @@ def rank_count() -> int:
 
 def first_rank() -> bool:
     """Whether this process prints, where torchrun started several."""
-    return rank_count() == 1 or os.environ.get("RANK", "0") == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 class LogHandler(logging.Handler):
