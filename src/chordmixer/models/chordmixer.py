@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -146,7 +147,8 @@ class ChordMixer(nn.Module):
 
     def forward(self, x: Packed) -> Packed:
         """Encode. Inside, deep sequences come first: block i works on a prefix, and shallow ones leave early."""
-        _check(x, self.config)
+        check_packed(x)
+        check_fits(x.values, x.lengths, self.config)
         depths = [depth(n) for n in x.lengths]
         order = sorted(range(len(x)), key=lambda b: -depths[b])
         ordered = x.select(order).to(dtype=ops.activations(x.values))
@@ -156,7 +158,7 @@ class ChordMixer(nn.Module):
         if self.config.reversible:
             from chordmixer.models.reversible import through  # it knows Block; Block need not know it
 
-            values = through(self.blocks, ordered, exits)
+            values = through(self.blocks, ordered.values, ordered.offsets, exits)
         elif torch.is_grad_enabled() or self.training or torch.compiler.is_compiling():
             values = self._through(ordered, exits)
         else:
@@ -213,16 +215,16 @@ class ChordMixer(nn.Module):
         return last
 
 
-def _check(x: Packed, config: ChordMixerConfig) -> None:
-    check_packed(x)
-    if x.values.shape[1:] != (config.width,):
+def check_fits(values: Tensor, lengths: Sequence[int], config: ChordMixerConfig) -> None:
+    """Refuse tokens of another width, and sequences that are too long."""
+    if values.shape[1:] != (config.width,):
         raise ValueError(
-            f"tokens of shape {tuple(x.values.shape[1:])} do not fit an encoder of width {config.width}: "
+            f"tokens of shape {tuple(values.shape[1:])} do not fit an encoder of width {config.width}: "
             f"embed them to {config.tracks} tracks x {config.track_size} channels first"
         )
-    longest = max(x.lengths)
+    longest = max(lengths)
     if longest > config.max_length:
         raise ValueError(
-            f"sequence {x.lengths.index(longest)} of the batch has {longest:,} tokens, above this network's "
+            f"sequence {lengths.index(longest)} of the batch has {longest:,} tokens, above this network's "
             f"max_length={config.max_length:,}: build it with max_length={longest} or more"
         )
