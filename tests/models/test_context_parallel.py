@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -157,9 +159,7 @@ def bfloat16() -> None:
 
 def rank(folder: str) -> None:
     """All cases on this rank, and what went wrong in each: nothing is the empty string."""
-    number, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.FileStore(f"{folder}/store", ranks)
-    dist.init_process_group("gloo", store=store, rank=number, world_size=ranks)
+    dist.init_process_group("gloo")
     calls: dict[str, Callable[[], None]] = {"two groups": two_groups, "bfloat16": bfloat16}
     for name, config in CASES.items():
         calls[name] = lambda config=config: compare(config, LENGTHS)
@@ -172,8 +172,19 @@ def rank(folder: str) -> None:
         except Exception:
             faults[name] = traceback.format_exc()
             break  # the ranks are no longer at the same place
-    Path(folder, f"{number}.json").write_text(json.dumps(faults))
+    Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(faults))
     dist.destroy_process_group()
+
+
+def on_ranks(ranks: int, code: str, *arguments: str) -> None:
+    """Run a program on as many processes, as torchrun would start it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-c", code, *arguments]
+    started = [Forked(command, os.environ | place | {"RANK": str(number)}) for number in range(ranks)]
+    ended = [process.communicate(timeout=120) for process in started]
+    assert all(process.returncode == 0 for process in started), ended
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -181,13 +192,7 @@ def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """What went wrong on each rank, by case."""
     folder = tmp_path_factory.mktemp("ranks")
     code = "import sys; from tests.models.test_context_parallel import rank; rank(sys.argv[1])"
-    env = os.environ | {"WORLD_SIZE": str(request.param)}
-    started = [
-        Forked([sys.executable, "-c", code, str(folder)], env | {"RANK": str(number)})
-        for number in range(request.param)
-    ]
-    ended = [process.communicate(timeout=120) for process in started]
-    assert all(process.returncode == 0 for process in started), ended
+    on_ranks(request.param, code, str(folder))
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(request.param)]
 
 
@@ -196,6 +201,11 @@ def test_several_ranks_compute_as_one(faults: list[dict[str, str]], case: str) -
     names = (case, f"{case}, few tokens") if case in CASES else (case,)
     said = [own[name] for own in faults for name in names]
     assert not any(said), "\n".join(said)
+
+
+def test_the_example_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
+    on_ranks(2, "".join(re.findall(r"```python\n(.*?)```", page, flags=re.S)))
 
 
 @pytest.mark.usefixtures("alone")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from chordmixer import Packed, ops
+from chordmixer import ChordMixer, Packed, ops
 from chordmixer.models import shards
+from chordmixer.models.context_parallel import ContextParallel
 from chordmixer.models.shards import Shard, shard
 
 Batch = Callable[..., Packed]
@@ -37,6 +38,7 @@ def test_tokens_that_are_not_the_share_are_refused() -> None:
         Shard.from_lengths(torch.zeros(7), [5, 4])
 
 
-def test_ranks_must_know_each_other(random_batch: Batch) -> None:
-    with pytest.raises(ValueError, match="ranks that do not know each other: call torch"):
-        shard(random_batch([5], 6))
+def test_a_process_group_is_needed(random_batch: Batch) -> None:
+    for call in (lambda: shard(random_batch([5], 6)), lambda: ContextParallel(ChordMixer(max_length=5))):
+        with pytest.raises(ValueError, match=r"has no process group, .*: call torch.distributed.init_process_group"):
+            call()

@@ -22,7 +22,7 @@ from chordmixer.models.exchange import Sharding
 from chordmixer.models.heads import StandardHead
 from chordmixer.models.model import Model
 from chordmixer.models.reversible import through
-from chordmixer.models.shards import Group, Shard, mean, normalise, rotate, shard, with_neighbours
+from chordmixer.models.shards import Group, Shard, check_ranks, mean, normalise, rotate, shard, with_neighbours
 
 __all__ = ["ContextParallel", "Shard", "reduce_gradients", "shard"]
 
@@ -40,6 +40,7 @@ class ContextParallel(nn.Module):
 
     def __init__(self, module: ChordMixer | Model, group: Group = None) -> None:
         super().__init__()
+        check_ranks()
         _check_module(module)
         self.module = module
         for value in [*module.parameters(), *module.buffers()]:

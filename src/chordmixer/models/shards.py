@@ -96,12 +96,17 @@ def shard(x: Packed, group: Group = None) -> Shard:
     return Shard(torch.cat(own), cut, group)
 
 
-def _sharding(lengths: Sequence[int], group: Group) -> Sharding:
+def check_ranks() -> None:
+    """Refuse to go on before ranks know each other."""
     if not dist.is_initialized():
         raise ValueError(
-            "sequences cannot be cut over ranks that do not know each other: call torch.distributed."
-            "init_process_group first, in a program that torchrun starts"
+            "torch.distributed has no process group, whose ranks could share sequences: call "
+            "torch.distributed.init_process_group() first, in a program started by torchrun"
         )
+
+
+def _sharding(lengths: Sequence[int], group: Group) -> Sharding:
+    check_ranks()
     return Sharding(lengths, dist.get_rank(group), dist.get_world_size(group))
 
 
