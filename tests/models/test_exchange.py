@@ -115,9 +115,11 @@ def test_a_track_comes_from_two_ranks_at_most(length: int, ranks: int, tracks: i
 
 
 def test_bytes_are_those_of_the_formula() -> None:
-    """docs/scaling.md: with powers of two, (N / R) (1 + log2 R) - 1 rows a rank, S numbers each."""
-    for log_length, log_ranks in ((10, 1), (20, 2), (27, 9)):
-        cut = Sharding([1 << log_length], 1, 1 << log_ranks)
-        own = 1 << (log_length - log_ranks)
-        rotation = cut.rotation(tracks=log_length + 1)
-        assert rotation.give.away.count == rotation.take.away.count == own * (1 + log_ranks) - 1
+    """docs/scaling.md: min(s, N - s, N / R) rows of a track; with powers of two (N / R) (1 + log2 R) - 1 in all."""
+    for length, ranks, tracks in ((1 << 10, 2, 11), (1 << 27, 512, 28), (10**8, 64, 28), (3 * 10**9, 8, 40)):
+        own, shifts = length // ranks, [(1 << track) % length for track in range(tracks - 1)]
+        rotation = Sharding([length], 1, ranks).rotation(tracks)
+        rows = sum(min(shift, length - shift, own) for shift in shifts)
+        assert rotation.give.away.count == rotation.take.away.count == rows
+        if length == 1 << (tracks - 1):
+            assert rows == own * ranks.bit_length() - 1

@@ -145,6 +145,7 @@ def _encode(encoder: nn.Module, x: Shard) -> Shard:
     depths = [depth(n) for n in x.lengths]
     order = sorted(range(len(x)), key=lambda b: -depths[b])
     ordered = x.select(order)
+    ordered = ordered.with_values(ordered.values.to(ops.activations(x.values)))
     staying = [sum(d > i for d in depths) for i in range(max(depths))]
     exits = [(ordered.sharding.offsets[sequences], sequences) for sequences in staying]
     active: list[Block] = list(encoder.blocks[: len(exits)])  # type: ignore[arg-type]  # all are
