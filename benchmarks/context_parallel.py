@@ -5,7 +5,7 @@ PYTHONPATH=src python benchmarks/context_parallel.py --out results.json
 The model has a stem, words, a reversible encoder and a pooling head. One process computes it as any model; of
 several, each has its share. In float64 outputs and all gradients must agree to 1e-5 of the largest number of each
 tensor. In float32 their distance from that result is given: there the gradients of one process are rounded too, as
-torch on a CPU adds up a million tokens in float32, and of more ranks each adds up fewer. The bytes that rotations send
+torch on a CPU adds up a million tokens in float32, and of more ranks each adds up fewer. The bytes of rotations
 must be those of the formula in docs/scaling.md. Memory is the peak resident size above its level after a step on a
 short sequence. Linux only.
 """
