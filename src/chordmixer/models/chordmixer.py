@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -147,12 +148,12 @@ class ChordMixer(nn.Module):
     def forward(self, x: Packed) -> Packed:
         """Encode. Inside, deep sequences come first: block i works on a prefix, and shallow ones leave early."""
         check_packed(x)
-        _check_width(x, self.config)
+        check_width(x.values, self.config)
         if torch.compiler.is_compiling():
             from chordmixer.models.compiled import encode  # one operator to the compiler
 
             return encode(self, x)
-        _check_lengths(x, self.config)
+        check_lengths(x.lengths, self.config)
         depths = [depth(n) for n in x.lengths]
         order = sorted(range(len(x)), key=lambda b: -depths[b])
         ordered = x.select(order).to(dtype=ops.activations(x.values))
@@ -162,7 +163,7 @@ class ChordMixer(nn.Module):
         if self.config.reversible:
             from chordmixer.models.reversible import through  # it knows Block; Block need not know it
 
-            values = through(self.blocks, ordered, exits)
+            values = through(self.blocks, ordered.values, ordered.offsets, exits)
         elif torch.is_grad_enabled() or self.training:
             values = self._through(ordered, exits)
         else:
@@ -219,18 +220,20 @@ class ChordMixer(nn.Module):
         return last
 
 
-def _check_width(x: Packed, config: ChordMixerConfig) -> None:
-    if x.values.shape[1:] != (config.width,):
+def check_width(values: Tensor, config: ChordMixerConfig) -> None:
+    """Refuse tokens of another width."""
+    if values.shape[1:] != (config.width,):
         raise ValueError(
-            f"tokens of shape {tuple(x.values.shape[1:])} do not fit an encoder of width {config.width}: "
+            f"tokens of shape {tuple(values.shape[1:])} do not fit an encoder of width {config.width}: "
             f"embed them to {config.tracks} tracks x {config.track_size} channels first"
         )
 
 
-def _check_lengths(x: Packed, config: ChordMixerConfig) -> None:
-    longest = max(x.lengths)
+def check_lengths(lengths: Sequence[int], config: ChordMixerConfig) -> None:
+    """Refuse sequences that are too long."""
+    longest = max(lengths)
     if longest > config.max_length:
         raise ValueError(
-            f"sequence {x.lengths.index(longest)} of the batch has {longest:,} tokens, above this network's "
+            f"sequence {lengths.index(longest)} of the batch has {longest:,} tokens, above this network's "
             f"max_length={config.max_length:,}: build it with max_length={longest} or more"
         )

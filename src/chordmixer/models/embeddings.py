@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chordmixer import ops
+from chordmixer.models.shards import Sequences, mean
 from chordmixer.packed import Packed
 
 SAME = 1e-9
@@ -32,7 +32,7 @@ class TokenEmbedding(nn.Module):
                 f"values of type {ids.dtype} and shape {tuple(ids.shape)} are not token ids: give whole numbers "
                 "of shape (T,), or build the model with embedding='real'"
             )
-        if _on_host(ids):
+        if _on_host(ids) and len(ids):
             low, high = (int(v) for v in ids.aminmax())
             if low < 0 or high >= size:
                 bad = low if low < 0 else high
@@ -79,7 +79,7 @@ class RealEmbedding(nn.Module):
         return x.with_values(self.linear(values))
 
 
-def beside_within(x: Packed) -> Packed:
+def beside_within(x: Sequences) -> Sequences:
     """Each channel twice: as it is, and standardised within its own sequence, so that size and shape are both seen.
 
     A channel that is constant in a sequence, and all channels of a sequence of one token, are zero there.
@@ -87,10 +87,14 @@ def beside_within(x: Packed) -> Packed:
     >>> beside_within(Packed.from_list([torch.tensor([[1.0], [3.0]]), torch.tensor([[7.0]])])).values.tolist()
     [[1.0, -1.0], [3.0, 1.0], [7.0, 0.0]]
     """
-    values, owners = x.values.double(), x.owners()  # so that a constant is exactly its own mean
-    centred = values - ops.segment_mean(values, x.offsets).index_select(0, owners)
-    spread = ops.segment_mean(centred.square(), x.offsets).sqrt()
-    scale = torch.where(spread > SAME, spread, torch.inf).index_select(0, owners)
+
+    def spread(rows: Tensor) -> Tensor:
+        return rows.repeat_interleave(x.offsets.diff(), 0, output_size=x.tokens)
+
+    values = x.values.double()  # so that a constant is exactly its own mean
+    centred = values - spread(mean(x.with_values(values)))
+    variance = mean(x.with_values(centred.square()))
+    scale = spread(torch.where(variance > SAME**2, variance, torch.inf).sqrt())  # the root of 0 has no gradient
     return x.with_values(torch.cat([x.values, (centred / scale).to(x.values.dtype)], dim=1))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from chordmixer import ops
 from chordmixer.models.norms import Standard
+from chordmixer.models.shards import maximum, mean
 from chordmixer.packed import Packed
 
 MOST_WEIGHTS = 1 << 31
@@ -66,7 +67,7 @@ class AverageHead(TokensHead):
     """
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
-        answers: Tensor = self.linear(ops.segment_mean(x.values, x.offsets))
+        answers: Tensor = self.linear(mean(x))
         return answers
 
 
@@ -85,7 +86,7 @@ class StandardHead(AverageHead):
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
         """One vector a sequence."""
-        return ops.segment_mean(x.values, x.offsets)
+        return mean(x)
 
     def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
         pooled = self.pool(x).float()
@@ -98,7 +99,7 @@ class MaximumHead(StandardHead):
     """The maximum of each channel: a pattern counts wherever it is, however long the sequence."""
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
-        return ops.segment_max(x.values, x.offsets)
+        return maximum(x)
 
 
 class MeanMaximumHead(StandardHead):
@@ -116,8 +117,8 @@ class MeanMaximumHead(StandardHead):
 
 def mean_and_maximum(x: Packed) -> Float[Tensor, "B D"]:
     """Of each sequence's tokens, side by side."""
-    mean, maximum = ops.segment_mean(x.values, x.offsets), ops.segment_max(x.values, x.offsets)
-    return torch.cat([mean, maximum.to(mean.dtype)], dim=1)
+    average = mean(x)
+    return torch.cat([average, maximum(x).to(average.dtype)], dim=1)
 
 
 class AttentionHead(StandardHead):
@@ -135,10 +136,9 @@ class AttentionHead(StandardHead):
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
         scores = self.score(x.values).float()
-        highest = ops.segment_max(scores.detach(), x.offsets)
+        highest = maximum(x.with_values(scores.detach()))
         weights = (scores - highest.repeat_interleave(x.offsets.diff(), 0, output_size=x.tokens)).exp()
-        total = ops.segment_mean(weights, x.offsets)
-        return ops.segment_mean(weights * x.values.float(), x.offsets) / total
+        return mean(x.with_values(weights * x.values.float())) / mean(x.with_values(weights))
 
 
 class MeanMaximumAttentionHead(AttentionHead):
@@ -248,7 +248,7 @@ class PairHead(TokensHead):
                 f"{len(x)} sequences are not pairs: this model answers for two sequences at a time; give each first "
                 "one with its second behind it"
             )
-        a, b = ops.segment_mean(x.values, x.offsets).unflatten(0, (-1, 2)).unbind(1)
+        a, b = mean(x).unflatten(0, (-1, 2)).unbind(1)
         answers: Tensor = self.linear(F.gelu(self.compare(torch.cat([a, b, a * b, a - b], dim=1))))
         return answers
 
@@ -291,7 +291,7 @@ class VariantHead(TokensHead):
                 "use chordmixer variants"
             )
         places = torch.searchsorted(before, torch.arange(1, len(x) + 1, device=x.device))
-        means, there = ops.segment_mean(x.values, x.offsets), x.values.index_select(0, places)
+        means, there = mean(x), x.values.index_select(0, places)
         features = []
         for each in (means, there):
             r, a = each.unflatten(0, (-1, 2)).unbind(1)

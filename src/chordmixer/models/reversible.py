@@ -16,15 +16,14 @@ from torch import Tensor, nn
 
 from chordmixer import ops
 from chordmixer.models.norms import Norm
-from chordmixer.packed import Packed
 
 
-def through(blocks: nn.ModuleList, x: Packed, exits: ops.Exits) -> Tensor:
+def through(blocks: nn.ModuleList, values: Tensor, offsets: Tensor, exits: ops.Exits) -> Tensor:
     """All blocks over sequences ordered by depth; gradients through recomputation."""
     active = blocks[: len(exits)]
     weights = tuple(p for p in active.parameters() if p.requires_grad)
-    values: Tensor = _Reversible.apply(active, x.offsets, exits, x.values, *weights)
-    return values
+    made: Tensor = _Reversible.apply(active, offsets, exits, values, *weights)
+    return made
 
 
 def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: ops.Exits, streams: list[Tensor]) -> list[list[Tensor]]:

@@ -55,20 +55,21 @@ def group_statistics(
     values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState
 ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
     """Mean and inverse deviation of each sequence's channel groups, spread over the group's channels."""
-
-    def by_group(channels: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        size = channels.shape[1] // norm.groups
-        spread: Tensor = channels.unflatten(1, (norm.groups, size)).mean(2).repeat_interleave(size, dim=1)
-        return spread
-
-    mean = by_group(segment_mean(values, offsets))
+    mean = by_group(segment_mean(values, offsets), norm.groups)
     lengths = offsets.diff()
     if torch.is_grad_enabled() and values.requires_grad:
         centred = values - mean.repeat_interleave(lengths, 0, output_size=len(values))
-        variance = by_group(segment_mean(centred.square(), offsets))
+        variance = by_group(segment_mean(centred.square(), offsets), norm.groups)
     else:
-        variance = by_group(segment_squares(values, offsets, mean))
+        variance = by_group(segment_squares(values, offsets, mean), norm.groups)
     return mean, torch.rsqrt(variance + norm.eps)
+
+
+def by_group(channels: Float[Tensor, "B C"], groups: int) -> Float[Tensor, "B C"]:
+    """The mean over each group's channels, spread over them."""
+    size = channels.shape[1] // groups
+    spread: Tensor = channels.unflatten(1, (groups, size)).mean(2).repeat_interleave(size, dim=1)
+    return spread
 
 
 # --- In tiles, without gradients ---
