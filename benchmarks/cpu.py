@@ -20,7 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
 from io import BytesIO
@@ -142,7 +142,8 @@ def work(sequences: int, length: int) -> None:
 def older_source() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.check_output(["git", "archive", BEFORE, "src"], cwd=ROOT)
-        tarfile.open(fileobj=BytesIO(archive)).extractall(folder, filter="data")
+        with tarfile.open(fileobj=BytesIO(archive)) as packed:
+            packed.extractall(folder, filter="data")
         yield Path(folder) / "src"
 
 
@@ -191,7 +192,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             ratios = [f"{faster[way]['bf16']:.2f}{targets[way]}" for way in ("authors", BEFORE)]
             case = f"{row['sequences']:,} x {row['length']:,}"
             lines.append(
-                f"{case:>12} {what:>8} {' '.join(each)} {ratios[0]:>12} {ratios[1]:>11} {faster[BEFORE]['float32']:>12.2f}"
+                f"{case:>12} {what:>8} {' '.join(each)} {ratios[0]:>12} {ratios[1]:>11} "
+                f"{faster[BEFORE]['float32']:>12.2f}"
             )
     return "\n".join(lines)
 

@@ -189,7 +189,7 @@ def test_a_frozen_encoder_is_measured_frozen(tiny: Experiment, monkeypatch: pyte
     monkeypatch.setattr(speed, "Model", build)
     probing = replace(tiny, training=replace(tiny.training, freeze=True))
     for experiment in (tiny, probing):
-        assert speed._stepper(experiment, CPU)([40, 12]) > 0
+        assert speed._experiment_stepper(experiment, CPU)([40, 12]) > 0
     assert [model.frozen for model in built] == [False, True]
 
 

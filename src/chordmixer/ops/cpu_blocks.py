@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -105,7 +104,7 @@ class _Blocks(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weights, saved = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
         size = len(_Kept._fields)
@@ -121,7 +120,7 @@ def _mlps(weights: Sequence[Tensor]) -> list[Mlp]:
 
 
 def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], kept: list[_Kept] | None) -> Tensor:
-    """The tokens after all blocks; to `kept`, where there is one, is added what each block keeps for its gradients."""
+    """The tokens after all blocks; what each block keeps for its gradients is added to `kept`, where there is one."""
     (width, hidden), exits = mlps[0].fc2_weight.shape, network.exits
     rotation = Rotation(values, network.offsets, network.tracks, keeps=True)
     rotated, active, mixed = (network.room(values, columns) for columns in (width, hidden, width))
@@ -229,7 +228,9 @@ def _backward(network: _Network, gradient: Tensor, mlps: Sequence[Mlp], kept: Se
     """The gradients of the tokens and of all weights: block by block, first to what Mix read, then through Rotate."""
     stream = gradient.clone(memory_format=torch.contiguous_format)
     width, hidden = mlps[0].fc2_weight.shape
-    rotation, undo = (Rotation(stream, network.offsets, network.tracks, reverse, keeps=True) for reverse in (False, True))
+    rotation, undo = (
+        Rotation(stream, network.offsets, network.tracks, reverse, keeps=True) for reverse in (False, True)
+    )
     back = network.room(stream, width, len(stream))
     tile = _Tile(*(network.room(stream, columns) for columns in (width, width, hidden, hidden)))
     sums = [Mlp(*(torch.zeros_like(weight) for weight in mlp)) for mlp in mlps]
@@ -282,7 +283,7 @@ def _add_product_of(gradient: Float[Tensor, "t A"], given: Float[Tensor, "t B"],
 
 
 def _read_backward(gradient: Tensor, eps: float | None, own: _Kept, part: slice, stream: Tensor) -> None:
-    """Adds the gradient of what a block read to that of the stream: through the standardisation where there is one."""
+    """Adds the gradient of what a block read to that of the stream, through the norm where there is one."""
     if eps is None:
         stream.add_(gradient)
         return
