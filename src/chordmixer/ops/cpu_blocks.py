@@ -123,8 +123,8 @@ def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], kept: list[
     """The tokens after all blocks; what each block keeps for its gradients is added to `kept`, where there is one."""
     (width, hidden), exits = mlps[0].fc2_weight.shape, network.exits
     rotation = Rotation(values, network.offsets, network.tracks, keeps=True)
-    rotated, active, mixed = (network.room(values, columns) for columns in (width, hidden, width))
-    narrow = network.kind != values.dtype
+    rotated, active = network.room(values, width), network.room(values, hidden)
+    mixed = None if network.kind == values.dtype else torch.empty_like(rotated)
     turns = [network.room(values, width, len(values)) for _ in exits[:2]] if kept is None else None
     stream, made = values, torch.empty_like(values)
     own = _rooms(network, values, hidden, 0, turns)
@@ -141,7 +141,7 @@ def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], kept: list[
                 _drop(z, _draw(own.mask[lo:hi], network.dropout))
             torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=before)
             torch.ops.aten.gelu.out(before, out=after)
-            add_product(after, mlp, stream[lo:hi], mixed[: hi - lo] if narrow else None, out=made[lo:hi])
+            add_product(after, mlp, stream[lo:hi], mixed, out=made[lo:hi])
             if lo < staying:  # while the tile is in the cache
                 _read(made, network.eps[block + 1], following, slice(lo, min(hi, staying)))
         if kept is not None:
@@ -152,7 +152,7 @@ def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], kept: list[
 
 def _rooms(network: _Network, values: Tensor, hidden: int, block: int, turns: list[Tensor] | None) -> _Kept:
     """Memory for a block; without gradients two sources take turns, and there is nothing else."""
-    tokens, none = network.exits[block][0], values[:0]
+    tokens, none = network.exits[block][0], values.new_empty(0, 1)  # a slice would keep all of them
     if turns is not None:
         return _Kept(turns[block % 2][:tokens], none, none, none)
     mask = none
@@ -186,8 +186,8 @@ def add_product(active: Tensor, mlp: Mlp, residual: Tensor, mixed: Tensor | None
         torch.addmm(residual, active, mlp.fc2_weight.t(), out=out)
         out.add_(mlp.fc2_bias)
     else:
-        torch.addmm(mlp.fc2_bias, active, mlp.fc2_weight.t(), out=mixed)
-        torch.add(residual, mixed, out=out)
+        product = torch.addmm(mlp.fc2_bias, active, mlp.fc2_weight.t(), out=mixed[: len(active)])
+        torch.add(residual, product, out=out)
 
 
 def _draw(mask: Tensor, dropout: float) -> Tensor:
@@ -232,7 +232,8 @@ def _backward(network: _Network, gradient: Tensor, mlps: Sequence[Mlp], kept: Se
         Rotation(stream, network.offsets, network.tracks, reverse, keeps=True) for reverse in (False, True)
     )
     back = network.room(stream, width, len(stream))
-    tile = _Tile(*(network.room(stream, columns) for columns in (width, width, hidden, hidden)))
+    wide = network.kind == stream.dtype
+    tile = _Tile(*(network.room(stream, columns) for columns in (width, 0 if wide else width, hidden, hidden)))
     sums = [Mlp(*(torch.zeros_like(weight) for weight in mlp)) for mlp in mlps]
     for block in reversed(range(len(mlps))):
         own, mlp, tokens = kept[block], cast(mlps[block], network.kind), network.exits[block][0]
@@ -250,6 +251,7 @@ class _Tile(NamedTuple):
 
     rotated: Float[Tensor, "t C"]
     gradient: Float[Tensor, "t C"]
+    """Of what Mix made; of no columns where the stream's own is in that type."""
     active: Float[Tensor, "t H"]
     hidden: Float[Tensor, "t H"]
 
