@@ -168,3 +168,25 @@ def test_a_rank_that_dies_costs_nothing_but_time(
     assert (tmp_path / "run" / MODEL).read_bytes() == (two_ranks[0] / MODEL).read_bytes()
     assert checkpoints.found(tmp_path / "run")[0].name == "step-000000007-finished"
     assert not list((tmp_path / "run").rglob(".writing-*"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "avx512", "amx", "onednn", "expected"),
+    [
+        ("x86_64", True, False, True, True),
+        ("x86_64", False, True, True, True),
+        ("x86_64", False, False, True, False),
+        ("x86_64", True, True, False, False),
+        ("aarch64", False, False, True, True),
+    ],
+    ids=["AVX-512 BF16", "AMX", "AVX-512 alone", "no oneDNN", "ARM"],
+)
+def test_bf16_is_native_where_torch_says_so(
+    monkeypatch: pytest.MonkeyPatch, machine: str, avx512: bool, amx: bool, onednn: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(devices.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert devices.native_bf16() is expected

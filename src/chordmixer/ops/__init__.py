@@ -131,7 +131,7 @@ def blocks(
         mixed: Tensor = _kernels("block").blocks(values, offsets, exits, track_size, mlps, **settings)
         return mixed
     if joins(values, order):
-        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else values.dtype
+        kind = cpu_blocks.product_type(values)
         return cpu_blocks.blocks(values, offsets, exits, track_size, mlps, prenorms, dropout, kind)
     left = []
     for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):

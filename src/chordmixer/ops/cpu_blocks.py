@@ -89,6 +89,13 @@ def _folded(mlp: Mlp, norm: NormState | None, dropout: float) -> Mlp:
     return mlp._replace(fc1_weight=mlp.fc1_weight / (1 - dropout)) if dropout else mlp
 
 
+def product_type(values: Tensor) -> torch.dtype:
+    """The type of the products under the present autocast, which leaves float64 as it is."""
+    device = values.device.type
+    casts = torch.is_autocast_enabled(device) and values.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if casts else values.dtype
+
+
 def cast(mlp: Mlp, kind: torch.dtype) -> Mlp:
     """Weights for products of this type."""
     return Mlp(*(weight.detach().to(kind) for weight in mlp))

@@ -103,7 +103,8 @@ def peak(
     >>> {name: f"{size >> 20} MB" for name, size in peak(model, [1000] * 64, Hardware()).items() if size >> 20}
     ... # doctest: +NORMALIZE_WHITESPACE
     {'weights': '1 MB', 'moments of AdamW': '3 MB', 'hidden layers': '312 MB', 'what Mix reads': '429 MB',
-     'gradients': '128 MB', 'gradients of the blocks': '1 MB', 'a tile of a block': '6 MB', 'indices of Rotate': '5 MB'}
+     'gradients': '128 MB', 'gradients of the blocks': '1 MB', 'a tile of a block': '6 MB',
+     'indices of Rotate': '5 MB'}
     """
     return max(moments(model, lengths, hardware, accumulate, freeze), key=lambda terms: sum(terms.values()))
 
