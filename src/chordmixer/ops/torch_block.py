@@ -93,17 +93,18 @@ def tiled_block(
     rotated = torch.empty_like(values[:longest], memory_format=torch.contiguous_format)
     kind = product_type(values)
     mlp = cast(mlp, kind)
-    hidden, mixed = (values.new_empty(longest, columns, dtype=kind) for columns in mlp.fc1_weight.shape)
+    hidden = values.new_empty(longest, len(mlp.fc1_bias), dtype=kind)
+    mixed = None if kind == values.dtype else torch.empty_like(rotated, dtype=kind)
     if order == "released" and out is not residual:
         out.copy_(residual)
     for lo, hi in tiles(values):
         if order == "paper":
             z = rotation.gather(values, lo, hi, out=rotated[: hi - lo])
             z = z if before is None else before(z, rotation, lo, hi)
-            z = z if z.dtype == kind else mixed[: hi - lo].copy_(z)
+            z = z if mixed is None else mixed[: hi - lo].copy_(z)
             torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=hidden[: hi - lo])
             active = torch.ops.aten.gelu_(hidden[: hi - lo])
-            add_product(active, mlp, residual[lo:hi], None if kind == values.dtype else mixed, out=out[lo:hi])
+            add_product(active, mlp, residual[lo:hi], mixed, out=out[lo:hi])
         else:
             z = values[lo:hi] if before is None else before(values[lo:hi], still, lo, hi)
             mixed = mix(z, mlp).to(out.dtype).view(-1, track_size)

@@ -428,8 +428,9 @@ def _frozen_joined(step: _Step) -> list[Terms]:
 def _frozen_tile(step: _Step, third: bool) -> Terms:
     """Inputs and hidden layer of Mix; more where a norm or another precision comes between."""
     net, full = step.network, step.full
-    lean = net.order == "paper" and not (step.hardware.half or net.norm) and (third or net.prenorm is None)
-    row = full + 4 * step.hidden + (12 * net.tracks if lean else 2 * full)
+    lean = net.order == "paper" and not net.norm and (third or net.prenorm is None)
+    more = (full + step.short if step.hardware.half else 12 * net.tracks) if lean else 2 * full
+    row = full + step.number * step.hidden + more
     return {"a tile of a block": row * min(step.tokens, TILE if step.hardware.processors == 1 else GPU_TILE)}
 
 
