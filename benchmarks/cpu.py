@@ -2,6 +2,7 @@
 
 python benchmarks/cpu.py                             # verify, then time: some minutes
 python benchmarks/cpu.py --out results.json          # also write it down
+python benchmarks/cpu.py --cpu-time                  # on a busy machine, with OMP_NUM_THREADS=1: seconds of the processor
 python benchmarks/cpu.py --longest                   # 1.5 million tokens in one sequence: seconds and peak memory
 
 The older commit is taken out of git into a temporary folder and runs in a process of its own. All take turns.
@@ -20,7 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from io import BytesIO
@@ -97,18 +98,18 @@ class Contest:
         self.adam.zero_grad(set_to_none=True)
         return gradient
 
-    def seconds(self, what: str, way: str) -> float:
-        start = time.perf_counter()
+    def seconds(self, what: str, way: str, clock: Callable[[], float]) -> float:
+        start = clock()
         getattr(self, what)(way)
-        return time.perf_counter() - start
+        return clock() - start
 
 
 class OlderContest:
     """The same contest in a process that imports an older commit."""
 
-    def __init__(self, case: tuple[int, int], source: Path) -> None:
+    def __init__(self, case: tuple[int, int], source: Path, options: list[str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source)}
-        command = [sys.executable, __file__, "--worker", *map(str, case)]
+        command = [sys.executable, __file__, *options, "--worker", *map(str, case)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
 
@@ -128,14 +129,14 @@ class OlderContest:
         self.process.wait()
 
 
-def work(sequences: int, length: int) -> None:
+def work(sequences: int, length: int, clock: Callable[[], float]) -> None:
     """Answer for the older commit: seconds, or a file with the result."""
     contest = Contest(sequences, length)
     for line in sys.stdin:
         what, path = json.loads(line)
         if path:
             torch.save(getattr(contest, what)("float32").clone(), path)
-        print(contest.seconds(what, "float32") if not path else 0.0, flush=True)
+        print(contest.seconds(what, "float32", clock) if not path else 0.0, flush=True)
 
 
 @contextmanager
@@ -147,9 +148,10 @@ def older_source() -> Iterator[Path]:
         yield Path(folder) / "src"
 
 
-def compare(case: tuple[int, int], number: int, repeats: int, source: Path) -> dict[str, Any]:
+def compare(case: tuple[int, int], number: int, repeats: int, source: Path, busy: bool) -> dict[str, Any]:
     """Verify all ways, then time them in turns: the median of each."""
-    contest, older = Contest(*case), OlderContest(case, source)
+    clock = time.process_time if busy else time.perf_counter
+    contest, older = Contest(*case), OlderContest(case, source, ["--cpu-time"] if busy else [])
     row: dict[str, Any] = {"sequences": case[0], "length": case[1], "width": contest.encoder.width}
     row["blocks"] = len(contest.plain)
     for what in ("forward", "step"):
@@ -164,7 +166,7 @@ def compare(case: tuple[int, int], number: int, repeats: int, source: Path) -> d
         for turn in range(repeats + 1):
             for way, taken in times.items():
                 time.sleep(0.02)  # threads of the way before come to rest
-                seconds = older.ask(what) if way == BEFORE else contest.seconds(what, way)
+                seconds = older.ask(what) if way == BEFORE else contest.seconds(what, way, clock)
                 taken += [seconds] if turn else []
         own["seconds"] = {way: statistics.median(taken) for way, taken in times.items()}
         for way in (BEFORE, "authors"):
@@ -216,24 +218,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--cpu-time", action="store_true", help="seconds of the processor, in place of the wall's")
     parser.add_argument("--longest", action="store_true", help="only the long sequence, in float32")
     parser.add_argument("--half", action="store_true", help="with --longest: in bf16")
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        work(*arguments.worker)
+        work(*arguments.worker, time.process_time if arguments.cpu_time else time.perf_counter)
         return
     if arguments.longest:
         longest(arguments.half)
         return
     with older_source() as source:
-        rows = [compare(case, number, arguments.repeats, source) for number, case in enumerate(CASES)]
+        how = (arguments.repeats, source, arguments.cpu_time)
+        rows = [compare(case, number, *how) for number, case in enumerate(CASES)]
     print(table(rows))
     print("In brackets: what bf16 should reach.")
     if arguments.out:
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
         result = {
-            "command": "python benchmarks/cpu.py",
+            "command": " ".join(["python", "benchmarks/cpu.py", *sys.argv[1:]]),
+            "clock": "processor" if arguments.cpu_time else "wall",
             "commit": commit,
             "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
             "torch": torch.__version__,
