@@ -2,7 +2,7 @@
 
 python benchmarks/cpu.py                             # verify, then time: some minutes
 python benchmarks/cpu.py --out results.json          # also write it down
-python benchmarks/cpu.py --cpu-time                  # on a busy machine, with OMP_NUM_THREADS=1: seconds of the processor
+python benchmarks/cpu.py --cpu-time                  # on a busy machine: processor time, OMP_NUM_THREADS=1
 python benchmarks/cpu.py --longest                   # 1.5 million tokens in one sequence: seconds and peak memory
 
 The older commit is taken out of git into a temporary folder and runs in a process of its own. All take turns.

@@ -118,11 +118,12 @@ def retained(model: ModelConfig, lengths: Sequence[int], hardware: Hardware, ter
     if not hardware.heap:
         return 0
     tokens = sum(_encoder_lengths(model, sequence_lengths(model, lengths)))
-    rows = {"hidden layers": (2 if hardware.half else 4) * model.network.hidden}
+    number = 2 if hardware.half else 4
+    rows = {"hidden layers": number * model.network.hidden, "what Mix reads": number * model.network.width}
     permanent = {"weights", "moments of AdamW", "gradients of the weights", "inputs"}
     heap = (
-        number
-        for name, number in terms.items()
+        size
+        for name, size in terms.items()
         if name not in permanent and tokens * rows.get(name, 4 * model.network.width) < MAPPED
     )
     return int(KEPT * sum(heap))
