@@ -1,31 +1,51 @@
-"""Our network on a CPU against a plain split-roll-cat one, in the same run: verify first, then time.
+"""Encoders on a CPU in one run: the authors' way, ours of an older commit, ours now in float32 and in bf16.
 
-python benchmarks/cpu.py                     # the three cases and the long sequence, a few minutes
-python benchmarks/cpu.py --out results.json  # also write them down
+python benchmarks/cpu.py                             # verify, then time: some minutes
+python benchmarks/cpu.py --out results.json          # also write it down
+python benchmarks/cpu.py --cpu-time                  # on a busy machine: processor time, OMP_NUM_THREADS=1
+python benchmarks/cpu.py --longest                   # 1.5 million tokens in one sequence: seconds and peak memory
+
+The older commit is taken out of git into a temporary folder and runs in a process of its own. All take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import resource
 import statistics
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from chordmixer import ChordMixer, ChordMixerConfig, Packed
 
-CASES = ((64, 420), (1, 33_000), (1, 260_000))
-"""Sequences and their length; each network is built for the longest of its own case."""
+ROOT = Path(__file__).parents[1]
+BEFORE = "9c7ea76"
+CASES = ((64, 420), (1_000, 128), (1, 33_000))
+"""Sequences and their length; each network is built for the longest of its own case, with S = 16 and H = 128."""
 LONGEST = 1_500_000
+WAYS = ("authors", BEFORE, "float32", "bf16")
+TARGETS = {
+    "forward": {BEFORE: (2.0, 2.0, 2.0), "authors": (3.0, 3.0, 5.0)},
+    "step": {BEFORE: (1.7, 1.7, 1.7)},
+}
+"""Times as fast that bf16 should be, by case."""
+TOLERANCE = {"authors": 1e-4, BEFORE: 1e-4, "float32": 1e-4, "bf16": 2e-2}
+"""Largest relative distance (in norm) from the authors' way, of outputs and of gradients."""
 
 
 class PlainBlock(nn.Module):
@@ -45,87 +65,186 @@ class PlainBlock(nn.Module):
         return x + self.fc2(nn.functional.gelu(self.fc1(z)))
 
 
-def compare(sequences: int, length: int, repeats: int) -> dict[str, float]:
-    """Tokens a second of both networks over all blocks, and the ratio."""
-    torch.manual_seed(0)
-    encoder = ChordMixer(ChordMixerConfig(max_length=length, track_size=16, hidden=128)).eval()
-    plain = [PlainBlock(block, 16) for block in encoder.blocks]
-    x = Packed.from_lengths(torch.randn(sequences * length, encoder.width), [length] * sequences)
+class Contest:
+    """One case: the same network and tokens for every way."""
 
-    def theirs() -> Tensor:
-        values = x.values
-        for block in plain:
-            values = block(values, list(x.lengths))
-        return values
+    def __init__(self, sequences: int, length: int) -> None:
+        torch.manual_seed(0)
+        self.encoder = ChordMixer(ChordMixerConfig(max_length=length, track_size=16, hidden=128))
+        self.plain = [PlainBlock(block, 16) for block in self.encoder.blocks]
+        self.x = Packed.from_lengths(torch.randn(sequences * length, self.encoder.width), [length] * sequences)
+        self.adam = torch.optim.AdamW(self.encoder.parameters(), lr=0.0, weight_decay=0.0, fused=True)
 
-    with torch.inference_mode():
-        error = float((encoder(x).values - theirs()).abs().max())
-        assert error < 1e-4, f"the two networks differ by {error}"
-        seconds = _median_seconds([theirs, lambda: encoder(x).values], repeats)
-    return {
-        "sequences": sequences,
-        "length": length,
-        "width": encoder.width,
-        "blocks": len(plain),
-        "largest_difference": error,
-        "plain_tokens_per_second": x.tokens / seconds[0],
-        "our_tokens_per_second": x.tokens / seconds[1],
-        "ratio": seconds[0] / seconds[1],
-    }
+    def encoded(self, way: str) -> Tensor:
+        if way == "authors":
+            values, lengths = self.x.values, list(self.x.lengths)
+            for block in self.plain:
+                values = block(values, lengths)
+            return values
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "bf16"):
+            return self.encoder(self.x).values
+
+    def forward(self, way: str) -> Tensor:
+        self.encoder.eval()
+        with torch.inference_mode():
+            return self.encoded(way)
+
+    def step(self, way: str) -> Tensor:
+        """Forward pass, backward pass, AdamW; returns the gradient of the first block's first weights."""
+        self.encoder.train()
+        self.encoded(way).square().mean().backward()
+        gradient = self.encoder.blocks[0].fc1.weight.grad
+        self.adam.step()
+        self.adam.zero_grad(set_to_none=True)
+        return gradient
+
+    def seconds(self, what: str, way: str, clock: Callable[[], float]) -> float:
+        start = clock()
+        getattr(self, what)(way)
+        return clock() - start
 
 
-def _median_seconds(functions: list[Callable[[], Tensor]], repeats: int) -> list[float]:
-    """Taken in turns, so that a slow moment of the machine meets them all."""
-    times: list[list[float]] = [[] for _ in functions]
-    for _ in range(repeats):
-        for own, function in zip(times, functions, strict=True):
-            start = time.perf_counter()
-            function()
-            own.append(time.perf_counter() - start)
-    return [statistics.median(own) for own in times]
+class OlderContest:
+    """The same contest in a process that imports an older commit."""
+
+    def __init__(self, case: tuple[int, int], source: Path, options: list[str]) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(source)}
+        command = [sys.executable, __file__, *options, "--worker", *map(str, case)]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env=environment, **pipes)
+
+    def ask(self, what: str, path: str = "") -> float:
+        assert self.process.stdin and self.process.stdout
+        print(json.dumps([what, path]), file=self.process.stdin, flush=True)
+        return float(json.loads(self.process.stdout.readline()))
+
+    def result(self, what: str) -> Tensor:
+        with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+            self.ask(what, file.name)
+            return torch.load(file.name)
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def longest() -> None:
+def work(sequences: int, length: int, clock: Callable[[], float]) -> None:
+    """Answer for the older commit: seconds, or a file with the result."""
+    contest = Contest(sequences, length)
+    for line in sys.stdin:
+        what, path = json.loads(line)
+        if path:
+            torch.save(getattr(contest, what)("float32").clone(), path)
+        print(contest.seconds(what, "float32", clock) if not path else 0.0, flush=True)
+
+
+@contextmanager
+def older_source() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.check_output(["git", "archive", BEFORE, "src"], cwd=ROOT)
+        with tarfile.open(fileobj=BytesIO(archive)) as packed:
+            packed.extractall(folder, filter="data")
+        yield Path(folder) / "src"
+
+
+def compare(case: tuple[int, int], number: int, repeats: int, source: Path, busy: bool) -> dict[str, Any]:
+    """Verify all ways, then time them in turns: the median of each."""
+    clock = time.process_time if busy else time.perf_counter
+    contest, older = Contest(*case), OlderContest(case, source, ["--cpu-time"] if busy else [])
+    row: dict[str, Any] = {"sequences": case[0], "length": case[1], "width": contest.encoder.width}
+    row["blocks"] = len(contest.plain)
+    for what in ("forward", "step"):
+        own: dict[str, Any] = {"distance": {}, "seconds": {}, "times_as_fast": {}}
+        wanted = getattr(contest, what)("authors").clone()
+        for way in WAYS[1:]:
+            made = older.result(what) if way == BEFORE else getattr(contest, what)(way)
+            distance = float((made - wanted).norm() / wanted.norm())
+            assert distance < TOLERANCE[way], f"{way} differs by {distance}"
+            own["distance"][way] = distance
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        for turn in range(repeats + 1):
+            for way, taken in times.items():
+                time.sleep(0.02)  # threads of the way before come to rest
+                seconds = older.ask(what) if way == BEFORE else contest.seconds(what, way, clock)
+                taken += [seconds] if turn else []
+        own["seconds"] = {way: statistics.median(taken) for way, taken in times.items()}
+        for way in (BEFORE, "authors"):
+            own["times_as_fast"][way] = {
+                new: own["seconds"][way] / own["seconds"][new] for new in ("float32", "bf16")
+            }
+        own["target"] = {way: wanted[number] for way, wanted in TARGETS[what].items()}
+        row[what] = own
+    older.close()
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"{'case':>12} {'':>8} {'ns a token and block':^34} {'bf16, times as fast as':^24} {'float32':>8}",
+        f"{'':>12} {'':>8} {'authors':>8} {BEFORE:>8} {'float32':>8} {'bf16':>7}"
+        f" {'authors':>12} {BEFORE:>11} {'than ' + BEFORE:>12}",
+    ]
+    for row in rows:
+        for what in ("forward", "step"):
+            own, work = row[what], row["sequences"] * row["length"] * row["blocks"]
+            each = [f"{own['seconds'][way] / work * 1e9:>{8 if way != 'bf16' else 7}.0f}" for way in WAYS]
+            faster = own["times_as_fast"]
+            targets = {way: f" ({own['target'][way]:.1f})" if way in own["target"] else "" for way in WAYS}
+            ratios = [f"{faster[way]['bf16']:.2f}{targets[way]}" for way in ("authors", BEFORE)]
+            case = f"{row['sequences']:,} x {row['length']:,}"
+            lines.append(
+                f"{case:>12} {what:>8} {' '.join(each)} {ratios[0]:>12} {ratios[1]:>11} "
+                f"{faster[BEFORE]['float32']:>12.2f}"
+            )
+    return "\n".join(lines)
+
+
+def longest(half: bool) -> None:
     """One sequence of 1.5 million tokens through the whole network; prints seconds and peak memory."""
     encoder = ChordMixer(ChordMixerConfig(max_length=LONGEST, track_size=16, hidden=128)).eval()
     embedding = nn.Linear(2, encoder.width)
-    with torch.inference_mode():
-        inputs = torch.rand(LONGEST, 2)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        tokens = embedding(torch.rand(LONGEST, 2)).float()
         start = time.perf_counter()
-        mean = encoder(Packed.from_list([embedding(inputs)])).values.mean()
+        mean = encoder(Packed.from_list([tokens])).values.mean()
         seconds = time.perf_counter() - start
     assert torch.isfinite(mean)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"length": LONGEST, "seconds": seconds, "peak_gigabytes": peak / 1e9}))
+    print(f"1 x {LONGEST:,}, {'bf16' if half else 'float32'}: {seconds:.0f} s, peak {peak / 1e9:.2f} GB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--longest", action="store_true", help="only the long sequence, in this process")
+    parser.add_argument("--cpu-time", action="store_true", help="seconds of the processor, in place of the wall's")
+    parser.add_argument("--longest", action="store_true", help="only the long sequence, in float32")
+    parser.add_argument("--half", action="store_true", help="with --longest: in bf16")
+    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.longest:
-        longest()
+    if arguments.worker:
+        work(*arguments.worker, time.process_time if arguments.cpu_time else time.perf_counter)
         return
-    rows = [compare(*case, arguments.repeats) for case in CASES]
-    long = json.loads(subprocess.check_output([sys.executable, __file__, "--longest"]))
-    print(f"{'case':>14} {'plain tokens/s':>15} {'our tokens/s':>13} {'ratio':>6}")
-    for row in rows:
-        case = f"{row['sequences']:.0f} x {row['length']:,.0f}"
-        speeds = f"{row['plain_tokens_per_second']:>15,.0f} {row['our_tokens_per_second']:>13,.0f}"
-        print(f"{case:>14} {speeds} {row['ratio']:>6.2f}")
-    print(f"1 x {LONGEST:,}: {long['seconds']:.0f} s, peak {long['peak_gigabytes']:.2f} GB")
+    if arguments.longest:
+        longest(arguments.half)
+        return
+    with older_source() as source:
+        how = (arguments.repeats, source, arguments.cpu_time)
+        rows = [compare(case, number, *how) for number, case in enumerate(CASES)]
+    print(table(rows))
+    print("In brackets: what bf16 should reach.")
     if arguments.out:
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-        device = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
-        about = {
-            "command": "python benchmarks/cpu.py",
+        result = {
+            "command": " ".join(["python", "benchmarks/cpu.py", *sys.argv[1:]]),
+            "clock": "processor" if arguments.cpu_time else "wall",
             "commit": commit,
-            "device": device,
+            "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
             "torch": torch.__version__,
+            "date": date.today().isoformat(),
+            "cases": rows,
         }
-        result = {**about, "date": date.today().isoformat(), "cases": rows, "longest": long}
         arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -35,6 +35,7 @@ TINY = (
     "training.evaluate_every=7",
     "training.checkpoint_every=3",
     "training.device=cpu",
+    "training.precision=fp32",
 )
 SETTINGS = (
     "data.base_length=32",

@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from chordmixer import cli
-from chordmixer.training import evaluation
+from chordmixer.training import evaluation, speed
 
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=50)
@@ -66,6 +66,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder / "chordmixer" / "stores"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def auto_is_fp32() -> Iterator[None]:
+    """Runs of the tests do not depend on how fast this CPU multiplies bf16 numbers at the moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "bf16_speedup", lambda *_: 1.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -157,7 +157,10 @@ def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, t
         (["--set", "data.training=9000000000"], "training=9,000,000,000 is too large: give 1,000,000,000 or less"),
         (["--set", "training=3"], "training=3 is not a table of settings: give one"),
         (["--set", "data=3"], "data=3 is not a table of settings: write [data], or data.SETTING=VALUE"),
-        (["--set", "training.precision=fp8"], "training.precision='fp8' is not a choice: give one of fp32, bf16"),
+        (
+            ["--set", "training.precision=fp8"],
+            "training.precision='fp8' is not a choice: give one of auto, fp32, bf16",
+        ),
         (["--set", "training.batch_tokens=40"], "tokens, above training.batch_tokens=40: no sequence is ever cut"),
         (["--set", "training.batch_tokens=40"], "set training.batch_tokens=6"),
         (["--set", "model.network.max_length=40"], "tokens, above model.network.max_length=40: no"),

@@ -16,6 +16,8 @@ from chordmixer.config import from_dict, override, to_dict
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.models.encoders.cnn import CnnConfig
 from chordmixer.models.heads import HEADS, MARK
+from chordmixer.models.stem import StemConfig
+from chordmixer.models.words import WordsConfig
 
 Make = Callable[..., Any]
 NETWORK = ChordMixerConfig(max_length=64, track_size=2, hidden=8)
@@ -302,3 +304,21 @@ def test_a_config_that_asks_for_more_than_its_weights_takes_no_memory(
     monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda own: pytest.fail() if own.weight.is_cpu else None)
     with pytest.raises(ValueError, match=r"model\.safetensors does not fit its config\.json, first at"):
         Model.from_pretrained(tmp_path)
+
+
+def test_bf16_on_a_cpu() -> None:
+    """All parts of a network for files: float32 answers, near those in float32, and near those of a lone sequence."""
+    torch.manual_seed(0)
+    network = ChordMixerConfig(max_length=64, track_size=8, hidden=32, prenorm="layer")
+    stem, words = StemConfig(layers=2, taps=7), WordsConfig(lengths=(2, 3), bits=8)
+    parts: dict[str, Any] = {"head": "mean_maximum_attention", "final_norm": "layer", "stem": stem, "words": words}
+    model, x = Model(ModelConfig(5, 3, network=network, **parts)).eval(), ids([40, 64, 1, 2, 33])
+    with torch.no_grad():
+        exact = model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = model(x)
+            lone = torch.cat([model(x.select([b])) for b in range(len(x))])
+    assert rounded.dtype == torch.float32
+    scale = exact.abs().max()
+    assert 1e-6 < (rounded - exact).abs().max() / scale < 0.03
+    assert (rounded - lone).abs().max() / scale < 0.03

@@ -44,3 +44,25 @@ def test_ranks_of_a_machine_share_its_memory_and_need_a_gpu_each(monkeypatch: py
         ValueError, match="4 processes on a machine with 2 GPUs: start one for each GPU, or add --dev"
     ):
         devices.start_accelerator(TrainingConfig())
+
+
+@pytest.mark.parametrize(
+    ("machine", "avx512", "amx", "onednn", "expected"),
+    [
+        ("x86_64", True, False, True, True),
+        ("x86_64", False, True, True, True),
+        ("x86_64", False, False, True, False),
+        ("x86_64", True, True, False, False),
+        ("aarch64", False, False, True, True),
+    ],
+    ids=["AVX-512 BF16", "AMX", "AVX-512 alone", "no oneDNN", "ARM"],
+)
+def test_bf16_is_native_where_torch_says_so(
+    monkeypatch: pytest.MonkeyPatch, machine: str, avx512: bool, amx: bool, onednn: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(devices.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert devices.native_bf16() is expected

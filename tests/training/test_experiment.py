@@ -39,7 +39,10 @@ def test_to_a_folder_and_back(tiny: Experiment, tmp_path: Path) -> None:
         ({"training": {"epohcs": 3}}, r"config\.json: training\.epohcs is not a setting: did you mean epochs\?$"),
         ({"training": {"epochs": "3"}}, r"config\.json: training\.epochs='3' is not of type int"),
         ({"training": {"epochs": 0}}, r"epochs=0 is too small: give 1 or more"),
-        ({"training": {"precision": "fp8"}}, r"training\.precision='fp8' is not a choice: give one of fp32, bf16"),
+        (
+            {"training": {"precision": "fp8"}},
+            r"training\.precision='fp8' is not a choice: give one of auto, fp32, bf16",
+        ),
         ({"training": {"warmup": 1.0}}, r"warmup=1\.0 is not a share"),
         ({"training": {"ema": 1.0}}, r"ema=1\.0 is not a share"),
         ({"training": {"learning_rate": 0.0}}, r"learning_rate=0\.0 is not above zero"),

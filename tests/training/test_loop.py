@@ -70,7 +70,7 @@ def test_metrics_grow_by_step(whole: Path) -> None:
 
 
 def test_the_model_is_the_best_one_and_not_the_last(tiny: Experiment, tmp_path: Path) -> None:
-    restless = override(tiny, {"training": {"learning_rate": 0.1, "warmup": 0.0, "evaluate_every": 5}})
+    restless = override(tiny, {"training": {"learning_rate": 0.3, "warmup": 0.0, "evaluate_every": 5}})
     train(restless, tmp_path / "run")
     seen = events(tmp_path / "run", "validation")
     assert [line["step"] for line in seen] == [5, 10, 12, 15, 20, 24]

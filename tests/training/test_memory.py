@@ -276,7 +276,7 @@ def test_a_frozen_encoder_needs_far_less() -> None:
     config = model({"prenorm": "layer"}, 900, final_norm="layer")
     for hardware in (Hardware(), Hardware(kernels=True, half=True)):
         whole = sum(memory.peak(config, MIXED, hardware).values())
-        assert frozen_bytes(config, MIXED, hardware) < whole / 3
+        assert frozen_bytes(config, MIXED, hardware) < 0.4 * whole
 
 
 def test_only_the_head_has_gradients_and_moments() -> None:

@@ -36,6 +36,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 SETTINGS = (
     "training.steps=4",
+    "training.precision=fp32",
     "training.trial=0",
     "training.checkpoint_every=2",
     "model.network.track_size=4",

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from chordmixer.config import override
 from chordmixer.data import TokenSampler
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.training import Experiment, checkpoints, speed, train
 from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun
 
+MEASURED = speed.bf16_speedup
+"""The function itself: tests have a constant in its place."""
 CPU = torch.device("cpu")
 
 
@@ -142,6 +145,64 @@ def test_random_records() -> None:
     assert speed.random_inputs(ModelConfig(2, 1, embedding="real", network=network), [7]).values.shape == (7, 2)
 
 
+# --- Precision ---
+
+
+@pytest.mark.parametrize(
+    ("ratio", "native", "ranks", "stored", "chosen"),
+    [
+        (1.6, True, "1", None, "bf16"),
+        (1.1, True, "1", None, "fp32"),
+        (None, False, "1", None, "fp32"),
+        (None, True, "2", None, "bf16"),
+        (None, True, "1", "fp32", "fp32"),
+        (None, False, "1", "bf16", "bf16"),
+    ],
+    ids=["faster", "hardly", "not native", "ranks", "stored", "stored elsewhere"],
+)
+def test_auto_is_what_was_measured_or_stored(
+    tiny: Experiment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ratio: float | None,
+    native: bool,
+    ranks: str,
+    stored: str | None,
+    chosen: str,
+) -> None:
+    def measure(*_: object) -> float:
+        assert ratio is not None, "nothing to measure"
+        return ratio
+
+    monkeypatch.setattr(speed, "bf16_speedup", measure)
+    monkeypatch.setattr(speed, "native_bf16", lambda: native)
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    if stored:
+        override(tiny, {"training": {"precision": stored}}).save(tmp_path)
+    auto = override(tiny, {"training": {"precision": "auto", "device": "cpu"}})
+    assert speed.settle_precision(auto, tmp_path).training.precision == chosen
+    for given in ("fp32", "bf16"):
+        fixed = override(auto, {"training": {"precision": given}})
+        assert speed.settle_precision(fixed, tmp_path) is fixed
+
+
+def test_a_run_stores_what_auto_was(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it resumes and predicts in the same precision."""
+    monkeypatch.setattr(speed, "bf16_speedup", lambda *_: 2.0)
+    monkeypatch.setattr(speed, "native_bf16", lambda: True)
+    auto = override(tiny, {"training": {"epochs": 1, "precision": "auto", "device": "cpu"}})
+    said = train(auto, tmp_path / "run")
+    assert Experiment.load(tmp_path / "run").training.precision == "bf16"
+    monkeypatch.setattr(speed, "bf16_speedup", lambda *_: 1.0)
+    assert train(auto, tmp_path / "run", resume=True) == said
+
+
+def test_the_measurement_is_real_and_leaves_the_random_state(tiny: Experiment) -> None:
+    before = torch.get_rng_state()
+    assert 0.01 < MEASURED(tiny.model) < 100
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_torchs_own_numbers() -> None:
     assert (os.cpu_count() or 1) in speed._cores()
 
@@ -189,7 +250,7 @@ def test_a_frozen_encoder_is_measured_frozen(tiny: Experiment, monkeypatch: pyte
     monkeypatch.setattr(speed, "Model", build)
     probing = replace(tiny, training=replace(tiny.training, freeze=True))
     for experiment in (tiny, probing):
-        assert speed._stepper(experiment, CPU)([40, 12]) > 0
+        assert speed._experiment_stepper(experiment, CPU)([40, 12]) > 0
     assert [model.frozen for model in built] == [False, True]
 
 

@@ -164,7 +164,7 @@ class ChordMixer(nn.Module):
             from chordmixer.models.reversible import through  # it knows Block; Block need not know it
 
             values = through(self.blocks, ordered.values, ordered.offsets, exits)
-        elif torch.is_grad_enabled() or self.training:
+        elif torch.is_grad_enabled() or self.training or self._tiled(ordered):
             values = self._through(ordered, exits)
         else:
             values = self._through_two_buffers(ordered, exits)
@@ -182,11 +182,15 @@ class ChordMixer(nn.Module):
             values = block(values, x.offsets[: sequences + 1])
         return torch.cat([values, *reversed(left)]) if left else values
 
+    def _tiled(self, x: Packed) -> bool:
+        """Whether all blocks are one operation on a CPU, which needs no buffers of ours."""
+        return self._joinable(x.values) and not ops.on_kernels(x.values)
+
     def _joinable(self, values: Float[Tensor, "T C"]) -> bool:
-        """Whether kernels can take all blocks at once: only norms that they know, and nobody who watches a block."""
+        """Whether all blocks can be one operation: only norms that it knows, and nobody who watches a block."""
         known = self.config.prenorm in (None, "layer") and self.config.norm is None
         watched = any(block._forward_hooks or block._forward_pre_hooks for block in self.blocks)
-        return known and not watched and ops.on_kernels(values)
+        return known and not watched and ops.joins(values, self.config.order)
 
     def _joined(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
         active: list[Block] = list(self.blocks[: len(exits)])  # type: ignore[arg-type]  # all are

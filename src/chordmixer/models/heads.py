@@ -91,7 +91,8 @@ class StandardHead(AverageHead):
     def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
         pooled = self.pool(x).float()
         features = self.standard(pooled if words is None else torch.cat([pooled, words.float()], dim=1))
-        answers: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
+        with torch.autocast(features.device.type, enabled=False):  # a few rows: answers keep all of their digits
+            answers: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
         return answers
 
 

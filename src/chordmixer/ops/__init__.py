@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chordmixer.ops import rotation, sums, torch_block, vectorised
+from chordmixer.ops import cpu_blocks, rotation, sums, torch_block, vectorised
 from chordmixer.ops.reference import Exits, Mlp, NormState, mix
 from chordmixer.ops.torch_block import layer_norm, normalise
 
@@ -30,6 +30,7 @@ __all__ = [
     "activations",
     "block",
     "blocks",
+    "joins",
     "layer_norm",
     "mix",
     "normalise",
@@ -137,6 +138,9 @@ def blocks(
         settings = {"order": order, "prenorms": prenorms, "dropout": dropout}
         mixed: Tensor = _kernels("block").blocks(values, offsets, exits, track_size, mlps, **settings)
         return mixed
+    if joins(values, order):
+        kind = cpu_blocks.product_type(values)
+        return cpu_blocks.blocks(values, offsets, exits, track_size, mlps, prenorms, dropout, kind)
     left = []
     for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):
         left.append(values[tokens:])
@@ -148,6 +152,12 @@ def blocks(
 def on_kernels(values: Tensor) -> bool:
     """Whether `auto` takes these tensors to the Triton kernels."""
     return _on_kernels(values, "auto")
+
+
+def joins(values: Tensor, order: str) -> bool:
+    """Whether `blocks` takes all of them at once: the kernels do, and a CPU does in the paper's order."""
+    tiled = values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and order == "paper"
+    return on_kernels(values) or (tiled and not torch.compiler.is_compiling())
 
 
 def activations(values: Tensor) -> torch.dtype:

@@ -58,8 +58,14 @@ class Rotation:
     """Where the tracks of each token come from, worked out for one tile of tokens at a time."""
 
     def __init__(
-        self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], tracks: int, reverse: bool = False
+        self,
+        values: Float[Tensor, "T C"],
+        offsets: Int[Tensor, "B+1"],
+        tracks: int,
+        reverse: bool = False,
+        keeps: bool = False,
     ) -> None:
+        """With `keeps` the rows of each tile are kept for the next block, whose tokens are the same or a prefix."""
         shifts = [0] + [1 << t for t in range(tracks - 1)]
         lengths = offsets.diff()[:, None]
         steps = torch.tensor(shifts, device=offsets.device) % lengths
@@ -67,6 +73,7 @@ class Rotation:
         self.steps = ((lengths - steps) % lengths if reverse else steps).to(kind)
         self.offsets = offsets.to(kind)
         self.bounds = offsets.tolist() if offsets.device.type == "cpu" else []
+        self.kept: dict[int, Tensor] | None = {} if keeps else None
 
     def _range(self, stop: int, start: int = 0) -> Int[Tensor, "t"]:
         return torch.arange(start, stop, dtype=self.offsets.dtype, device=self.offsets.device)
@@ -87,7 +94,12 @@ class Rotation:
     def rows(self, lo: int, hi: int) -> Int[Tensor, "t*M"]:
         """The same as rows of the (T * M, S) view."""
         tracks = self.steps.shape[1]
-        return self.sources(lo, hi).mul_(tracks).add_(self._range(tracks)).flatten()
+        if self.kept is not None and lo in self.kept and len(self.kept[lo]) >= (hi - lo) * tracks:
+            return self.kept[lo][: (hi - lo) * tracks]
+        found = self.sources(lo, hi).mul_(tracks).add_(self._range(tracks)).flatten()
+        if self.kept is not None:
+            self.kept[lo] = found
+        return found
 
     def gather(self, values: Float[Tensor, "T C"], lo: int, hi: int, out: Float[Tensor, "t C"]) -> Tensor:
         """The rotated tokens from lo to hi: two slices a track in long sequences, an index among short ones."""

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops import reference
+from chordmixer.ops.cpu_blocks import add_product, cast, product_type
 from chordmixer.ops.reference import Mlp, NormState, mix
 from chordmixer.ops.rotation import Rotation, rotate, tiles
 from chordmixer.ops.sums import segment_mean, segment_squares
@@ -92,14 +93,20 @@ def tiled_block(
     before = None if prenorm is None else _Normaliser(values, offsets, prenorm)
     longest = next(tiles(values))[1]
     rotated = torch.empty_like(values[:longest], memory_format=torch.contiguous_format)
-    hidden = values.new_empty(longest, len(mlp.fc1_bias))
+    kind = product_type(values)
+    mlp = cast(mlp, kind)
+    hidden = values.new_empty(longest, len(mlp.fc1_bias), dtype=kind)
+    mixed = None if kind == values.dtype else torch.empty_like(rotated, dtype=kind)
     if order == "released" and out is not residual:
         out.copy_(residual)
     for lo, hi in tiles(values):
         if order == "paper":
             z = rotation.gather(values, lo, hi, out=rotated[: hi - lo])
             z = z if before is None else before(z, rotation, lo, hi)
-            _add_mixed(z, mlp, residual[lo:hi], hidden[: hi - lo], out=out[lo:hi])
+            z = z if mixed is None else mixed[: hi - lo].copy_(z)
+            torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=hidden[: hi - lo])
+            active = torch.ops.aten.gelu_(hidden[: hi - lo])
+            add_product(active, mlp, residual[lo:hi], mixed, out=out[lo:hi])
         else:
             z = values[lo:hi] if before is None else before(values[lo:hi], still, lo, hi)
             mixed = mix(z, mlp).to(out.dtype).view(-1, track_size)
@@ -109,23 +116,6 @@ def tiled_block(
         for lo, hi in tiles(out):
             out[lo:hi] = after(out[lo:hi], still, lo, hi)
     return out
-
-
-def _add_mixed(
-    z: Float[Tensor, "t C"],
-    mlp: Mlp,
-    residual: Float[Tensor, "t C"],
-    hidden: Float[Tensor, "t H"],
-    out: Tensor,
-) -> None:
-    """`out = residual + mix(z)` without fresh memory, which costs a CPU more than the arithmetic."""
-    if torch.is_autocast_enabled(z.device.type):
-        torch.add(residual, mix(z, mlp), out=out)
-        return
-    torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=hidden)
-    torch.ops.aten.gelu_(hidden)
-    torch.addmm(residual, hidden, mlp.fc2_weight.t(), out=out)
-    out.add_(mlp.fc2_bias)
 
 
 class _Normaliser:

@@ -44,7 +44,7 @@ def training(lengths: list[int], longest: int, device: str, most: int = 128) -> 
         learning_rate=1e-3,
         weight_decay=0.1,
         ema=0.05,
-        precision="bf16" if device == "cuda" else "fp32",
+        precision="bf16" if device == "cuda" else "auto",
         evaluate_epochs=every,
         patience=max(5, epochs // every // 3),
     )

@@ -20,6 +20,7 @@ from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.devices import choose_device
 from chordmixer.training.forecast import forecast, scored_lengths
+from chordmixer.training.speed import settle_precision
 
 STEPS = {"cuda": 4_000, "cpu": 2_000}
 """Optimiser steps of a run with batches of 64, unless `TOKENS` end it before."""
@@ -63,7 +64,8 @@ def files(data: FilesConfig, minutes: float | None = None, device: str = "auto")
       with 0.2 and 0.5), classes of proteins 0.520 (0.544), folds of proteins without words 4.90 (4.92); reviews,
       with 128 a step, 0.229 (0.246). Series keep 0.2, and so does a CPU, where runs are too short to overfit. A fifth
       of the head's features and a tenth of the letters are hidden in training.
-    - AdamW at 1e-3 with beta2 0.98, weights averaged over a twentieth of the run; bfloat16 on a GPU, else float32.
+    - AdamW at 1e-3 with beta2 0.98, weights averaged over a twentieth of the run; bfloat16 on a GPU, and on a CPU
+      where that is faster.
     - With `minutes`, as many steps as fit into them here, by measurement: the number then stands in config.json.
     """
     task = Files(data)
@@ -135,7 +137,7 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
         weight_decay=0.1,
         beta2=0.98,
         ema=0.05,
-        precision="bf16" if device == "cuda" else "fp32",
+        precision="bf16" if device == "cuda" else "auto",
         evaluate_every=steps // EVALUATIONS + 1,
         evaluate_epochs=epochs,
         patience=EVALUATIONS // 2,
@@ -144,12 +146,14 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
 
 def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
     """The same with as many steps as fit into the time, trials and validation included."""
+    experiment = settle_precision(experiment)
     a_step, passes = measured_seconds(experiment, task)  # type: ignore[arg-type]  # read-only
     steps = max(LEAST_STEPS, int((60 * minutes - passes) / a_step))
     lengths, device = task.records("training").lengths, choose_device(experiment.training)
     made = training(lengths, task.max_length, device.type, steps)
     every = max(APART, made.evaluate_every)
-    return replace(experiment, training=replace(made, evaluate_every=every, trial=experiment.training.trial))
+    trial, precision = experiment.training.trial, experiment.training.precision
+    return replace(experiment, training=replace(made, evaluate_every=every, trial=trial, precision=precision))
 
 
 def measured_seconds(

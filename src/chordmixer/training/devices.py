@@ -34,6 +34,18 @@ def device_name(device: torch.device) -> str:
     return f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
 
 
+def native_bf16() -> bool:
+    """Whether this CPU multiplies bf16 numbers itself, as torch says: AVX-512 BF16 or AMX, or BF16 of ARM.
+
+    Elsewhere torch converts them to float32 and back, which takes longer than float32 alone.
+    """
+    if not torch.backends.mkldnn.is_available():  # oneDNN, whose products these are
+        return False
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # on x86 it counts AVX-512 without bf16 too
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def free_bytes(device: torch.device) -> int:
     """Free memory of a device; of a CPU, what the system and the container allow, shared by the ranks there."""
     if device.type == "cuda":

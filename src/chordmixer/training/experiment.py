@@ -71,8 +71,10 @@ class TrainingConfig:
     ema: float = 0.0
     """Evaluate and keep the exponential moving average of the weights over about this share of the run, such as
     0.05. Default 0: the weights themselves."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the matrix products; weights and optimiser are always float32."""
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """Precision of the matrix products; weights, sums and optimiser are always float32. `auto` is bf16 on a GPU and,
+    where a measured step is faster with it, on a CPU that multiplies bf16 numbers itself; the run stores which it
+    was. With fp32 the output for a record is the same in every batch up to 1e-5. Default fp32."""
     patience: int = 0
     """Stop after this many evaluations without improvement, once the network beats a constant. Default 0: never."""
     evaluate_every: int = 0

@@ -117,6 +117,7 @@ def forecast(
     and test records (`scored_lengths`), whose passes are then timed too. Without `limits`, which take half of the
     time, `room` and `too_long` stay empty.
     """
+    experiment = speed.settle_precision(experiment)
     resident = psutil.Process().memory_info().rss + LOADED if device.type == "cpu" else 0
     config, hardware = experiment.training, memory.Hardware.of(device, experiment.training.precision)
     sampler = config.sampler(lengths, ranks=rank_count())
@@ -239,6 +240,7 @@ def cures(
 
     The network of a run to start from cannot be changed, but it can be frozen.
     """
+    experiment = speed.settle_precision(experiment)  # for all of them alike
     config, model = experiment.training, experiment.model
     network, found = model.network, {}
     budget, least = config.tokens_for(lengths), max(longest, *lengths)

@@ -32,7 +32,7 @@ from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import combination, ensemble, labels, run_folder, speed
 from chordmixer.training.combination import CombinedModel, Using
-from chordmixer.training.devices import choose_device
+from chordmixer.training.devices import choose_device, native_bf16
 from chordmixer.training.experiment import TrainingConfig
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.strands import both_strands
@@ -103,6 +103,7 @@ class Engine:
         self.separator = str(data.get("separator", ";")) or ";"
         """Between the labels of a record that has several."""
         self.half = self.config.get("training", {}).get("precision") == "bf16"
+        self.half &= self.device.type == "cuda" or native_bf16()
         self._check_parts()
         self.combined: CombinedModel | None = None
         self._load(using, unverified)
@@ -272,10 +273,9 @@ class Engine:
 
     @contextmanager
     def computing(self, packed: Packed, longest: Entry) -> Iterator[None]:
-        """Without gradients; on a GPU in the precision of the training. Too little memory is an error of one line."""
-        half = self.half and self.device.type == "cuda"
+        """Without gradients, in the precision of the training. Too little memory is an error of one line."""
         try:
-            with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
                 yield
         except RuntimeError as error:
             if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):

@@ -55,6 +55,7 @@ def train(
     from chordmixer.training import nested_runs  # which train runs themselves
 
     console = console or terminal.console()
+    experiment = speed.settle_precision(experiment, Path(out))
     if ensemble.of(experiment):
         return nested_runs.train_members(
             experiment, Path(out), resume=resume, console=console, unverified=unverified, baselines=False

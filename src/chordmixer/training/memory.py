@@ -3,18 +3,20 @@
 Bytes per token, for C channels and H hidden units; a is 4, or 2 in bfloat16. `each` means once for each block that a
 token reaches; T means once for each token of the batch.
 
-| tensors | torch (CPU) | kernels (GPU) |
-|---|---|---|
-| hidden layers, before and after GELU | 2aH each | recomputed |
-| rotated inputs of Mix | aC each | recomputed |
-| inputs of the blocks | 4C each, in the forward pass or for a norm | aC each |
-| layer norm | 8 each | 8 each |
-| embedding, outputs, gradients | 8C to 12C of T | 4C to 12C of T |
-| scratch of the backward pass | | 2aH + 8 of T, and rows of sums; 2aH + aC if H > 256 |
-| reversible network, instead of all these | 44C + 8H of T | 9aC + 2aH of T |
-| frozen encoder, instead of all these | 12C to 16C of T | 10C to 16C of T |
+| tensors | CPU | torch, other blocks | kernels (GPU) |
+|---|---|---|---|
+| hidden layers | aH each | 2aH each, before and after GELU | recomputed |
+| inputs of Mix | aC each, not rotated | aC each, rotated | recomputed |
+| dropout | aC each | 4C each | recomputed |
+| inputs of the blocks | | 4C each, in the forward pass or for a norm | aC each |
+| layer norm | 4 each | 8 each | 8 each |
+| embedding, outputs, gradients | 8C + aC of T | 8C to 12C of T | 4C to 12C of T |
+| scratch of the backward pass | a tile, 8M of T | | 2aH + 8 of T, and rows of sums; 2aH + aC if H > 256 |
+| reversible network, instead of all these | | 44C + 8H of T | 9aC + 2aH of T |
+| frozen encoder, instead of all these | 8C + 2aC to 16C of T | 12C to 16C of T | 10C to 16C of T |
 
-The terms of a CPU are what autograd was measured to keep; those of a GPU follow from `ops/triton_block.py`. The C
+The terms of a CPU follow from `ops/cpu_blocks.py`, which takes blocks of the paper's order with layer norms or none;
+those of other blocks are what autograd was measured to keep; those of a GPU follow from `ops/triton_block.py`. The C
 library's heap on a CPU adds holes, since tensors below 32 MiB rarely fit into freed space: about four of each size.
 """
 
@@ -44,6 +46,8 @@ MAPPED, HOLES = 32 << 20, 4
 heap of this many times their size (three to seven were measured)."""
 KEPT = 1.0
 """Freed memory that the heap retains over batches of many sizes, as a share of a step's (measured: 0.8 to 1.1)."""
+SLICED = 2_048
+"""Tokens of a sequence from which on a CPU rotates it without an index."""
 TILE, GPU_TILE = 4_096, 1 << 17
 """Tokens that a frozen block computes at a time in torch, on a CPU and on a GPU."""
 
@@ -98,8 +102,9 @@ def peak(
     >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
     >>> {name: f"{size >> 20} MB" for name, size in peak(model, [1000] * 64, Hardware()).items() if size >> 20}
     ... # doctest: +NORMALIZE_WHITESPACE
-    {'weights': '1 MB', 'moments of AdamW': '3 MB', 'hidden layers': '625 MB', 'what Mix reads': '429 MB',
-     'inputs of the blocks': '42 MB', 'outputs': '128 MB'}
+    {'weights': '1 MB', 'moments of AdamW': '3 MB', 'hidden layers': '312 MB', 'what Mix reads': '429 MB',
+     'gradients': '128 MB', 'gradients of the blocks': '1 MB', 'a tile of a block': '6 MB',
+     'indices of Rotate': '5 MB'}
     """
     return max(moments(model, lengths, hardware, accumulate, freeze), key=lambda terms: sum(terms.values()))
 
@@ -113,11 +118,12 @@ def retained(model: ModelConfig, lengths: Sequence[int], hardware: Hardware, ter
     if not hardware.heap:
         return 0
     tokens = sum(_encoder_lengths(model, sequence_lengths(model, lengths)))
-    rows = {"hidden layers": (2 if hardware.half else 4) * model.network.hidden}
+    number = 2 if hardware.half else 4
+    rows = {"hidden layers": number * model.network.hidden, "what Mix reads": number * model.network.width}
     permanent = {"weights", "moments of AdamW", "gradients of the weights", "inputs"}
     heap = (
-        number
-        for name, number in terms.items()
+        size
+        for name, size in terms.items()
         if name not in permanent and tokens * rows.get(name, 4 * model.network.width) < MAPPED
     )
     return int(KEPT * sum(heap))
@@ -194,6 +200,10 @@ class _Step:
         """Tokens, counted once for each block that they pass."""
         self.left = sum(before for before, now in pairwise(self.reach) if now < before)
         """Tokens of blocks after which some sequences end: the whole block is kept until the others are done."""
+        net = self.network
+        known = net.order == "paper" and net.prenorm in (None, "layer") and net.norm is None and not net.reversible
+        self.joined = known and not hardware.kernels and hardware.processors == 1
+        """Whether all blocks are one operation on a CPU."""
         self.of_blocks = len(self.reach) * (2 * self.hidden * self.channels + self.channels + self.hidden)
         """Weights of the blocks in use."""
 
@@ -216,12 +226,51 @@ def _trained(step: _Step) -> list[Terms]:
     """Networks that gradients pass through."""
     if step.hardware.kernels:
         return _kernels_reversible(step) if step.network.reversible else _kernels(step)
+    if step.joined:
+        return _joined(step)
     return _torch_reversible(step) if step.network.reversible else _torch(step)
 
 
 def _norm_bytes(kind: str | None, channels: int) -> int:
     """What autograd keeps for a norm, in bytes per token: float32 in any precision."""
     return {None: 0, "layer": 4 * channels + 8, "batch": 4 * channels, "group": 16 * channels + 24}[kind]
+
+
+# --- A CPU, all blocks as one operation ---
+
+
+def _joined(step: _Step) -> list[Terms]:
+    net, T, full, short = step.network, step.tokens, step.full, step.short
+    folded = bool(net.prenorm or net.dropout)  # first layers with what a norm and dropout multiply
+    kept = {
+        "hidden layers": step.passes * step.number * step.hidden,
+        "what Mix reads": step.passes * short,
+        "inputs of the norms": step.passes * 4 if net.prenorm else 0,
+        "dropout": step.passes * short if net.dropout else 0,
+        "weights for the products": 4 * len(step.reach) * step.hidden * step.channels if folded else 0,
+    }
+    forward = {**kept, "embedding": T * full, "outputs": T * full, **_joined_tile(step, backward=False)}
+    gradients = {"gradients": 2 * T * full + T * short, "gradients of the blocks": 4 * step.of_blocks}
+    backward = {**kept, **gradients, **_joined_tile(step, backward=True)}
+    if step.model.final_norm:
+        learn = {**kept, "last norm": T * _norm_bytes("layer", step.channels), "gradients": 2 * T * full}
+        return [forward, learn, backward]
+    return [forward, backward]
+
+
+def _joined_tile(step: _Step, backward: bool) -> Terms:
+    """Numbers around a block for one tile, in its type and in float32, and which rows of the batch Rotate reads."""
+    net, half, passes = step.network, step.hardware.half, 2 if backward else 1
+    row = (2 if half else 1) * step.short + passes * step.number * step.hidden
+    if net.prenorm:
+        row += (3 if half and backward else 1) * step.full
+    elif half:
+        row += step.full
+    indices = sum(n for n in step.lengths if n < SLICED)
+    return {
+        "a tile of a block": row * min(step.tokens, TILE),
+        "indices of Rotate": passes * 4 * net.tracks * indices,
+    }
 
 
 # --- torch ---
@@ -351,6 +400,8 @@ def _frozen(step: _Step) -> list[Terms]:
     short = kernels and step.hardware.half  # tokens are bfloat16, and the embedding is not
     stream = T * full // (2 if short else 1)
     embedding = {"embedding": T * full + (stream if short else 0)}
+    if step.joined:
+        return _frozen_joined(step)
     third = net.prenorm == "layer" and not net.reversible and not kernels  # a third buffer, for the norm
     buffers = {**embedding, "tokens around a block": stream * (min(2, len(step.reach)) + third)}
     block = {**buffers, **(_frozen_kernel(step) if kernels else _frozen_tile(step, third))}
@@ -359,11 +410,28 @@ def _frozen(step: _Step) -> list[Terms]:
     return [block, end, last]
 
 
+def _frozen_joined(step: _Step) -> list[Terms]:
+    """Two buffers take turns; another type or a norm takes one more."""
+    net, T, full = step.network, step.tokens, step.full
+    apart = step.hardware.half or bool(net.prenorm)
+    buffers = min(2, len(step.reach)) * T * step.short + (T * full if apart else 0)
+    folded = 4 * len(step.reach) * step.hidden * step.channels if net.prenorm else 0
+    block = {
+        "embedding": T * full,
+        "tokens around a block": buffers,
+        "weights for the products": folded,
+        **_joined_tile(step, backward=False),
+    }
+    last = {"outputs": T * full, "last norm": T * full} if step.model.final_norm else {}
+    return [block, last]
+
+
 def _frozen_tile(step: _Step, third: bool) -> Terms:
     """Inputs and hidden layer of Mix; more where a norm or another precision comes between."""
     net, full = step.network, step.full
-    lean = net.order == "paper" and not (step.hardware.half or net.norm) and (third or net.prenorm is None)
-    row = full + 4 * step.hidden + (12 * net.tracks if lean else 2 * full)
+    lean = net.order == "paper" and not net.norm and (third or net.prenorm is None)
+    more = (full + step.short if step.hardware.half else 12 * net.tracks) if lean else 2 * full
+    row = full + step.number * step.hidden + more
     return {"a tile of a block": row * min(step.tokens, TILE if step.hardware.processors == 1 else GPU_TILE)}
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from chordmixer import files, terminal
 from chordmixer.config import from_dict, to_dict
 from chordmixer.models.words import WordsConfig
-from chordmixer.training import ensemble, results
+from chordmixer.training import ensemble, results, speed
 from chordmixer.training.devices import choose_device
 from chordmixer.training.ensemble import Answered, Ensemble, EnsembleMember
 from chordmixer.training.evaluation import (
@@ -216,6 +216,7 @@ def train_members(
 
     Each member is trained, compared with baselines and combined with the best of them like a run of its own.
     """
+    experiment = speed.settle_precision(experiment, out)
     task: Any = experiment.build_task()
     ensemble.member(experiment, 0).build_task()  # fails where records are too few, before a folder is made
     with main_folder(experiment, out, resume, unverified):

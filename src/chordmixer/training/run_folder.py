@@ -74,6 +74,14 @@ def check(folder: Path, names: Iterable[str] = MODEL, unverified: bool = False) 
     files.verify(folder, [name for name in names if (folder / name).exists()])
 
 
+def stored_precision(folder: Path) -> str | None:
+    """The precision of a run that has begun in a folder."""
+    if not (folder / CONFIG).exists():
+        return None
+    found: str | None = (read_config(folder).get("training") or {}).get("precision")
+    return found
+
+
 def check_all(folder: Path, unverified: bool = False) -> None:
     """Check every file that a report reads, and the weights; metrics.jsonl and run.json once the run is finished."""
     results = sorted(path.name for pattern in RESULTS for path in folder.glob(pattern))

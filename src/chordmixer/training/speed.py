@@ -1,4 +1,4 @@
-"""Measured speed on this device: seconds of a training step, and the number of CPU threads that is fastest.
+"""Measured speed on this device: seconds of a step, and the precision and number of CPU threads that are fastest.
 
 More threads are not always faster: beside other programs, or on short sequences, each of thousands of small parallel
 regions waits for a thread that has no core. Sums depend on the number of threads in their last bits, so that a run
@@ -7,10 +7,13 @@ keeps the number that it began with (`checkpoints.State.threads`).
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -24,7 +27,11 @@ from chordmixer.models.model import Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.terminal import rank_count
 from chordmixer.training import memory
+from chordmixer.training.devices import choose_device, native_bf16
 from chordmixer.training.experiment import Experiment
+from chordmixer.training.run_folder import stored_precision
+
+logger = logging.getLogger(__name__)
 
 PROBE_SECONDS, PROBE_TOKENS = 1.2, 4_000
 """Length of a measured step, about, and tokens of the first one, from which the size of a longer one follows."""
@@ -34,6 +41,8 @@ FEWER = 1.1
 """Fewer threads are preferred unless more are this many times as fast."""
 ROUNDS, ROUND_SECONDS = 3, 2.0
 """Measurements of each number of threads; no further round starts after so many seconds."""
+PRECISION_TOKENS, FASTER = 4_000, 1.15
+"""Tokens of a step on which precisions are compared, and how many times as fast bf16 has to be."""
 THREAD_TOKENS, THREAD_LENGTH = 8_000, 500
 """Most tokens of a batch on which threads are measured, and the length of its records for a trained model."""
 
@@ -66,7 +75,7 @@ def measure(experiment: Experiment, sampler: TokenSampler, device: torch.device,
         return sum(memory.peak(model, lengths, hardware, freeze=experiment.training.freeze).values())
 
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        step = _stepper(experiment, device)
+        step = _experiment_stepper(experiment, device)
         few = _less(model, typical, PROBE_TOKENS / sum(typical))
         step(few)  # loads libraries, or compiles kernels
         seconds = min(step(few), step(few))  # other programs may interfere once
@@ -118,11 +127,15 @@ def _shorter(lengths: Sequence[int], share: float) -> list[int]:
     return [max(1, int(n * min(share, 1))) for n in lengths]
 
 
-def _stepper(experiment: Experiment, device: torch.device) -> Callable[..., float]:
+def _experiment_stepper(experiment: Experiment, device: torch.device) -> Callable[..., float]:
+    training = settle_precision(experiment).training
+    return _stepper(experiment.model, training.precision == "bf16", training.freeze, device)
+
+
+def _stepper(config: ModelConfig, half: bool, freeze: bool, device: torch.device) -> Callable[..., float]:
     """A function that takes a training step, or only a forward pass, on random records, and returns the seconds."""
-    config, half = experiment.model, experiment.training.precision == "bf16"
     model = Model(config).to(device)
-    if experiment.training.freeze:
+    if freeze:
         model.freeze()
     adam = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
 
@@ -146,6 +159,43 @@ def _stepper(experiment: Experiment, device: torch.device) -> Callable[..., floa
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+# --- Precision ---
+
+
+def settle_precision(experiment: Experiment, folder: Path | None = None) -> Experiment:
+    """The experiment with fp32 or bf16 in place of `auto`: as the run in `folder` has it, or what is faster here.
+
+    With several ranks, which have to agree, the processor decides without a measurement.
+    """
+    config = experiment.training
+    if config.precision != "auto":
+        return experiment
+    on_cpu, stored = choose_device(config).type == "cpu", stored_precision(folder) if folder else None
+    half = not on_cpu or native_bf16() if stored is None else stored == "bf16"
+    if on_cpu and stored is None and half and os.environ.get("WORLD_SIZE", "1") == "1":
+        ratio = bf16_speedup(experiment.model, config.freeze)
+        half = ratio >= FASTER
+        logger.info(f"precision: {'bf16' if half else 'fp32'}; a step in bf16 was measured {ratio:.1f} times as fast")
+    return replace(experiment, training=replace(config, precision="bf16" if half else "fp32"))
+
+
+@lru_cache(maxsize=64)
+def bf16_speedup(model: ModelConfig, freeze: bool = False) -> float:
+    """How many times as fast a training step on this CPU is in bf16 as in fp32, measured in less than a second."""
+    length = min(THREAD_LENGTH, model.network.max_length)
+    lengths = [length] * max(2, PRECISION_TOKENS // length // 2 * 2)  # even, for heads of pairs
+    seconds: dict[str, list[float]] = {"fp32": [], "bf16": []}
+    with torch.random.fork_rng([]):
+        steps = {half: _stepper(model, half == "bf16", freeze, torch.device("cpu")) for half in seconds}
+        for turn in range(ROUNDS + 1):
+            for precision, measured in seconds.items():
+                taken = steps[precision](lengths)
+                measured += [taken] if turn else []  # the first round loads libraries
+            if turn and sum(map(sum, seconds.values())) > ROUND_SECONDS:
+                break
+    return min(seconds["fp32"]) / min(seconds["bf16"])
 
 
 # --- CPU threads ---
@@ -183,7 +233,7 @@ def choose_training_threads(
         return ThreadChoice(0, 0)
     typical = _typical(experiment.model, sampler)
     few = _less(experiment.model, typical, THREAD_TOKENS / sum(typical))
-    stepper = cache(lambda: _stepper(experiment, device))  # built only if something is measured
+    stepper = cache(lambda: _experiment_stepper(experiment, device))  # built only if something is measured
     with torch.random.fork_rng([]):
         return choose_threads(lambda: stepper()(few), kept)
 

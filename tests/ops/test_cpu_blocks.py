@@ -1,0 +1,161 @@
+"""All blocks as one operation on a CPU, against the definition: values, every gradient, dropout, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from chordmixer import ops
+from chordmixer.ops import Exits, Mlp, NormState, cpu_blocks, reference
+from chordmixer.ops.rotation import tiles
+
+SIZE, TRACKS, HIDDEN, DEPTH = 4, 6, 16, 5
+WIDTH = SIZE * TRACKS
+CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 0.02}
+"""Largest relative distance from the definition; in bf16 that one rounds its products too."""
+BATCHES = {"one-tile": [40, 7, 1], "tiles": [9000, 2500, 30]}
+kinds = pytest.mark.parametrize("kind", CLOSE)
+norms = pytest.mark.parametrize("norm", [None, "layer"], ids=str)
+
+Function = Callable[..., Tensor]
+
+
+def leaving(lengths: list[int]) -> Exits:
+    """The last sequence leaves after two blocks, all but the first after four."""
+    whole, some = sum(lengths), sum(lengths[:-1])
+    return [(whole, 3), (whole, 3), (some, 2), (some, 2), (lengths[0], 1)]
+
+
+class Network:
+    """Random tokens and weights, the same for everybody who asks."""
+
+    def __init__(self, lengths: list[int], norm: str | None, kind: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        stored = torch.float64 if kind == "float64" else torch.float32
+
+        def draw(*size: int) -> Tensor:
+            return torch.randn(*size, generator=generator).to(stored).requires_grad_()
+
+        self.offsets, self.exits = torch.tensor([0, *accumulate(lengths)]), leaving(lengths)
+        self.x, self.half = draw(sum(lengths), WIDTH), kind == "bfloat16"
+        shapes = ((HIDDEN, WIDTH), (HIDDEN,), (WIDTH, HIDDEN), (WIDTH,))
+        self.mlps = [Mlp(*(draw(*shape) for shape in shapes)) for _ in range(DEPTH)]
+        with torch.no_grad():
+            for mlp in self.mlps:
+                mlp.fc1_weight.div_(WIDTH**0.5), mlp.fc2_weight.div_(HIDDEN**0.5)
+        self.norms = [NormState(norm, draw(WIDTH), draw(WIDTH)) if norm else None for _ in range(DEPTH)]
+        self.gradient = draw(sum(lengths), WIDTH).detach()
+
+    def run(self, function: Function = ops.blocks, **settings: Any) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+            return function(self.x, self.offsets, self.exits, SIZE, self.mlps, prenorms=self.norms, **settings)
+
+    def inputs(self) -> list[Tensor]:
+        of_norms = [weight for norm in self.norms if norm for weight in (norm.weight, norm.bias)]
+        return [self.x, *(weight for mlp in self.mlps for weight in mlp), *of_norms]
+
+
+def apart(made: Tensor, wanted: Tensor) -> float:
+    made, wanted = made.detach().double(), wanted.detach().double()
+    return float((made - wanted).norm() / wanted.norm())
+
+
+@kinds
+@norms
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
+@pytest.mark.usefixtures("unwritten_is_nan")
+def test_values_and_every_gradient(lengths: list[int], norm: str | None, kind: str) -> None:
+    network = Network(lengths, norm, kind)
+    made, wanted = network.run(), network.run(reference.blocks)
+    assert made.dtype == wanted.dtype == network.x.dtype, "the stream stays as it is"
+    assert apart(made, wanted) < CLOSE[kind]
+    with torch.no_grad():
+        assert apart(network.run(), wanted) < CLOSE[kind]
+    ours = torch.autograd.grad(made, network.inputs(), network.gradient)
+    theirs = torch.autograd.grad(wanted, network.inputs(), network.gradient)
+    assert max(map(apart, ours, theirs)) < CLOSE[kind]
+
+
+@norms
+def test_bf16_is_near_float32(norm: str | None) -> None:
+    """What docs/python.md says of the difference, and not the same by mistake."""
+    exact, rounded = (Network(BATCHES["tiles"], norm, kind).run() for kind in ("float32", "bfloat16"))
+    assert 1e-4 < apart(rounded, exact) < 0.02
+
+
+@kinds
+@norms
+def test_a_sequence_is_the_same_in_every_batch(norm: str | None, kind: str) -> None:
+    whole = Network(BATCHES["tiles"], norm, kind)
+    lone = Network(BATCHES["tiles"], norm, kind)
+    first = BATCHES["tiles"][0]
+    lone.x, lone.offsets = whole.x[:first], whole.offsets[:2]
+    lone.exits = [(first, 1)] * DEPTH
+    with torch.no_grad():
+        assert apart(lone.run(), whole.run()[:first]) < (1e-6 if kind != "bfloat16" else 1e-2)
+
+
+@norms
+def test_dropout(norm: str | None) -> None:
+    """Right gradients for the mask that was drawn, another mask each time, and none without."""
+    network = Network([40, 7, 1], norm, "float64")
+
+    def run(*_: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return network.run(dropout=0.25)
+
+    assert torch.autograd.gradcheck(run, network.inputs()[:6], fast_mode=True)
+    assert not torch.equal(run(), network.run(dropout=0.25))
+    with torch.no_grad():
+        assert torch.equal(run(), run())
+
+
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64], ids=str)
+def test_a_mask_drops_the_share_that_was_asked(kind: torch.dtype) -> None:
+    mask = cpu_blocks._draw(torch.empty(1001, 301, dtype=kind), 0.3)
+    assert set(mask.unique().tolist()) == {-1, 0}
+    columns = (mask == 0).double().mean(0)
+    assert float(columns.mean()) == pytest.approx(0.3, abs=0.005) and float(columns.std()) < 0.02
+
+
+def test_expectation_of_dropout() -> None:
+    network = Network([400, 7, 1], None, "float32")
+    network.exits, network.mlps, network.norms = network.exits[:1], network.mlps[:1], network.norms[:1]
+    with torch.no_grad():
+        for weight in network.mlps[0][2:]:
+            weight.mul_(1e-3)
+        mean = torch.stack([network.run(dropout=0.5) for _ in range(400)]).mean(0)
+    assert apart(mean, network.run(dropout=0.0)) < 1e-3
+
+
+def test_memory_of_the_inputs_is_not_kept() -> None:
+    """Gradients need what the blocks have read, in their own type, and not the tokens that came in."""
+    network = Network([4000, 7, 1], None, "bfloat16")
+    entered = network.x * 1
+    with torch.autocast("cpu", torch.bfloat16):
+        made = ops.blocks(entered, network.offsets, network.exits, SIZE, network.mlps, prenorms=network.norms)
+    saved = [t for t in made.grad_fn.saved_tensors if t.dtype == torch.float32 and t.ndim == 2]  # type: ignore[union-attr]
+    owned = entered.untyped_storage().data_ptr()
+    assert all(t.untyped_storage().data_ptr() != owned for t in saved)
+
+
+def test_index_of_a_batch_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from chordmixer.ops.rotation import Rotation
+
+    asked: list[tuple[int, int]] = []
+    sources = Rotation.sources
+
+    def count(self: Rotation, lo: int, hi: int) -> Tensor:
+        asked.append((lo, hi))
+        return sources(self, lo, hi)
+
+    monkeypatch.setattr(Rotation, "sources", count)
+    network = Network([900, 900, 900], None, "float32")
+    with torch.no_grad():
+        network.run()
+    assert asked == list(tiles(network.x))
