@@ -183,7 +183,7 @@ def settle_precision(experiment: Experiment, folder: Path | None = None) -> Expe
 
 @lru_cache(maxsize=64)
 def bf16_speedup(model: ModelConfig, freeze: bool = False) -> float:
-    """How many times as fast a training step on this CPU is in bf16 as in fp32, measured in less than a second."""
+    """How many times as fast a training step on this CPU is in bf16 as in fp32, measured in about a second."""
     length = min(THREAD_LENGTH, model.network.max_length)
     lengths = [length] * max(2, PRECISION_TOKENS // length // 2 * 2)  # even, for heads of pairs
     seconds: dict[str, list[float]] = {"fp32": [], "bf16": []}
