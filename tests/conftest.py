@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 from chordmixer import cli
 from chordmixer.training import evaluation, speed
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported, as torch's compiler does
 torch.set_num_threads(1)  # small tensors wait for a second thread longer than they need it
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("house")

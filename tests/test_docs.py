@@ -8,6 +8,7 @@ from __future__ import annotations
 import doctest
 import gzip
 import importlib.util
+import os
 import random
 import re
 import shlex
@@ -127,9 +128,16 @@ def launched(line: str) -> tuple[int, list[str]]:
 @pytest.mark.usefixtures("here")
 def test_the_commands_of_the_page_for_clusters_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the page's order, each on as many ranks as it says: copies of this process, with its quick runs. Only one
-    run has baselines, and none is trained whose command the page for own files has."""
+    run has baselines, and none is trained whose command the page for own files has. The process is a fresh one: one
+    that has computed gradients, on threads of their own, cannot be copied."""
     from tests.forked import Copied, start_ranks
 
+    if "FRESH_PROCESS" not in os.environ:
+        test = f"{__file__}::test_the_commands_of_the_page_for_clusters_run"
+        command, env = [sys.executable, "-m", "pytest", "-n0", test], os.environ | {"FRESH_PROCESS": "1"}
+        done = subprocess.run(command, env=env, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+        return
     monkeypatch.setattr("chordmixer.cli.options.check_resume", lambda out: None)  # as with --max-restarts
     lines = [line for block in fenced("cluster.md", "sh") for line in block.splitlines()]
     for line in [line for line in lines if line not in COMMANDS]:

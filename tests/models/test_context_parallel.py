@@ -149,12 +149,12 @@ def two_groups() -> None:
 
 
 def bfloat16() -> None:
-    """Under autocast the tokens travel in the type of the matrix products: nothing else changes."""
+    """Under autocast the tokens travel in the type of the matrix products; one rank keeps their sums in float32."""
     config = replace(ENCODERS["layer"], norm=None)
     x, encoder = batch(config, LENGTHS).to(dtype=torch.float32), built(config).float()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         expected = shard(encoder.train()(x))
-        close(ContextParallel(encoder)(shard(x)).values, expected.values, "outputs", 0.0)
+        close(ContextParallel(encoder)(shard(x)).values, expected.values, "outputs", 0.03)
 
 
 def rank(folder: str) -> None:

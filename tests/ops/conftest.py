@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -12,9 +11,6 @@ import torch
 from torch import Tensor
 
 from chordmixer.ops import Mlp, NormState, block
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
 
 
 @pytest.fixture(autouse=True)

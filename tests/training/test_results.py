@@ -53,7 +53,8 @@ def experiment(data: FilesConfig, **changes: Any) -> Experiment:
 @pytest.fixture(scope="module")
 def strands(motifs: list[str]) -> Experiment:
     """Both strands, which is the harder case."""
-    return experiment(FilesConfig(tuple(motifs), both_strands=True))
+    made = experiment(FilesConfig(tuple(motifs), both_strands=True))
+    return override(made, {"training": {"precision": "fp32"}})  # else measured for each run
 
 
 @pytest.fixture(scope="module")

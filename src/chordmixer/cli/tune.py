@@ -47,7 +47,7 @@ def tune(
     from chordmixer import tuning
     from chordmixer.fitting import dotted
 
-    tuning.check_optuna()
+    tuning.check_start()
     if out is None:
         raise ValueError("no folder for the study: add --out STUDY")
     if given.minutes is None:

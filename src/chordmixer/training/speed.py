@@ -25,7 +25,7 @@ from chordmixer.data import TokenSampler
 from chordmixer.models.chordmixer import depth
 from chordmixer.models.model import Model, ModelConfig
 from chordmixer.packed import Packed
-from chordmixer.terminal import rank_count
+from chordmixer.terminal import first_rank, rank_count
 from chordmixer.training import memory
 from chordmixer.training.devices import choose_device, native_bf16
 from chordmixer.training.experiment import Experiment
@@ -164,21 +164,25 @@ def _wait(device: torch.device) -> None:
 # --- Precision ---
 
 
-def settle_precision(experiment: Experiment, folder: Path | None = None) -> Experiment:
+def settle_precision(experiment: Experiment, folder: Path | None = None, measured: bool = True) -> Experiment:
     """The experiment with fp32 or bf16 in place of `auto`: as the run in `folder` has it, or what is faster here.
 
-    With several ranks, which have to agree, the processor decides without a measurement.
+    With several ranks, which have to agree, or unless `measured`, the processor decides without a measurement.
     """
     config = experiment.training
     if config.precision != "auto":
         return experiment
     on_cpu, stored = choose_device(config).type == "cpu", stored_precision(folder) if folder else None
+    waiting, stored = stored == "auto", None if stored == "auto" else stored
     half = not on_cpu or native_bf16() if stored is None else stored == "bf16"
-    if on_cpu and stored is None and half and os.environ.get("WORLD_SIZE", "1") == "1":
+    if measured and on_cpu and stored is None and half and os.environ.get("WORLD_SIZE", "1") == "1":
         ratio = bf16_speedup(experiment.model, config.freeze)
         half = ratio >= FASTER
         logger.info(f"precision: {'bf16' if half else 'fp32'}; a step in bf16 was measured {ratio:.1f} times as fast")
-    return replace(experiment, training=replace(config, precision="bf16" if half else "fp32"))
+    settled = replace(experiment, training=replace(config, precision="bf16" if half else "fp32"))
+    if waiting and folder and first_rank():  # settings that were saved before the run began
+        settled.save(folder)
+    return settled
 
 
 @lru_cache(maxsize=64)

@@ -52,7 +52,7 @@ def tune(
         return fitting.for_files(known, None, 1, device, start, freeze)
 
     with terminal.show_log() if verbose else nullcontext():
-        check_optuna()
+        check_start()
         experiment = fitting.build(recipe, data.stored(), fitting.nested(changes))
         return search(experiment, changes, Path(out), minutes=minutes, trials=trials, steps=steps)
 
@@ -67,7 +67,7 @@ def search(
     steps: int | None = None,
 ) -> StudyResult:
     """Work on the study of this recipe; `given` are the settings, by their dotted names, that are not searched."""
-    check_optuna()
+    check_start()
     if not 0 < minutes < math.inf:
         raise ValueError(f"--minutes {minutes:g} is not the time of a study: give a finite number above zero")
     from chordmixer.training import ensemble
@@ -87,7 +87,9 @@ def search(
     return found
 
 
-def check_optuna() -> None:
-    """Refuse to search without the package that does it."""
+def check_start() -> None:
+    """Refuse to search on several ranks, or without the package that does it."""
+    if terminal.rank_count() > 1:
+        raise ValueError("tune trains each network in one process: start it several times, without torchrun")
     if find_spec("optuna") is None:
         raise ValueError("tune needs the optuna package: pip install 'chordmixer[tune]'")

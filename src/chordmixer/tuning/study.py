@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Collection, Iterator
@@ -35,6 +34,7 @@ from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.memory import COUNTED
 from chordmixer.training.run_folder import CONFIG
+from chordmixer.training.speed import settle_precision
 from chordmixer.tuning.journal import StudyClock, open_journal, quiet_optuna, seconds_of
 from chordmixer.tuning.space import (
     WORDS,
@@ -90,8 +90,6 @@ class Search:
 
         `steps` are those of a trial; by default they follow from the time that the default network needs for them.
         """
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ValueError("tune trains each network in one process: start it several times, without torchrun")
         self.experiment, self.out, self.seconds, self.trials = experiment, out, seconds, trials
         self.task = experiment.build_task()
         self.lengths = self.task.records("training").lengths
@@ -293,6 +291,7 @@ class Search:
                 raise _Ended(WORSE)
 
         resumed = (folder / CONFIG).exists()
+        experiment = settle_precision(experiment, folder, measured=False)  # the same in all trials
         with closing(TrainingRun(experiment, folder, resumed, console, resumed_as=self.out)) as run:
             run.watch = watch
             return run.learn()
