@@ -148,7 +148,7 @@ def maximum(x: Packed | Shard) -> Float[Tensor, "B C"]:
 
 def total(values: Tensor, group: Group) -> Tensor:
     """The sum over ranks, on all of them."""
-    summed: Tensor = _Total.apply(values, group)
+    summed: Tensor = _ShardTotal.apply(values, group)
     return summed
 
 
@@ -169,7 +169,7 @@ def normalise(x: Shard, norm: ops.NormState | None) -> Float[Tensor, "T C"]:
     return ((x.values - middle) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias).to(x.values.dtype)
 
 
-class _Total(torch.autograd.Function):
+class _ShardTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: Group) -> Tensor:
         ctx.group = group

@@ -74,7 +74,7 @@ def blocks(
         folded = [_folded(mlp, norm, dropout) for mlp, norm in zip(mlps, prenorms, strict=True)]
         weights = [weight for mlp in folded for weight in mlp]
         if torch.is_grad_enabled() and any(own.requires_grad for own in (values, *weights)):
-            made: Tensor = _Blocks.apply(network, values, *weights)
+            made: Tensor = _CpuBlocks.apply(network, values, *weights)
             return made
         if kind == values.dtype and not dropout and not any(eps):
             return _two_buffers(network, values.contiguous(), folded)
@@ -101,7 +101,7 @@ def cast(mlp: Mlp, kind: torch.dtype) -> Mlp:
     return Mlp(*(weight.detach().to(kind) for weight in mlp))
 
 
-class _Blocks(torch.autograd.Function):
+class _CpuBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, network: _Network, values: Tensor, *weights: Tensor) -> Tensor:
         kept: list[_Kept] = []

@@ -42,7 +42,7 @@ def _adding(base: int, claim: str, **training: int) -> RunEntry:
 
 
 def _taxa(title: str, needs: str, get: str, size: str, **others: Any) -> RunEntry:
-    """DNA by the recipe of the paper's sets: a file a class."""
+    """DNA by the recipe of the paper's sets: one file per class."""
     known = {"where": "", "recipe": "chordmixer.paper.recipes:taxonomy", "config": FILES, "metric": "roc_auc"}
     least = 1 if "hyper" in others else 2
     return RunEntry(title, data=DataNeeded(needs, get, "files", least, several=True, size=size), **known | others)

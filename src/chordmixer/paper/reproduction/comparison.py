@@ -127,7 +127,7 @@ class Comparison:
         return f"{metrics.title(self.entry.metric)}: {meaning}; here in per cent.{right}"
 
     def _losses(self) -> list[str]:
-        """A row a model, a column a rate."""
+        """One row per model, one column per learning rate."""
         tried = sorted({rate for own in self.losses.values() for rate in own})
         rows = [[model, *(f"{own[rate]:.4g}" for rate in tried)] for model, own in self.losses.items()]
         return table(["lowest validation loss at a rate of", *(f"{rate:g}" for rate in tried)], rows) if rows else []
