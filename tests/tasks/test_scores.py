@@ -25,6 +25,18 @@ def test_areas_of_each_row(decimals: int) -> None:
     )
 
 
+@pytest.mark.parametrize("decimals", [0, 6], ids=["many-ties", "no-ties"])
+def test_areas_of_many_classes(decimals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as one class after the other; also where classes are absent from a resample or from all."""
+    monkeypatch.setattr(scores, "PAIRS", 1000)
+    values, targets = CHANCE.normal(size=(90, 40)).round(decimals), CHANCE.integers(0, 39, 90)
+    weights = CHANCE.poisson(1, size=(20, 90)).astype(float)
+    found = scores.areas_of_many(values, targets, weights)
+    for k, row in enumerate(found):
+        np.testing.assert_allclose(row, scores.weighted_areas(values[:, k], targets == k, weights)[0])
+    assert np.isnan(found[39]).all() and not np.isnan(found[:39]).all()
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
 def test_areas_of_few(rows: list[tuple[int, bool]]) -> None:
     values, positive = np.array([s for s, _ in rows], float), np.array([y for _, y in rows])

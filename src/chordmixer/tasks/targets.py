@@ -20,6 +20,8 @@ from chordmixer.tasks import scores
 
 HUGE = 1e150
 """Numbers beyond it have squares beyond float64."""
+FEW_RECORDS = 40
+"""Records per class below which areas under the curve come from all pairs of records."""
 STEPS = 100
 """Float64 steps within the spread of the targets, at least."""
 
@@ -238,15 +240,19 @@ class Classification(_Labelled):
         """Areas are a mean over classes."""
         answers, outputs = self.decided(outputs), self.unweighted(outputs)
         right, total = answers == targets, weights.sum(axis=1)
-        classes = range(1, 2) if self.outputs == 2 else range(self.outputs)
-        true = np.array([targets == k for k in classes])
-        roc, precision = _areas(scores.log_odds(outputs).T[classes.start :], true, weights)
+        odds, precision = scores.log_odds(outputs), np.empty(0)
+        if self.outputs == 2:
+            roc, precision = _areas(odds.T[1:], targets[None] == 1, weights)
+        elif len(targets) < FEW_RECORDS * self.outputs:
+            roc = scores.areas_of_many(odds, targets, weights)
+        else:
+            roc, _ = _areas(odds.T, targets == np.arange(self.outputs)[:, None], weights)
         counts = ((weights * right, targets), (weights, targets), (weights, answers))
         return {
             "accuracy": weights @ right / total,
             "roc_auc": scores.mean_of_known(roc.T),
             **({"average_precision": precision[0]} if self.outputs == 2 else {}),
-            **scores.of_counts(*(_by_class(own, codes, self.outputs) for own, codes in counts)),
+            **scores.of_counts(*(scores.sums_by_class(own, codes, self.outputs) for own, codes in counts)),
             "log_loss": weights @ scores.log_losses(outputs, targets) / total,
         }
 
@@ -340,12 +346,3 @@ def _areas(rows: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray,
     """ROC-AUC and average precision, with one row per class or label and one column per resample."""
     found = [scores.weighted_areas(own, true, weights) for own, true in zip(rows, positive, strict=True)]
     return np.array([roc for roc, _ in found]), np.array([precision for _, precision in found])
-
-
-def _by_class(weights: ndarray, codes: ndarray, classes: int) -> ndarray:
-    """The sum of the weights of each class, a row a resample."""
-    order = np.argsort(codes, kind="stable")
-    present, starts = np.unique(codes[order], return_index=True)
-    sums = np.zeros((len(weights), classes))
-    sums[:, present] = np.add.reduceat(weights[:, order], starts, axis=1)
-    return sums
