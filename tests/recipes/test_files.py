@@ -9,7 +9,7 @@ import pytest
 
 from chordmixer import Model, Packed
 from chordmixer.recipes import files
-from chordmixer.recipes.files import EVALUATIONS, STEPS, TOKENS, TRIAL, training
+from chordmixer.recipes.files import EVALUATIONS, FEWEST, ONE_PASS, STEPS, TOKENS, TRIAL, training
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment
 
@@ -67,4 +67,13 @@ def test_lengths_of_runs(lengths: list[int], device: str) -> None:
     a_step = made.batch_sequences * lengths[0]
     assert made.steps <= STEPS[device] or made.steps * made.batch_sequences <= 2 * len(lengths)
     assert made.steps * a_step <= 2 * TOKENS[device] or made.steps * made.batch_sequences <= 2 * len(lengths)
-    assert EVALUATIONS // 2 <= made.steps // made.evaluate_every <= EVALUATIONS
+    assert min(EVALUATIONS, made.steps) // 2 <= made.steps // made.evaluate_every <= EVALUATIONS
+
+
+def test_long_records_do_not_take_hours_on_a_cpu() -> None:
+    """A run may be less than one pass, and evaluations take no more than half of the time of the steps."""
+    lengths = [75_000] * 700
+    made = training(lengths, 460_000, "cpu", validation=100 * 75_000)
+    tokens = made.steps * made.batch_sequences * lengths[0]
+    assert tokens <= ONE_PASS["cpu"] < sum(lengths) and made.steps // made.evaluate_every <= FEWEST
+    assert training(lengths, 460_000, "cuda", validation=100 * 75_000) == training(lengths, 460_000, "cuda")

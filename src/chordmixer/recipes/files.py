@@ -6,6 +6,8 @@ encoder, words, three ways of pooling.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,17 +24,26 @@ from chordmixer.training.devices import choose_device
 from chordmixer.training.forecast import forecast, scored_lengths
 from chordmixer.training.speed import settle_precision
 
+logger = logging.getLogger(__name__)
+
 STEPS = {"cuda": 4_000, "cpu": 2_000}
 """Optimiser steps of a run with batches of 64, unless `TOKENS` end it before."""
 TOKENS = {"cuda": 1_000_000_000, "cpu": 4_000_000}
-"""Of all steps together; one pass over the training records is always made."""
+"""Of all steps together; at least one pass over the training records is made, as far as `ONE_PASS` allows it."""
+ONE_PASS = {"cuda": math.inf, "cpu": 8_000_000}
+"""Tokens of a run that is one pass or less: on two cores about five minutes, where a pass over long records takes
+hours."""
 SEQUENCES = 64
 """In a step, at most, below `MANY` training records."""
 MANY, LARGE, LARGE_STEPS = 20_000, 128, 2_500
 """Training records from which on a step on a GPU has more sequences, how many, and the steps of such a run. Introns:
 validation ROC-AUC 0.9743 with 128 sequences, 0.9719 with 64; with 2,500 steps and more dropout 0.9760."""
-EVALUATIONS = 20
-"""On the validation records, in a run."""
+EVALUATIONS, FEWEST = 20, 3
+"""On the validation records, in a run: where they take little time, and at least."""
+EVALUATED = 1.5
+"""Tokens of all evaluations per token of the steps, at most, which takes half of the time of the steps."""
+FEW_STEPS = 100
+"""Below which a network learns too little to be of use, and a share of them tells nothing of words."""
 TRIAL = 0.2
 """Share of the steps that each of the two short runs gets which decide about words."""
 SMALL = 1_000
@@ -75,10 +86,17 @@ def files(data: FilesConfig, minutes: float | None = None, device: str = "auto")
     lengths = task.records("training").lengths
     place = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
     model = _model(task, cpu=place == "cpu", small=place == "cpu" or len(lengths) < SMALL)
-    config = training(lengths, task.max_length, place)
-    trial = TRIAL if model.words.lengths else 0.0
+    config = _training(task, place)
+    trial = TRIAL if model.words.lengths and config.steps >= FEW_STEPS else 0.0
     experiment = Experiment("files", task.config, model, replace(config, trial=trial))
-    return experiment if minutes is None else _fitted(experiment, task, minutes)
+    if minutes is not None:
+        return _fitted(experiment, task, minutes)
+    if config.steps < FEW_STEPS:
+        logger.warning(
+            f"only {config.steps} steps of training, as these records are long for a CPU: use a GPU, or give the "
+            "network more time, as with --minutes 60; baselines are not affected"
+        )
+    return experiment
 
 
 def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
@@ -111,8 +129,16 @@ def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
     )
 
 
-def training(lengths: list[int], longest: int, device: str, steps: int | None = None) -> TrainingConfig:
-    """Batches, steps and patience for training records of these lengths; `longest` is that of all parts.
+def _training(task: Files, device: str, steps: int | None = None) -> TrainingConfig:
+    validation = scored_lengths(task)["validation"]  # type: ignore[arg-type]  # read-only
+    return training(task.records("training").lengths, task.max_length, device, steps, sum(validation))
+
+
+def training(
+    lengths: list[int], longest: int, device: str, steps: int | None = None, validation: int = 0
+) -> TrainingConfig:
+    """Batches, steps and patience for training records of these lengths; `longest` is that of all parts, and
+    `validation` the number of tokens of the validation records.
 
     >>> introns = training([300] * 24_000, longest=16_000, device="cuda")
     >>> introns.batch_sequences, introns.steps, introns.epochs, introns.accumulate
@@ -124,8 +150,11 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
     large = device == "cuda" and len(lengths) >= MANY
     sequences, budget, accumulate, a_pass = batches(lengths, longest, device, LARGE if large else SEQUENCES)
     if steps is None:
-        most = LARGE_STEPS if large else STEPS[device]
-        steps = max(min(most, TOKENS[device] * a_pass // sum(lengths)), a_pass)
+        most, a_step = LARGE_STEPS if large else STEPS[device], sum(lengths) / a_pass
+        steps = int(max(min(most, TOKENS[device] / a_step), min(a_pass, ONE_PASS[device] / a_step), 1))
+    evaluations = EVALUATIONS
+    if validation:
+        evaluations = min(EVALUATIONS, max(FEWEST, int(EVALUATED * steps * sum(lengths) / (a_pass * validation))))
     epochs = -(-steps // a_pass) + 1  # a pass may have fewer batches than counted here
     return TrainingConfig(
         epochs=epochs,
@@ -138,7 +167,7 @@ def training(lengths: list[int], longest: int, device: str, steps: int | None = 
         beta2=0.98,
         ema=0.05,
         precision="bf16" if device == "cuda" else "auto",
-        evaluate_every=steps // EVALUATIONS + 1,
+        evaluate_every=steps // evaluations + 1,
         evaluate_epochs=epochs,
         patience=EVALUATIONS // 2,
     )
@@ -149,8 +178,7 @@ def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
     experiment = settle_precision(experiment)
     a_step, passes = measured_seconds(experiment, task)  # type: ignore[arg-type]  # read-only
     steps = max(LEAST_STEPS, int((60 * minutes - passes) / a_step))
-    lengths, device = task.records("training").lengths, choose_device(experiment.training)
-    made = training(lengths, task.max_length, device.type, steps)
+    made = _training(task, choose_device(experiment.training).type, steps)
     every = max(APART, made.evaluate_every)
     trial, precision = experiment.training.trial, experiment.training.precision
     return replace(experiment, training=replace(made, evaluate_every=every, trial=trial, precision=precision))

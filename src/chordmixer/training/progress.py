@@ -134,7 +134,7 @@ class Display:
             if left > LONG:
                 self.say(
                     f"at this pace {_clock(left)} are left: Ctrl-C stops the run, --resume goes on with it, on a GPU "
-                    "too; --set training.epochs=N makes a new one shorter"
+                    "too; --minutes M, or --set training.epochs=N, makes a new one shorter"
                 )
         text = (
             f"epoch {epoch + 1}  step {step}  loss {loss:.4f}  {_short(self.tokens / elapsed)} tokens/s  "
