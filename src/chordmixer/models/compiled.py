@@ -26,7 +26,7 @@ from chordmixer.packed import Packed
 
 def encode(encoder: ChordMixer, x: Packed) -> Packed:
     """What `encoder(x)` is while it is compiled or exported."""
-    if torch.compiler.is_exporting():
+    if ops.exporting():
         return _spelt_out(encoder, x)
     if not _opaque(encoder):
         return _apart(encoder, x)
