@@ -169,7 +169,7 @@ class Packed:
         >>> Packed.from_lengths(torch.zeros(5), [2, 3]).owners().tolist()
         [0, 0, 1, 1, 1]
         """
-        numbers = torch.arange(len(self), device=self.device)
+        numbers = torch.arange(len(self.offsets) - 1, device=self.device)
         return numbers.repeat_interleave(self.offsets.diff(), output_size=self.tokens)
 
     def places(self) -> Int[Tensor, "T"]:
@@ -203,6 +203,36 @@ class Packed:
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.to_list())
+
+
+class LengthsUnknownError(RuntimeError):
+    """Something asked for the lengths of sequences that the host does not know."""
+
+
+@dataclass(frozen=True, eq=False)
+class StaticPacked(Packed):
+    """A batch in tensors of a fixed size, so that one CUDA graph serves many batches.
+
+    Behind its sequences, which come longest first, a filler takes the room that is left; `len` does not count it.
+    What depends on lengths is on the device alone: asking for `lengths` is an error.
+    """
+
+    counts: Int[Tensor, "D 4"] = field(kw_only=True)
+    """Of each block: its tokens and sequences, a prefix of the batch, and the seed of its dropout; int32, in rows of
+    16 bytes. The filler passes the first block, as every sequence does, and no other."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        raise LengthsUnknownError("the lengths of this batch are on the device alone: take a Packed")
+
+    def _like(self, values: Tensor, offsets: Tensor) -> StaticPacked:
+        return StaticPacked(values, offsets, counts=self.counts)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 2
 
 
 def check_packed(x: object) -> None:
@@ -261,7 +291,16 @@ class Layout:
     ) -> None:
         self.lengths, self.starts, self.size, self.device = [*lengths], [*starts], size, torch.device(device)
         self.tokens = sum(lengths)
+        self.apart = self.tokens >= LONG * len(lengths)
+        """Whether sequences are copied one by one."""
         self._place: Tensor | None = None
+
+    @staticmethod
+    def of_places(place: Int[Tensor, "T"], size: int) -> Layout:
+        """From the position of each token in the row."""
+        layout = Layout([len(place)], [0], size, place.device)
+        layout.apart, layout._place = False, place
+        return layout
 
     def put(self, values: Shaped[Tensor, "T *C"]) -> Shaped[Tensor, "L *C"]:
         """The row, with zeros in the gaps."""
@@ -299,11 +338,6 @@ class Layout:
         return first.repeat_interleave(lengths, output_size=self.tokens).add_(
             torch.arange(self.tokens, device=self.device)
         )
-
-    @property
-    def apart(self) -> bool:
-        """Whether sequences are copied one by one."""
-        return self.tokens >= LONG * len(self.lengths)
 
 
 def gathered(values: Shaped[Tensor, "L *C"], place: Int[Tensor, "T"]) -> Shaped[Tensor, "T *C"]:

@@ -15,7 +15,7 @@ from chordmixer.config import override
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training import Experiment, evaluate, evaluation, train
+from chordmixer.training import Experiment, combination, evaluate, evaluation, train
 from chordmixer.training.combination import Combination, fit_weights, load_combination, read_document
 from chordmixer.training.evaluation import Predictions
 from chordmixer.training.inference import Engine
@@ -123,6 +123,15 @@ def test_one_alone_must_be_clearly_better(records: int, wrong: int, using: str) 
     network[:wrong] = 6.0 * np.eye(2)[1 - truth[:wrong]]
     found = fit_weights(Classification(["a", "b"], truth), network, baseline, truth)
     assert found.losses["baseline"] <= found.losses["both"] and found.using == using
+
+
+@pytest.mark.parametrize(("records", "using"), [(60, "both"), (400, "baseline")])
+def test_many_records_take_the_lowest_loss(records: int, using: str) -> None:
+    """A difference within two standard errors is a tie on few of them only."""
+    chance = np.random.default_rng(0)
+    baseline, noise = chance.random(records), chance.normal(size=records)
+    judged = {"network": baseline + 1, "baseline": baseline, "both": baseline + 0.01 + 0.5 * (noise - noise.mean())}
+    assert combination._chosen(judged, (1.0, 1.0, 0.0)) == using
 
 
 def test_answers_that_help_nobody_have_a_row_for_each_record() -> None:

@@ -276,7 +276,7 @@ def walk(model: Counted, average: Ema, steps: range) -> None:
     for step in steps:
         model.weight.data.fill_(step)
         model.running.fill_(-step)
-        average.update(step)
+        average.update(average.weight(step))
 
 
 def test_a_plain_mean_then_a_fading_one() -> None:

@@ -310,6 +310,9 @@ class _Collated(Dataset[Batch]):
     def __getitem__(self, place: tuple[int, list[int]]) -> Batch:
         epoch, indices = place[0], _longest_first(self.records, place[1])
         chosen = [self.drawn(i, epoch) if self.drawn else self.records[i] for i in indices]
+        if self.drawn:  # in another form it may have another length
+            order = sorted(range(len(chosen)), key=lambda k: -len(chosen[k].values))
+            indices, chosen = [indices[k] for k in order], [chosen[k] for k in order]
         for index, record in zip(indices, chosen, strict=True):
             values = record.values
             # The sum is quick, but large numbers overflow it too.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from chordmixer import ops
 from chordmixer.config import LONGEST, check_numbers, from_dict
 from chordmixer.models.norms import Norm
-from chordmixer.packed import Packed, check_packed
+from chordmixer.packed import LengthsUnknownError, Packed, StaticPacked, check_packed
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ class ChordMixer(nn.Module):
             from chordmixer.models.compiled import encode  # one operator to the compiler
 
             return encode(self, x)
+        if isinstance(x, StaticPacked):
+            return self._static(x)
         check_lengths(x.lengths, self.config)
         depths = [depth(n) for n in x.lengths]
         order = sorted(range(len(x)), key=lambda b: -depths[b])
@@ -192,7 +194,15 @@ class ChordMixer(nn.Module):
         watched = any(block._forward_hooks or block._forward_pre_hooks for block in self.blocks)
         return known and not watched and ops.joins(values, self.config.order)
 
-    def _joined(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
+    def _static(self, x: StaticPacked) -> Packed:
+        """All blocks as one operation whose launches do not depend on lengths."""
+        if not (self._joinable(x.values) and ops.on_kernels(x.values)) or self.config.hidden > ops.WIDE:
+            raise LengthsUnknownError("only the fused kernels take a StaticPacked: give a Packed")
+        cast = x.to(dtype=ops.activations(x.values))
+        room = [(x.tokens, len(x.offsets) - 1)] * len(x.counts)
+        return cast.with_values(self._joined(cast, room, x.counts))
+
+    def _joined(self, x: Packed, exits: ops.Exits, counts: Int[Tensor, "D 4"] | None = None) -> Float[Tensor, "T C"]:
         active: list[Block] = list(self.blocks[: len(exits)])  # type: ignore[arg-type]  # all are
         return ops.blocks(
             x.values,
@@ -203,6 +213,7 @@ class ChordMixer(nn.Module):
             order=self.config.order,
             prenorms=[block.prenorm.state() for block in active],
             dropout=self.config.dropout if self.training else 0.0,
+            counts=counts,
         )
 
     def _through_two_buffers(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:

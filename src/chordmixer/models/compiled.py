@@ -136,6 +136,7 @@ def _encode(
     ):
         x = network(Packed(leaves[0], offsets, host=host.cpu()))
         out = x.values.to(ops.activations(values)).contiguous()
+        out = out.view_as(out)  # an edge from a node of ours, as the kernels make it, is more than torch 2.11 takes
     number = next(_NUMBERS)
     token = torch.tensor(number, device="cpu")
     if learned:

@@ -15,7 +15,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chordmixer.packed import Layout, Packed
+from chordmixer.packed import Layout, Packed, StaticPacked
+
+LONG_ROW = 1 << 18
+"""Tokens from which on a convolution takes longer than its planning."""
 
 
 class Convolution(nn.Conv1d):
@@ -41,17 +44,32 @@ class Convolution(nn.Conv1d):
         taps, dilation = self.kernel_size[0], self.dilation[0]
         before, after = (taps - 1, 0) if self.causal else (taps // 2, taps // 2)
         # Taps that lie farther away than the longest sequence meet zeros only: leave them out, and shorten the gaps.
-        far = (max(x.lengths) - 1) // dilation
+        far = taps if isinstance(x, StaticPacked) else (max(x.lengths) - 1) // dilation
         left, right = min(before, far), min(after, far)
         weight = self.weight[..., before - left : before + right + 1]
-        row, layout = spaced(values, x, max(left, right) * dilation, left * dilation, right * dilation)
+        gap = max(left, right) * dilation
+        spare = 0
+        if values.is_cuda and not isinstance(x, StaticPacked):
+            spare = _rounded(x.tokens + gap * len(x)) - x.tokens - gap * len(x)
+        row, layout = spaced(values, x, gap, left * dilation, right * dilation + spare)
         if 1 < self.groups == self.in_channels == self.out_channels:
             assert self.bias is not None
-            return layout.take(_by_channel(row, weight[:, 0], self.bias, dilation))
+            return layout.take(_by_channel(row, weight[:, 0], self.bias, dilation)[: layout.size])
         image = row[None, None].permute(0, 3, 1, 2)  # the channels of a token stay side by side: cuDNN likes it so
         with as_products():
             mixed = F.conv2d(image, weight[:, :, None], self.bias, dilation=(1, dilation), groups=self.groups)
-        return layout.take(mixed.permute(0, 2, 3, 1).flatten(0, 2))
+        return layout.take(mixed.permute(0, 2, 3, 1).flatten(0, 2)[: layout.size])
+
+
+def _rounded(length: int) -> int:
+    """Up to an eighth more, up to a length where that would cost: cuDNN plans each length that it has not met for
+    milliseconds, and batches seldom have the same.
+
+    >>> _rounded(1000), _rounded(1024), _rounded(1 << 20) - (1 << 20)
+    (1024, 1024, 0)
+    """
+    step = (1 << length.bit_length()) >> 4
+    return length if length > LONG_ROW or not step else -(-length // step) * step
 
 
 def _by_channel(
@@ -89,6 +107,9 @@ def spaced(
     >>> row.int().flatten().tolist(), layout.starts
     ([0, 1, 1, 0, 0, 1, 1, 1], [0, 4])
     """
+    if isinstance(x, StaticPacked):
+        place, size = torch.arange(x.tokens, device=x.device) + gap * x.owners(), x.tokens + gap * len(x)
+        return Layout.of_places(place + before, before + size + after).put(values), Layout.of_places(place, size)
     starts = [start + gap * b for b, start in enumerate(accumulate(x.lengths[:-1], initial=0))]
     layout = Layout(x.lengths, starts, x.tokens + gap * (len(x) - 1), x.device)
     return layout.within(before, after).put(values), layout

@@ -111,7 +111,7 @@ class StartMark(nn.Module):
         self.vector = nn.Parameter(torch.randn(width))  # as large as a token's own
 
     def forward(self, x: Packed) -> Packed:
-        marks = self.vector.to(x.values.dtype).expand(len(x), -1)
+        marks = self.vector.to(x.values.dtype).expand(len(x.offsets) - 1, -1)
         return x.with_values(x.values.index_add(0, x.offsets[:-1], marks))
 
 

@@ -67,7 +67,7 @@ class AverageHead(TokensHead):
     """
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
-        answers: Tensor = self.linear(mean(x))
+        answers: Tensor = self.linear(mean(x)[: len(x)])
         return answers
 
 
@@ -89,8 +89,8 @@ class StandardHead(AverageHead):
         return mean(x)
 
     def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
-        pooled = self.pool(x).float()
-        features = self.standard(pooled if words is None else torch.cat([pooled, words.float()], dim=1))
+        pooled = self.pool(x)[: len(x)].float()  # without a filler, which a StaticPacked has behind its sequences
+        features = self.standard(pooled if words is None else torch.cat([pooled, words[: len(x)].float()], dim=1))
         with torch.autocast(features.device.type, enabled=False):  # a few rows: answers keep all of their digits
             answers: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
         return answers

@@ -30,6 +30,7 @@ __all__ = [
     "activations",
     "block",
     "blocks",
+    "exporting",
     "joins",
     "layer_norm",
     "mix",
@@ -75,7 +76,7 @@ def segment_mean(
     values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], backend: Backend = "auto"
 ) -> Float[Tensor, "B C"]:
     """The mean of each sequence's tokens, in float32 or better."""
-    if torch.compiler.is_exporting():
+    if exporting():
         return vectorised.segment_mean(values, offsets)
     module = _kernels("rows") if _on_kernels(values, backend) else sums
     means: Tensor = module.segment_mean(values, offsets)
@@ -84,7 +85,7 @@ def segment_mean(
 
 def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
     """The maximum of each channel over a sequence's tokens; tokens that share it share its gradient."""
-    module = vectorised if torch.compiler.is_exporting() else sums
+    module = vectorised if exporting() else sums
     greatest: Tensor = module.segment_max(values, offsets)
     return greatest
 
@@ -131,11 +132,15 @@ def blocks(
     order: str = "paper",
     prenorms: Sequence[NormState | None],
     dropout: float = 0.0,
+    counts: Int[Tensor, "D 4"] | None = None,
     backend: Backend = "auto",
 ) -> Float[Tensor, "T C"]:
-    """Many blocks as one operation, with layer norms before Rotate or none: see `reference.blocks`."""
+    """Many blocks as one operation, with layer norms before Rotate or none: see `reference.blocks`.
+
+    The kernels take `counts` on the device in place of numbers in `exits`: see `StaticPacked`.
+    """
     if _on_kernels(values, backend):
-        settings = {"order": order, "prenorms": prenorms, "dropout": dropout}
+        settings = {"order": order, "prenorms": prenorms, "dropout": dropout, "counts": counts}
         mixed: Tensor = _kernels("block").blocks(values, offsets, exits, track_size, mlps, **settings)
         return mixed
     if joins(values, order):
@@ -147,6 +152,11 @@ def blocks(
         given = (values[:tokens], offsets[: sequences + 1], track_size, mlp)
         values = block(*given, order=order, prenorm=prenorm, dropout=dropout, backend="torch")
     return torch.cat([values, *reversed(left)])
+
+
+def exporting() -> bool:
+    """Whether `torch.export` is tracing; torch 2.11 also says so of `torch.compile`."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def on_kernels(values: Tensor) -> bool:

@@ -101,36 +101,47 @@ def block(
 
 
 class _Blocks(torch.autograd.Function):
-    """Many blocks as one operation: no bookkeeping between them, and gradients of early leavers stay in place."""
+    """Many blocks as one operation: no bookkeeping between them, and gradients of early leavers stay in place.
+
+    With `counts` (blocks, 4) on the device, launches are the same for all batches of one size: each block has room
+    for all tokens, and its kernels read from there how many tokens and sequences are its own.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, chances: list[Chance], exits: reference.Exits, eps: float, x: Tensor, offsets: Tensor,
-        w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
+        ctx: Any, plan: Plan, chances: list[Chance], exits: reference.Exits, counts: Tensor | None, eps: float,
+        x: Tensor, offsets: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
     ) -> Tensor:  # fmt: skip
-        way = _way(plan)
+        way, room = _way(plan), None if counts is None else x.new_empty(len(exits), *x.shape)
         w1, b1, w2, b2 = way.prepared(w1, b1, w2, b2, x.dtype)
         statistics: tuple[Tensor, ...] = row_statistics(x, eps) if plan.norm else ()
         inputs, weights = [x], []
         for i, (tokens, sequences) in enumerate(exits):
             own = tuple(s[:tokens] for s in statistics)
             weights.append(Weights(w1[i], b1[i], w2[i], b2[i], *own))
-            source, out = inputs[-1][:tokens], x.new_empty(tokens, x.shape[1])
+            source, out = inputs[-1][:tokens], x.new_empty(tokens, x.shape[1]) if room is None else room[i]
             # In the released order a program's tokens end up in different rows, and know no row's sum.
             following = plan.norm and not plan.released and i + 1 < len(exits)
             statistics = tuple(torch.empty(2, tokens, device=x.device)) if following else ()
-            way.forward(plan, chances[i], source, source, out, offsets[: sequences + 1], weights[-1], statistics, eps)
+            own_offsets = offsets[: sequences + 1]
+            way.forward(
+                plan, chances[i], source, source, out, own_offsets, weights[-1], statistics, eps, *_own(counts, i)
+            )
             if plan.norm and plan.released and i + 1 < len(exits):
                 statistics = row_statistics(out, eps)
             inputs.append(out)
-        ctx.plan, ctx.chances, ctx.exits = plan, chances, exits
+        ctx.plan, ctx.chances, ctx.exits, ctx.counts = plan, chances, exits, counts
         ctx.save_for_backward(offsets, *inputs[:-1], *(part for own in weights for part in own))
-        return _together(inputs[1:], exits)
+        if counts is None or room is None:
+            return _together(inputs[1:], exits)
+        place = torch.arange(len(x), device=x.device)
+        last = (place[:, None] < counts[:, 0]).sum(1) - 1  # the last block of each token
+        return room.flatten(0, 1).index_select(0, last * len(x) + place)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        plan, exits = ctx.plan, ctx.exits
+        plan, exits, counts = ctx.plan, ctx.exits, ctx.counts
         offsets, *saved = ctx.saved_tensors
         inputs, parts = saved[: len(exits)], saved[len(exits) :]
         size = len(Weights._fields)
@@ -138,19 +149,25 @@ class _Blocks(torch.autograd.Function):
         gradient, x = gradient.contiguous(), inputs[0]
         way = _way(plan)
         scratch, sums = way.scratch_for(x, plan, offsets.shape[0] - 1), rows_of_sums(plan, len(exits), x.device)
-        buffers = [torch.empty_like(x) for _ in exits[:2]]
+        # With counts no block writes behind its own tokens, where the gradients of those that left before it stay.
+        buffers = [torch.empty_like(x) if counts is None else gradient.clone() for _ in exits[:2]]
         incoming = gradient
         for i in reversed(range(len(exits))):
             tokens, sequences = exits[i]
             dx = buffers[i % len(buffers)]
             source, own = inputs[i][:tokens], offsets[: sequences + 1]
             way.backward(
-                plan, ctx.chances[i], source, incoming[:tokens], dx[:tokens], own, weights[i], scratch, sums[i], False
+                plan, ctx.chances[i], source, incoming[:tokens], dx[:tokens], own, weights[i], scratch, sums[i],
+                False, *_own(counts, i),
             )  # fmt: skip
             if i and (before := exits[i - 1][0]) > tokens:
                 dx[tokens:before] = gradient[tokens:before]  # of those who left after the block before
             incoming = dx
-        return None, None, None, None, incoming, None, *split_sums(plan, sums)
+        return None, None, None, None, None, incoming, None, *split_sums(plan, sums)
+
+
+def _own(counts: Tensor | None, block: int) -> tuple[Tensor, ...]:
+    return () if counts is None else (counts[block],)
 
 
 def _together(outputs: Sequence[Tensor], exits: reference.Exits) -> Tensor:
@@ -169,16 +186,20 @@ def blocks(
     order: str = "paper",
     prenorms: Sequence[reference.NormState | None],
     dropout: float = 0.0,
+    counts: Tensor | None = None,
 ) -> Tensor:
-    """`reference.blocks`, for networks whose norms are layer norms before Rotate, or none."""
+    """`reference.blocks`, for networks whose norms are layer norms before Rotate, or none.
+
+    `counts`, as a `StaticPacked` has them: tokens, sequences and seed of each block.
+    """
     w1, b1, w2, b2 = (torch.stack(parts) for parts in zip(*mlps, strict=True))
     norms = [norm for norm in prenorms if norm is not None]
     if norms:
         scale, shift = torch.stack([n.weight for n in norms]), torch.stack([n.bias for n in norms])
         w1, b1 = w1 * scale[:, None, :], b1 + torch.einsum("lhc,lc->lh", w1, shift)
     plan = plan_for(values, track_size, b1.shape[1], order, bool(norms), dropout)
-    seeds = torch.randint(1 << 31, (len(mlps),)).tolist() if dropout else [0] * len(mlps)
+    seeds = torch.randint(1 << 31, (len(mlps),)).tolist() if dropout and counts is None else [0] * len(mlps)
     chances = [(seed, dropout) for seed in seeds]
     eps = norms[0].eps if norms else 0.0
-    made: Tensor = _Blocks.apply(plan, chances, exits, eps, values.contiguous(), offsets, w1, b1, w2, b2)
+    made: Tensor = _Blocks.apply(plan, chances, exits, counts, eps, values.contiguous(), offsets, w1, b1, w2, b2)
     return made

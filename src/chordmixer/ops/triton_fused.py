@@ -22,16 +22,19 @@ def prepared(
 
 def forward(
     plan: Plan, chance: Chance, x: Tensor, residual: Tensor, out: Tensor, offsets: Tensor, weights: Weights,
-    following: tuple[Tensor, ...] = (), eps: float = 0.0,
+    following: tuple[Tensor, ...] = (), eps: float = 0.0, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One block; `following`, if given, takes mean and inverse deviation of the rows of `out`."""
+    """One block; `following`, if given, takes mean and inverse deviation of the rows of `out`.
+
+    `counts`, if given, has the numbers of tokens and sequences and the seed, in place of those that the host knows.
+    """
     switches = switches_of("forward", plan)
     programs, long = programs_for(x.shape[0], offsets.shape[0] - 1, switches["BT"])
     w1, b1, w2, b2, mean, rstd = weights
     forward_kernel[(programs,)](
         x, residual, out, w1, b1, w2, b2, x if mean is None else mean, x if rstd is None else rstd,
-        *(following or (x, x)), offsets, *x.shape, *bisected(offsets), *chance, eps,
-        NEXT=bool(following), LONG=long, **switches,
+        *(following or (x, x)), offsets, offsets if counts is None else counts, *x.shape, *bisected(offsets), *chance,
+        eps, NEXT=bool(following), LONG=long, COUNTED=counts is not None, **switches,
     )  # fmt: skip
 
 
@@ -54,7 +57,7 @@ def scratch_for(x: Tensor, plan: Plan, sequences: int) -> Scratch:
 
 def backward(
     plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, dx: Tensor, offsets: Tensor, weights: Weights,
-    scratch: Scratch, sums: Tensor, apart: bool,
+    scratch: Scratch, sums: Tensor, apart: bool, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Gradients of the tokens into `dx`, of W1, W2, b2 and b1, one behind the other, into `sums`.
 
@@ -67,19 +70,19 @@ def backward(
     db1 = scratch.db1[:programs]
     backward_kernel[(programs,)](
         x, gradient, dx, *scratch[:3], w1, b1, w2, db1, *statistics, offsets,
-        *x.shape, *bisected(offsets), *chance,
-        RESIDUAL=not (apart or plan.norm), LONG=long, **switches,
+        offsets if counts is None else counts, *x.shape, *bisected(offsets), *chance,
+        RESIDUAL=not (apart or plan.norm), LONG=long, COUNTED=counts is not None, **switches,
     )  # fmt: skip
     if plan.norm:
         normal = torch.empty_like(x)
-        layer_norm_backward(x, *statistics, dx, None if apart else gradient, normal)
+        layer_norm_backward(x, *statistics, dx, None if apart else gradient, normal, counts)
         x = normal
     torch.sum(db1, 0, out=sums[-plan.hidden :])
-    _weight_gradients(plan, chance, x, gradient, scratch, sums[: -plan.hidden])
+    _weight_gradients(plan, chance, x, gradient, scratch, sums[: -plan.hidden], counts)
 
 
 def _weight_gradients(
-    plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, scratch: Scratch, sums: Tensor
+    plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, scratch: Scratch, sums: Tensor, counts: Tensor | None
 ) -> None:
     """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
     switches, size = switches_of("weights", plan), plan.hidden * plan.channels
@@ -89,6 +92,7 @@ def _weight_gradients(
     parts = torch.empty(cdiv(x.shape[0], share), len(sums), device=x.device)
     dw1, dw2, db2 = parts[0].split((size, size, plan.channels))
     weights_kernel[(*blocks, len(parts))](
-        x, gradient, *scratch[:3], dw1, dw2, db2, x.shape[0], share, len(sums), *chance, **switches
-    )
+        x, gradient, *scratch[:3], dw1, dw2, db2, scratch.places if counts is None else counts,
+        x.shape[0], share, len(sums), *chance, COUNTED=counts is not None, **switches,
+    )  # fmt: skip
     torch.sum(parts, 0, out=sums)

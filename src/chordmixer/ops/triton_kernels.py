@@ -31,13 +31,15 @@ RUNTIME = ["tokens", "sequences", "bisections", "share", "seed", "dropout", "eps
 @triton.jit(do_not_specialize=RUNTIME)
 def forward_kernel(
     p_x, p_residual, p_out, p_w1, p_b1, p_w2, p_b2, p_mean, p_rstd, p_next_mean, p_next_rstd, p_offsets,
-    tokens, channels, sequences, bisections, seed, dropout, eps,
+    p_counts, tokens, channels, sequences, bisections, seed, dropout, eps,
     C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr,
     NEXT: tl.constexpr, DROP_IN: tl.constexpr, DROP_OUT: tl.constexpr, EXACT: tl.constexpr, PTX: tl.constexpr,
-    LONG: tl.constexpr,
+    LONG: tl.constexpr, COUNTED: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
+    if COUNTED:  # a CUDA graph: what changes from batch to batch is on the device
+        tokens, sequences, seed = tl.load(p_counts), tl.load(p_counts + 1), tl.load(p_counts + 2)
     first, o_local, m_token, start, length = tile_of(p_offsets, tokens, sequences, bisections, LONG, BT)
     b_hidden = hidden_before(
         p_x, p_w1, p_b1, p_mean, p_rstd, first, o_local, start, length, channels, seed, dropout,
@@ -76,12 +78,14 @@ def forward_kernel(
 @triton.jit(do_not_specialize=RUNTIME)
 def backward_kernel(
     p_x, p_gradient, p_out, p_hidden, p_dhidden, p_places, p_w1, p_b1, p_w2, p_db1, p_mean, p_rstd, p_offsets,
-    tokens, channels, sequences, bisections, seed, dropout,
+    p_counts, tokens, channels, sequences, bisections, seed, dropout,
     C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, NORM: tl.constexpr,
     DROP_IN: tl.constexpr, DROP_OUT: tl.constexpr, RESIDUAL: tl.constexpr, EXACT: tl.constexpr, PTX: tl.constexpr,
-    LONG: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    LONG: tl.constexpr, COUNTED: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
+    BH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    if COUNTED:  # a CUDA graph: what changes from batch to batch is on the device
+        tokens, sequences, seed = tl.load(p_counts), tl.load(p_counts + 1), tl.load(p_counts + 2)
     first, o_local, m_token, start, length = tile_of(p_offsets, tokens, sequences, bisections, LONG, BT)
     p_place = p_places + tl.cast(first, tl.int64) * 2 + o_local * 2
     tl.store(p_place, start, mask=m_token)
@@ -142,12 +146,15 @@ def backward_kernel(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def weights_kernel(
-    p_x, p_gradient, p_hidden, p_dhidden, p_places, p_dw1, p_dw2, p_db2, tokens, share, stride, seed, dropout,
+    p_x, p_gradient, p_hidden, p_dhidden, p_places, p_dw1, p_dw2, p_db2, p_counts, tokens, share, stride, seed,
+    dropout,
     C: tl.constexpr, S: tl.constexpr, H: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
-    DROP_IN: tl.constexpr, DROP_OUT: tl.constexpr,
+    DROP_IN: tl.constexpr, DROP_OUT: tl.constexpr, COUNTED: tl.constexpr,
     BC: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Program (c, h, s): hidden units h times rotated channels c, summed over the tokens of share s."""
+    if COUNTED:
+        tokens, seed = tl.load(p_counts), tl.load(p_counts + 2)
     channel, i_share = tl.program_id(0) * BC, tl.program_id(2)
     o_channel = channel + tl.arange(0, BC)
     o_hidden = tl.program_id(1) * BH + tl.arange(0, BH)

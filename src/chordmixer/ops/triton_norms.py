@@ -39,9 +39,12 @@ def row_statistics(values: Tensor, eps: float, out: tuple[Tensor, ...] = ()) -> 
 
 @triton.jit(do_not_specialize=["rows"])
 def _layer_norm_backward_kernel(
-    p_x, p_mean, p_rstd, p_gradient, p_residual, p_out, p_normal, rows,
-    C: tl.constexpr, RESIDUAL: tl.constexpr, NORMAL: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+    p_x, p_mean, p_rstd, p_gradient, p_residual, p_out, p_normal, p_counts, rows,
+    C: tl.constexpr, COUNTED: tl.constexpr, RESIDUAL: tl.constexpr, NORMAL: tl.constexpr, BT: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
+    if COUNTED:
+        rows = tl.load(p_counts)
     o_row = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     m_row = o_row < rows
     o_channel = tl.arange(0, BC)
@@ -62,17 +65,19 @@ def _layer_norm_backward_kernel(
 
 def layer_norm_backward(
     values: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, residual: Tensor | None,
-    normal: Tensor | None = None,
+    normal: Tensor | None = None, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
     """The gradient of a layer norm's input from that of its output, plus a residual's; written over `gradient`.
 
-    The norm's output is written to `normal` on the way, if that is given.
+    The norm's output is written to `normal` on the way, if that is given. `counts`: its first number is how many rows
+    there are, on the device; behind them nothing is written.
     """
     rows, channels = values.shape
     block = triton.next_power_of_2(channels)
     tile = max(1, 4096 // block)
     _layer_norm_backward_kernel[(cdiv(rows, tile),)](
         values, mean, rstd, gradient, gradient if residual is None else residual, gradient,
-        gradient if normal is None else normal, rows,
-        C=channels, RESIDUAL=residual is not None, NORMAL=normal is not None, BT=tile, BC=block,
+        gradient if normal is None else normal,
+        mean if counts is None else counts, rows, C=channels, COUNTED=counts is not None,
+        RESIDUAL=residual is not None, NORMAL=normal is not None, BT=tile, BC=block,
     )  # fmt: skip

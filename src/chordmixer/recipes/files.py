@@ -22,7 +22,7 @@ from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.devices import choose_device
 from chordmixer.training.forecast import forecast, scored_lengths
-from chordmixer.training.speed import settle_precision
+from chordmixer.training.speed import loading_seconds, settle_precision
 
 logger = logging.getLogger(__name__)
 
@@ -193,4 +193,7 @@ def measured_seconds(
     timed = forecast(experiment, lengths, device, timed=True, scored=others)
     assert timed.seconds is not None
     a_step = timed.seconds / -(-timed.batches // experiment.training.accumulate)
+    if device.type == "cuda":  # beside whose steps the host makes batches
+        made = loading_seconds(task.records("training"), experiment.training.sampler(lengths), device)
+        a_step = max(a_step, made * experiment.training.accumulate)
     return (1 + 2 * experiment.training.trial) * a_step, timed.validation + timed.test

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +25,12 @@ FEW_RECORDS = 40
 """Records per class below which areas under the curve come from all pairs of records."""
 STEPS = 100
 """Float64 steps within the spread of the targets, at least."""
+
+
+@lru_cache(maxsize=16)
+def on_device(weights: Tensor, device: torch.device) -> Tensor:
+    """A copy that is made once: one in each step would wait for the device."""
+    return weights.to(device)
 
 
 class Target(Protocol):
@@ -218,7 +225,9 @@ class Classification(_Labelled):
             self.headline = "roc_auc"
 
     def losses(self, outputs: Float[Tensor, "B K"], targets: Shaped[Tensor, "B"]) -> Float[Tensor, "B"]:
-        return F.cross_entropy(outputs.float(), targets, weight=self.weights.to(outputs.device), reduction="none")
+        return F.cross_entropy(
+            outputs.float(), targets, weight=on_device(self.weights, outputs.device), reduction="none"
+        )
 
     def constant(self, targets: ndarray) -> ndarray:
         """The weighted classes' own shares, as scores."""
@@ -286,7 +295,7 @@ class MultiLabel(_Labelled):
         return MultiLabel(labels, training_targets.sum(axis=0).astype(int), len(training_targets))
 
     def losses(self, outputs: Float[Tensor, "B K"], targets: Shaped[Tensor, "B K"]) -> Float[Tensor, "B"]:
-        positive, negative = self.positive.to(outputs.device), self.negative.to(outputs.device)
+        positive, negative = (on_device(own, outputs.device) for own in (self.positive, self.negative))
         hits = targets.float()
         weights = hits * positive + (1 - hits) * negative
         return F.binary_cross_entropy_with_logits(outputs.float(), hits, weights, reduction="none").mean(dim=1)

@@ -2,8 +2,8 @@
 
 Log-odds of classes and labels, or numbers, are added with one weight each (stacking); the weights also calibrate.
 The network alone and the baseline alone get a weight in the same way. Cross-validation on the validation records
-chooses among the three: one alone must be clearly better than both. A run folder without combination.json and
-baseline.safetensors predicts by its network.
+chooses among the three; where these are few, one alone must be clearly better than both. A run folder without
+combination.json and baseline.safetensors predicts by its network.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ all predicted right would drive the weights up, and be wrong by as much on the n
 chosen on the same records, so that it looks better there than it is."""
 FEW = 30
 """Validation records below which both are used: so few cannot tell which is better."""
+MANY = 100
+"""Validation records from which on the lowest loss decides."""
 CLEAR = 2.0
-"""Standard errors by which one alone must be better than both: on few validation records the lowest loss is often
-that of chance, and the mean of two models is seldom worse than either."""
+"""Standard errors by which one alone must be better than both, on fewer: there the lowest loss is often that of
+chance, and the mean of two models is seldom worse than either."""
 SLIGHT = 0.05
 """Share of the weights below which a model is left out of a tie: predictions need not wait for it."""
 HEAVIEST = 20.0
@@ -100,12 +102,12 @@ def fit_weights(target: RecordTarget, network: ndarray, baseline: ndarray, targe
 
 
 def _chosen(judged: dict[Using, ndarray], weights: Weights) -> Using:
-    """The lowest mean loss; both where that is a tie and each of the two has a weight that matters."""
+    """The lowest mean loss; of few records both, if that is a tie and each of the two has a weight that matters."""
     best = min(judged, key=lambda name: float(judged[name].mean()))
     worse = judged["both"] - judged[best]
     error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else np.inf
     shared = min(weights[:2]) > SLIGHT * sum(weights[:2])
-    tied = len(worse) < FEW or worse.mean() <= CLEAR * error
+    tied = len(worse) < FEW or (len(worse) < MANY and worse.mean() <= CLEAR * error)
     return "both" if shared and tied else best
 
 

@@ -99,6 +99,9 @@ class TrainingConfig:
     """SHA-256 of that run's weights."""
     freeze: bool = False
     """Freeze embedding and encoder: only the head is trained. Default false."""
+    cuda_graphs: bool = True
+    """Record training steps on a GPU as CUDA graphs and replay them, where that is possible: short sequences then do
+    not wait for the host. Default true."""
     workers: int = 0
     """Processes that build batches. Default 0: the training process itself."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

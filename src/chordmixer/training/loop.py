@@ -19,7 +19,8 @@ from chordmixer.data import Batch, Loader, Records, draws
 from chordmixer.models import Model
 from chordmixer.models.norms import BatchShare, Standard
 from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
-from chordmixer.training import checkpoints, ensemble, fine_tuning, ranks, results, speed
+from chordmixer.training import captured, checkpoints, ensemble, fine_tuning, ranks, results, speed
+from chordmixer.training.captured import CapturedSteps
 from chordmixer.training.checkpoints import State
 from chordmixer.training.devices import start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
@@ -126,6 +127,9 @@ class TrainingRun:
         steps = self.config.epochs * -(-len(self.loader.sampler.batches) // self.config.accumulate)
         horizon = self.config.ema * min(steps, self.config.steps or steps)
         self.ema = Ema(self.model, horizon, self.state.ema) if self.config.ema else None
+        self.captured: CapturedSteps | None = None
+        if captured.possible(self.config, self.accelerator.device, self.accelerator.num_processes):
+            self.captured = CapturedSteps(self.model, self.wrapped, self.task.target, self.optimiser, self.ema)
 
     def train(self) -> Evaluation:
         """Train to the end; returns the scores on the test set."""
@@ -202,19 +206,33 @@ class TrainingRun:
         state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
         rate = self.optimiser.learning_rate(done)
         records = [i for batch in group for i in batch]
-        losses = []
-        for number, (batch, whole) in enumerate(zip(batches, group, strict=True)):
-            self._seed(draws.key(self.config.seed, state.step, number, self.accelerator.process_index))
-            losses.append(self._backward(batch, whole, len(records), last=batch is batches[-1]))
-        result = self.optimiser.step(ranks.total(torch.stack(losses).sum()), rate)
-        if self.ema:
-            self.ema.update(state.step + 1)
+        result = self._captured_step(batches[0], rate)
+        result = self._usual_step(batches, group, len(records), rate) if result is None else result
 
         tokens = sum(self.loader.sampler.lengths[i] for i in records)
         self.unread.append(PendingStep(state.step, state.batch, done, rate, records, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
         if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
             self.read_results()
+
+    def _captured_step(self, batch: Batch, rate: float) -> Tensor | None:
+        """A step as a CUDA graph; None where there is none for it."""
+        if self.captured is None:
+            return None
+        self._seed(draws.key(self.config.seed, self.state.step, 0, 0))
+        with explaining_out_of_memory(batch.lengths, self.accelerator.device, self.training.name(batch.indices[0])):
+            return self.captured.step(batch, rate, self.state.step + 1)
+
+    def _usual_step(self, batches: list[Batch], group: list[list[int]], sequences: int, rate: float) -> Tensor:
+        """A step on the gradients of several batches; returns what the optimiser does."""
+        losses = []
+        for number, (batch, whole) in enumerate(zip(batches, group, strict=True)):
+            self._seed(draws.key(self.config.seed, self.state.step, number, self.accelerator.process_index))
+            losses.append(self._backward(batch, whole, sequences, last=batch is batches[-1]))
+        result = self.optimiser.step(ranks.total(torch.stack(losses).sum()), rate)
+        if self.ema:
+            self.ema.update(self.ema.weight(self.state.step + 1))
+        return result
 
     def _backward(self, batch: Batch, whole: list[int], sequences: int, last: bool) -> Tensor:
         """Add the gradients of this rank's share of a batch; returns the sum of its losses.

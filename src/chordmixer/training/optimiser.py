@@ -34,7 +34,13 @@ class Optimiser:
         self.config = config
         groups = parameter_groups(model, config, longest)
         self.parameters = [parameter for group in groups for parameter in group["params"]]
-        self.adam = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, config.beta2), fused=True)
+        self.adam = torch.optim.AdamW(
+            groups,
+            lr=config.learning_rate,
+            betas=(0.9, config.beta2),
+            fused=True,
+            capturable=self.parameters[0].is_cuda,  # by CUDA graphs
+        )
         self.bad = torch.zeros((), device=self.parameters[0].device)
         """One from the first step on whose loss or gradient was not finite."""
 
@@ -42,14 +48,15 @@ class Optimiser:
         """The learning rate of the head, after this share of the run."""
         return self.config.learning_rate * schedule(done, self.config.warmup)
 
-    def step(self, loss: Float[Tensor, ""], learning_rate: float) -> Float[Tensor, "2"]:
+    def step(self, loss: Float[Tensor, ""], learning_rate: float | Float[Tensor, ""]) -> Float[Tensor, "2"]:
         """Update the weights; returns the loss and the gradient norm, still on the device.
 
-        Once one of the two is not finite, this step and all later ones change nothing.
+        Once one of the two is not finite, this step and all later ones change nothing. A CUDA graph takes the
+        learning rate from the device, as it changes from step to step.
         """
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         result = torch.stack([loss, norm])
-        self.bad = torch.maximum(self.bad, (~torch.isfinite(result)).any().float())
+        torch.maximum(self.bad, (~torch.isfinite(result)).any().float(), out=self.bad)
         self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing where this is one
         self.adam.grad_scale = (norm / self.config.clip).clamp_(min=1)  # type: ignore[attr-defined]  # and clips
         for group in self.adam.param_groups:
@@ -174,7 +181,7 @@ class Ema:
     >>> ema = Ema(model, horizon=10)
     >>> for step in (1, 2, 3):
     ...     _ = model.weight.data.fill_(step)
-    ...     ema.update(step)
+    ...     ema.update(ema.weight(step))
     >>> with ema.in_place():
     ...     model.weight.item()
     2.0
@@ -189,9 +196,19 @@ class Ema:
         start = values or self.live
         self.values = {name: start[name].to(own.device, copy=True) for name, own in self.live.items()}
 
-    def update(self, step: int) -> None:
-        """Add the weights after this step, counted from 1."""
-        torch._foreach_lerp_([*self.values.values()], [*self.live.values()], 1 / min(step, self.horizon))
+    def weight(self, step: int) -> float:
+        """How much the weights after this step count, where steps count from 1."""
+        return 1 / min(step, self.horizon)
+
+    def update(self, weight: float | Float[Tensor, ""]) -> None:
+        """Add the present weights; a CUDA graph takes their weight from the device."""
+        average, live = [*self.values.values()], [*self.live.values()]
+        if isinstance(weight, float):
+            torch._foreach_lerp_(average, live, weight)
+            return
+        change = torch._foreach_sub(live, average)
+        torch._foreach_mul_(change, weight)
+        torch._foreach_add_(average, change)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

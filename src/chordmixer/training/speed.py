@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -21,14 +22,16 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
-from chordmixer.data import TokenSampler
+from chordmixer.data import Batch, Loader, Records, TokenSampler
 from chordmixer.models.chordmixer import depth
 from chordmixer.models.model import Model, ModelConfig
 from chordmixer.packed import Packed
+from chordmixer.tasks.targets import Regression
 from chordmixer.terminal import first_rank, rank_count
-from chordmixer.training import memory
+from chordmixer.training import captured, memory
 from chordmixer.training.devices import choose_device, native_bf16
-from chordmixer.training.experiment import Experiment
+from chordmixer.training.experiment import Experiment, TrainingConfig
+from chordmixer.training.optimiser import Optimiser
 from chordmixer.training.run_folder import stored_precision
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,8 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables: where one is set, threads are not measured."""
 FEWER = 1.1
 """Fewer threads are preferred unless more are this many times as fast."""
+LOADED = 4
+"""Batches from which the time to make one is taken, at most."""
 ROUNDS, ROUND_SECONDS = 3, 2.0
 """Measurements of each number of threads; no further round starts after so many seconds."""
 PRECISION_TOKENS, FASTER = 4_000, 1.15
@@ -83,7 +88,7 @@ def measure(experiment: Experiment, sampler: TokenSampler, device: torch.device,
         while probe != few and needed(probe) > free / 2:
             probe = max(_less(model, probe, 0.5), few, key=sum)
         if sum(probe) > sum(few):
-            few, seconds = probe, min(step(probe), step(probe))  # the first one also allocates memory
+            few, seconds = probe, min(step(probe) for _ in range(3))  # the first allocates memory, or is recorded
         forward = min(step(few, True), step(few, True))
     return Speed(seconds / work(model, few), forward / work(model, few))
 
@@ -129,7 +134,48 @@ def _shorter(lengths: Sequence[int], share: float) -> list[int]:
 
 def _experiment_stepper(experiment: Experiment, device: torch.device) -> Callable[..., float]:
     training = settle_precision(experiment).training
-    return _stepper(experiment.model, training.precision == "bf16", training.freeze, device)
+    usual = _stepper(experiment.model, training.precision == "bf16", training.freeze, device)
+    if not captured.possible(training, device, rank_count()):
+        return usual
+    return _captured_stepper(experiment.model, training, device, usual)
+
+
+def _captured_stepper(
+    config: ModelConfig, training: TrainingConfig, device: torch.device, usual: Callable[..., float]
+) -> Callable[..., float]:
+    """The same by a CUDA graph, where a step can be one."""
+    model = Model(config).to(device).train()
+
+    def halved(x: Packed) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
+            outputs: Tensor = model(x)
+        return outputs
+
+    optimiser = Optimiser(model, training, config.network.max_length)
+    steps = captured.CapturedSteps(model, halved, Regression(), optimiser, None)
+
+    def step(lengths: Sequence[int], forward: bool = False) -> float:
+        if forward or steps.reason:
+            return usual(lengths, forward)
+        inputs = random_inputs(config, sorted(lengths, reverse=True)).to(device)
+        batch = Batch(inputs, torch.zeros(len(inputs), config.outputs, device=device), [*range(len(inputs))])
+        _wait(device)
+        start = time.perf_counter()
+        result = steps.step(batch, training.learning_rate, 1)
+        _wait(device)
+        return usual(lengths) if result is None else time.perf_counter() - start
+
+    return step
+
+
+def loading_seconds(records: Records, sampler: TokenSampler, device: torch.device) -> float:
+    """Seconds in which the host makes a batch; on a GPU that goes on beside the step before."""
+    batches = Loader(records, sampler, device=device, drawing=True).epoch()
+    next(batches)  # opens files
+    some = islice(batches, LOADED)
+    start = time.perf_counter()
+    count = sum(1 for _ in some)
+    return (time.perf_counter() - start) / max(count, 1)
 
 
 def _stepper(config: ModelConfig, half: bool, freeze: bool, device: torch.device) -> Callable[..., float]:

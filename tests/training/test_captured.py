@@ -1,0 +1,133 @@
+"""Steps in static form: the same as usual ones. CUDA graphs of them are tested in tests/gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from chordmixer import ChordMixerConfig, Model, Packed, ops
+from chordmixer.data import Batch
+from chordmixer.models import ModelConfig
+from chordmixer.models.stem import StemConfig
+from chordmixer.models.words import WordsConfig
+from chordmixer.packed import LengthsUnknownError, StaticPacked
+from chordmixer.paper.adding import AddingConfig
+from chordmixer.paper.recipes import adding
+from chordmixer.tasks.targets import Classification, Regression, Target
+from chordmixer.training import TrainingConfig, captured
+from chordmixer.training.captured import CapturedSteps
+from chordmixer.training.optimiser import Ema, Optimiser
+from chordmixer.training.speed import loading_seconds
+
+pytest.importorskip("chordmixer.ops.triton_plan", reason="Triton is not installed")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU tests/gpu runs the compiled kernels"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),  # the interpreter's random numbers
+]
+NETWORK = ChordMixerConfig(max_length=64, track_size=2, hidden=16, prenorm="layer", dropout=0.3)
+LETTERS = ModelConfig(
+    inputs=5,
+    outputs=3,
+    head="mean_maximum_attention",
+    final_norm="layer",
+    mark_start=True,
+    stem=StemConfig(layers=2, taps=5, width=4),
+    words=WordsConfig(lengths=(2, 3), bits=5, width=4, dropout=0.0),
+    network=NETWORK,
+)
+SERIES = replace(LETTERS, inputs=2, embedding="real", within_record=True, words=WordsConfig(), mark_start=False)
+PAPER = ModelConfig(inputs=2, outputs=1, embedding="real", network=ChordMixerConfig(64, track_size=2, hidden=16))
+RELEASED = replace(LETTERS, head="standard", network=replace(NETWORK, order="released"))
+SUM, CLASSES = Regression(), Classification(["a", "b", "c"], [0, 1, 2])
+CONFIG = TrainingConfig(weight_decay=0.1, words_decay=1.0)
+
+
+def batch_of(model: ModelConfig, lengths: Sequence[int], seed: int) -> Batch:
+    generator, tokens = torch.Generator().manual_seed(seed), sum(lengths)
+    values = torch.randn(tokens, model.inputs, generator=generator)
+    if model.embedding == "tokens":
+        values = torch.randint(model.inputs, (tokens,), generator=generator)
+    targets = torch.rand(len(lengths), generator=generator)
+    targets = targets if model.outputs == 1 else (3 * targets).long()
+    return Batch(Packed.from_lengths(values, lengths), targets, [*range(len(lengths))])
+
+
+def steps(model: Model, target: Target, batches: Sequence[Batch], static: bool) -> tuple[list[Tensor], Ema]:
+    """The results of a step on each batch."""
+    optimiser, ema, results = Optimiser(model, CONFIG, 64), Ema(model, horizon=100), []
+    taken = CapturedSteps(model, model, target, optimiser, ema)
+    for number, batch in enumerate(batches, 1):
+        torch.manual_seed(number)
+        if static:
+            result = taken.step(batch, 1e-2, number)
+            assert result is not None
+        else:
+            losses = target.losses(model(batch.inputs), batch.targets)
+            losses.mean().backward()
+            result = optimiser.step(losses.detach().sum(), 1e-2)
+            ema.update(ema.weight(number))
+        results.append(result)
+    return results, ema
+
+
+@pytest.mark.parametrize(
+    ("config", "target"),
+    [(LETTERS, CLASSES), (SERIES, CLASSES), (PAPER, SUM), (RELEASED, CLASSES)],
+    ids=["letters", "series", "paper", "released"],
+)
+def test_static_steps_equal_usual_ones(config: ModelConfig, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, norms, weights, running statistics and EMA, with dropout; the filler counts nowhere."""
+    monkeypatch.setattr(ops, "_fits", lambda _: True)
+    torch.manual_seed(0)
+    model = Model(config).train()
+    batches = [batch_of(config, lengths, seed) for seed, lengths in enumerate([(60, 33, 5, 1), (40, 30, 17, 2)])]
+    other = deepcopy(model)
+    made, ema = steps(model, target, batches, static=True)
+    wanted, wanted_ema = steps(other, target, batches, static=False)
+    torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-5)
+    for own, expected in ((model.state_dict(), other.state_dict()), (ema.values, wanted_ema.values)):
+        for name in own.keys() - {"final_norm.bias", "head.score.bias"}:  # whose gradients are but rounding errors
+            torch.testing.assert_close(own[name], expected[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_batches_are_timed() -> None:
+    made = adding(AddingConfig(base_length=30, max_length=60, training=64, validation=9, test=9))
+    records = made.build_task().records("training")
+    assert 0 < loading_seconds(records, made.training.sampler(records.lengths), torch.device("cpu")) < 10
+
+
+def test_sizes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of about as many tokens have one size; where lengths do not fall, or are many, there is none."""
+    model = Model(PAPER)
+    taken = CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None)
+    sizes = [taken._size(batch_of(PAPER, lengths, 0)) for lengths in ((60, 33), (59, 40), (60, 3, 1), (3, 60))]
+    assert sizes[0] == sizes[1] == (128, 2, 6) and sizes[2] == (128, 3, 6) and sizes[3] is None
+    monkeypatch.setattr(captured, "LARGEST", 64)
+    assert taken._size(batch_of(PAPER, (60, 33), 0)) is None
+    assert all(tokens < captured.room_for(tokens) <= max(tokens + 64, 1.125 * tokens) for tokens in range(1, 5000))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"head": "last"}, {"strategy": "truncate"}, {"network": replace(NETWORK, hidden=300)}], ids=str
+)
+def test_models_without_a_static_form_take_usual_steps(changes: dict) -> None:
+    model = Model(replace(PAPER, **changes))
+    assert CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None).reason
+
+
+def test_an_unknown_length_is_an_error_and_then_a_usual_step() -> None:
+    """Kernels are off on a CPU, where the encoder needs lengths: nothing is learned from the attempt."""
+    x = StaticPacked(torch.zeros(8, 2), torch.tensor([0, 3, 8]), counts=torch.zeros(1, 4, dtype=torch.int32))
+    with pytest.raises(LengthsUnknownError, match="on the device alone"):
+        _ = x.lengths
+    assert len(x) == 1 and x.owners().tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+    model = Model(PAPER)
+    before = deepcopy(model.state_dict())
+    taken = CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None)
+    assert taken.step(batch_of(PAPER, (9, 2), 0), 1e-2, 1) is None and "fused kernels" in taken.reason
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
