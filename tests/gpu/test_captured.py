@@ -59,8 +59,8 @@ def test_a_replayed_step_is_the_step(experiment: Experiment, tmp_path: Path, mon
     for name in ("graphs", "static"):
         with monkeypatch.context() as patch, started(experiment, tmp_path / name) as run:
             if name == "static":
-                patch.setattr(CapturedSteps, "_record", lambda self, buffers: None)
-                patch.setattr(CapturedSteps, "_replayed", CapturedSteps._on_side_stream)
+                patch.setattr(CapturedSteps, "_record", lambda self, buffers, size: None)
+                patch.setattr(CapturedSteps, "_replayed", CapturedSteps._take)
             results = [*advance(run, 40)]
             assert run.captured is not None and not run.captured.reason
             graphs = sum(buffers.graph is not None for buffers in run.captured.known.values())
@@ -97,6 +97,23 @@ def test_a_resumed_run_takes_the_same_steps(experiment: Experiment, tmp_path: Pa
         _ = [*advance(run, 30)]
         resumed = weights(run)
     assert all(torch.equal(own, resumed[name].cpu()) for name, own in whole.items())
+
+
+def test_memory_does_not_grow_with_the_sizes(experiment: Experiment, tmp_path: Path) -> None:
+    """Graphs share the memory of the largest, and where it runs out usual steps go on."""
+    held = []
+    for graphs in (False, True):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        training = replace(experiment.training, cuda_graphs=graphs, batch_sequences=64)
+        with started(replace(experiment, training=training), tmp_path / str(graphs)) as run:
+            _ = [*advance(run, 24)]
+            held.append(torch.cuda.memory_reserved() - before)
+            if run.captured:
+                run.captured.stop("memory")
+                _ = [*advance(run, 1)]
+                assert not run.captured.known
+    assert held[1] < 3 * held[0] + (96 << 20)  # cuBLAS has 32 MB for each stream
 
 
 def test_a_default_run_on_files_has_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -104,6 +104,10 @@ class CapturedSteps:
         """`wrapped` is the model as the run calls it, under autocast or not; `target` has the losses."""
         self.model, self.wrapped, self.target, self.optimiser, self.ema = model, wrapped, target, optimiser, ema
         self.known: dict[StepSize, Buffers] = {}
+        self.stream: torch.cuda.Stream | None = None
+        """On which graphs are recorded."""
+        self.stepped = False
+        """Whether the step under way has come to the optimiser."""
         self.reason = _why_not(model, target)
         """Why no step is taken here; empty: they are."""
         if self.reason:
@@ -121,18 +125,16 @@ class CapturedSteps:
         buffers = self.known.setdefault(size, Buffers.like(batch, size) if new else self.known[size])
         weight = self.ema.weight(number) if self.ema else 0.0
         buffers.fill(batch, _words(batch.inputs.lengths, size, self._dropout, learning_rate, weight))
+        self.stepped = False
         try:
             if new or not buffers.values.is_cuda:
-                return self._on_side_stream(buffers)
+                return self._take(buffers)
             if buffers.graph is None:
-                self._record(buffers)
-        except (LengthsUnknownError, RuntimeError) as error:  # the latter: an operation that no graph can hold
-            if isinstance(error, torch.cuda.OutOfMemoryError):
+                self._record(buffers, size)
+        except (LengthsUnknownError, RuntimeError) as error:  # the latter: what no graph can hold, or memory
+            if new and self.stepped:  # weights may have changed; what is only recorded changes nothing
                 raise
-            self.reason = str(error).splitlines()[0]
-            logger.debug(f"training steps are not CUDA graphs from here on: {self.reason}")
-            self.optimiser.adam.zero_grad(set_to_none=True)
-            self.known.clear()
+            self.stop(str(error).splitlines()[0])
             return None
         return self._replayed(buffers)
 
@@ -147,28 +149,42 @@ class CapturedSteps:
     def _dropout(self) -> bool:
         return bool(self.model.config.network.dropout)
 
-    def _on_side_stream(self, buffers: Buffers) -> Float[Tensor, "2"]:
-        """As PyTorch wants it before operations are recorded."""
-        if not buffers.values.is_cuda:
-            return self._take(buffers)
-        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            result = self._take(buffers)
-        current.wait_stream(side)
-        return result
+    def stop(self, reason: str) -> None:
+        """Take no more steps, and free the memory of graphs."""
+        self.reason = reason
+        logger.debug(f"training steps are not CUDA graphs from here on: {reason}")
+        self._forget_graphs()
+        self.known.clear()
+        self.optimiser.adam.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
-    def _record(self, buffers: Buffers) -> None:
-        graph, pool = torch.cuda.CUDAGraph(), next((b.graph.pool() for b in self.known.values() if b.graph), None)
-        side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    def _forget_graphs(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        for buffers in self.known.values():
+            buffers.graph = buffers.result = None
+
+    def _record(self, buffers: Buffers, size: StepSize) -> None:
+        """Graphs share memory, in which smaller ones find room where a larger one was recorded before them: where the
+        largest comes last, those before are forgotten, to be recorded again when they are needed."""
+        recorded = {own: kept.graph for own, kept in self.known.items() if kept.graph}
+        if recorded and size.tokens > max(own.tokens for own in recorded):
+            recorded.clear()
+            self._forget_graphs()
+            torch.cuda.empty_cache()
+        self.stream = self.stream or torch.cuda.Stream()  # memory is kept for each stream apart
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(
+                pool=next((own.pool() for own in recorded.values()), None), capture_error_mode="thread_local"
+            )
             try:
                 result = self._take(buffers)
             finally:
                 graph.capture_end()
-        current.wait_stream(side)
+        current.wait_stream(self.stream)
         buffers.graph, buffers.result = graph, result
 
     def _replayed(self, buffers: Buffers) -> Float[Tensor, "2"]:
@@ -183,6 +199,7 @@ class CapturedSteps:
         losses = losses if buffers.weights is None else losses * buffers.weights
         (losses.sum() / len(losses)).backward()
         learning_rate, weight = buffers.rates.unbind()
+        self.stepped = True
         result = self.optimiser.step(losses.detach().sum(), learning_rate)
         if self.ema:
             self.ema.update(weight)

@@ -82,6 +82,7 @@ class TrainingRun:
         """`resumed_as` is the folder that `--resume` takes, where this run is a part of another one."""
         self.experiment, self.config, self.out = experiment, experiment.training, out
         self.resumed_as = resumed_as or out
+        self.captured: CapturedSteps | None = None
         self.watch: Callable[[int, float], None] | None = None
         """Called after each validation with the step and the loss; what it raises ends the run."""
         self.accelerator = start_accelerator(self.config)
@@ -109,7 +110,8 @@ class TrainingRun:
             raise
 
     def close(self) -> None:
-        """Release the lock of the folder."""
+        """Release the lock of the folder, and the memory of graphs."""
+        self.captured = None
         self.folder.close()
 
     def _begin(self) -> None:
@@ -127,7 +129,6 @@ class TrainingRun:
         steps = self.config.epochs * -(-len(self.loader.sampler.batches) // self.config.accumulate)
         horizon = self.config.ema * min(steps, self.config.steps or steps)
         self.ema = Ema(self.model, horizon, self.state.ema) if self.config.ema else None
-        self.captured: CapturedSteps | None = None
         if captured.possible(self.config, self.accelerator.device, self.accelerator.num_processes):
             self.captured = CapturedSteps(self.model, self.wrapped, self.task.target, self.optimiser, self.ema)
 
