@@ -17,7 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.training import Experiment, train
+from chordmixer.training import Experiment
+from chordmixer.training.loop import train
 
 
 def experiment(base_length: int, batch: int, steps: int) -> Experiment:

@@ -14,13 +14,15 @@ from typing import Any
 from rich.console import Console
 
 from chordmixer import recipes, terminal
-from chordmixer.config import override
+from chordmixer.config import MOST_MEMBERS, override
 from chordmixer.dataset import Dataset
 from chordmixer.predictor import Predictor
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.training import Evaluation, Experiment, ensemble, train
+from chordmixer.training import Experiment, ensemble
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.fine_tuning import start_from
 from chordmixer.training.inference import open_run
+from chordmixer.training.loop import train
 from chordmixer.training.nested_runs import train_local, train_members
 from chordmixer.training.ranks import from_main_rank
 from chordmixer.training.results import LOCAL_FOLDER, compare
@@ -199,8 +201,8 @@ def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, in
     if len(asked) == 2:
         raise ValueError("--folds and --replicates are two ways to choose members: give one of them")
     for option, number in asked.values():
-        if not 2 <= number <= 20:
-            raise ValueError(f"{option} {number} is not possible: give 2 to 20")
+        if not 2 <= number <= MOST_MEMBERS:
+            raise ValueError(f"{option} {number} is not possible: give 2 to {MOST_MEMBERS}")
     return {name: number for name, (_, number) in asked.items()}
 
 

@@ -25,7 +25,8 @@ from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.training import Experiment, TrainingConfig, inference, train
+from chordmixer.training import Experiment, TrainingConfig, inference
+from chordmixer.training.loop import train
 from chordmixer.training.prediction import embed, predict, unlabelled
 
 LENGTHS = [5, 90, 1, 40, 128, 3, 64, 17, 80, 33, 7, 100, 2, 55]
