@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from chordmixer import recipes, terminal
 from chordmixer.config import MOST_MEMBERS, override
-from chordmixer.dataset import Dataset
-from chordmixer.predictor import Predictor
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, ensemble
 from chordmixer.training.evaluation import Evaluation
@@ -30,6 +28,10 @@ from chordmixer.views import inspection
 from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
+
+if TYPE_CHECKING:
+    from chordmixer.dataset import Dataset
+    from chordmixer.predictor import Predictor
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ def fit(
     fixed. `settings` changes any setting of config.json: `{"training.steps": 500}`. After an interruption, the same
     call with `resume=True` continues the run, or starts one where there is none. `verbose=False` prints nothing.
     """
+    from chordmixer.predictor import Predictor
+
     changes = {**(settings or {}), **ensemble_settings(folds, replicates)}
     changes |= {
         f"training.{name}": value for name, value in (("seed", seed), ("device", device)) if value is not None

@@ -34,7 +34,7 @@ from chordmixer.training.loop import train
 from chordmixer.training.progress import Interrupted, Interrupts
 from chordmixer.training.results import BASELINES, write_differences
 from chordmixer.training.run_folder import WAIT, RunLock, open_folder
-from chordmixer.views.plan import duration
+from chordmixer.views.metrics import duration
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 from chordmixer.views.verdict import best_baseline
 
