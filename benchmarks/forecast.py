@@ -33,7 +33,8 @@ from chordmixer import recipes
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import forecast, memory, train
+from chordmixer.training import forecast, memory
+from chordmixer.training.loop import train
 
 SIZES = {"8 x 2,000": [2_000] * 8, "1 x 60,000": [60_000], "64 x 1,000": [1_000] * 64}
 NETWORKS: dict[str, dict[str, Any]] = {

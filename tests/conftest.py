@@ -103,7 +103,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from chordmixer.config import override
     from chordmixer.recipes import files as recipe
     from chordmixer.tasks.files import FilesConfig
-    from chordmixer.training import train
+    from chordmixer.training.loop import train
     from chordmixer.training.results import compare
 
     folder, chance = tmp_path_factory.mktemp("planted"), random.Random(0)

@@ -23,10 +23,11 @@ from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.training import evaluation, train
+from chordmixer.training import evaluation
 from chordmixer.training.baselines.fitting import fit_baselines
 from chordmixer.training.baselines.stored import load_baseline
 from chordmixer.training.inference import Engine
+from chordmixer.training.loop import train
 from chordmixer.training.prediction import predict
 from chordmixer.training.results import compare
 

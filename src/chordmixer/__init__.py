@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from chordmixer.ops import rotate
     from chordmixer.packed import Packed
     from chordmixer.predictor import Predictor
-    from chordmixer.training import Experiment, train
+    from chordmixer.training import Experiment
+    from chordmixer.training.loop import train
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless a program shows the log
 
@@ -43,7 +44,7 @@ _HOMES = {
     "fit": "chordmixer.fitting",
     "load_released": "chordmixer.models.released",
     "rotate": "chordmixer.ops",
-    "train": "chordmixer.training",
+    "train": "chordmixer.training.loop",
 }
 """Public names, imported on first use, so that `chordmixer --help` does not wait for torch."""
 

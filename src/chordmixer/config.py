@@ -26,6 +26,8 @@ LONGEST = 1 << 40
 """Largest `max_length` of a network, in tokens."""
 MANY = 10**9
 """Most records that a task generates."""
+MOST_MEMBERS = 20
+"""Most folds or replicates of an ensemble."""
 DEEPEST = 16
 """Most levels of nested tables."""
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from chordmixer import recipes, terminal
-from chordmixer.config import override
-from chordmixer.dataset import Dataset
-from chordmixer.predictor import Predictor
+from chordmixer.config import MOST_MEMBERS, override
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.training import Evaluation, Experiment, ensemble, train
+from chordmixer.training import Experiment, ensemble
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.fine_tuning import start_from
 from chordmixer.training.inference import open_run
+from chordmixer.training.loop import train
 from chordmixer.training.nested_runs import train_local, train_members
 from chordmixer.training.ranks import from_main_rank
 from chordmixer.training.results import LOCAL_FOLDER, compare
@@ -28,6 +28,10 @@ from chordmixer.views import inspection
 from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
+
+if TYPE_CHECKING:
+    from chordmixer.dataset import Dataset
+    from chordmixer.predictor import Predictor
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,8 @@ def fit(
     fixed. `settings` changes any setting of config.json: `{"training.steps": 500}`. After an interruption, the same
     call with `resume=True` continues the run, or starts one where there is none. `verbose=False` prints nothing.
     """
+    from chordmixer.predictor import Predictor
+
     changes = {**(settings or {}), **ensemble_settings(folds, replicates)}
     changes |= {
         f"training.{name}": value for name, value in (("seed", seed), ("device", device)) if value is not None
@@ -199,8 +205,8 @@ def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, in
     if len(asked) == 2:
         raise ValueError("--folds and --replicates are two ways to choose members: give one of them")
     for option, number in asked.values():
-        if not 2 <= number <= 20:
-            raise ValueError(f"{option} {number} is not possible: give 2 to 20")
+        if not 2 <= number <= MOST_MEMBERS:
+            raise ValueError(f"{option} {number} is not possible: give 2 to {MOST_MEMBERS}")
     return {name: number for name, (_, number) in asked.items()}
 
 

@@ -700,3 +700,12 @@ def test_a_damaged_binary_file_is_not_read_as_text(tmp_path: Path, name: str) ->
     (tmp_path / name).write_bytes(b">\nN\xef\x15\x04 was a table")
     with pytest.raises(ValueError, match=rf"{name} does not begin like a \.{name[2:]} file"):
         list(read([tmp_path / name], Reading(), Account()))
+
+
+def test_without_labels_only_ids_and_sequences_are_read() -> None:
+    given = Reading(
+        "genbank", Columns(id="a", sequence="b", label="c"), "files", "files", "CDS", "genus", on_empty="reject"
+    )
+    assert given.unlabelled == Reading(
+        "genbank", Columns("a", "b", *["-"] * 5), features="CDS", on_empty="reject", on_unmatched="error"
+    )

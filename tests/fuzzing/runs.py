@@ -20,7 +20,9 @@ from chordmixer.config import override
 from chordmixer.data.reading import Reading
 from chordmixer.paper.baselines import compare
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import Experiment, evaluate, evaluation, train
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.evaluation import evaluate
+from chordmixer.training.loop import train
 from chordmixer.training.prediction import embed, predict
 from chordmixer.views.explain import explain_tests
 from chordmixer.views.report import write_report

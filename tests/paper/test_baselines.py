@@ -24,8 +24,9 @@ from chordmixer.paper.lra.text import TextConfig
 from chordmixer.tasks import TASKS, task_class
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.tasks.targets import Classification
-from chordmixer.training import Evaluation, Experiment, evaluation
+from chordmixer.training import Experiment, evaluation
 from chordmixer.training.baselines.candidates import LETTERS
+from chordmixer.training.evaluation import Evaluation
 
 WORDS = ["".join(random.Random(i).choices("abcdefghij", k=6)) for i in range(400)]
 

@@ -19,7 +19,8 @@ from chordmixer.paper import benching, recipes, reproduction, subprocesses
 from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import Case
 from chordmixer.paper.reproduction import ENTRIES, costs, running
-from chordmixer.training import Experiment, Interrupted
+from chordmixer.training import Experiment
+from chordmixer.training.progress import Interrupted
 
 Command = Callable[..., tuple[int, str, str]]
 

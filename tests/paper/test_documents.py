@@ -17,9 +17,10 @@ from chordmixer.data.splits import SplitConfig
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.paper.recipes import documents
 from chordmixer.tasks.files import Files, FilesConfig
-from chordmixer.training import Experiment, evaluation, train
+from chordmixer.training import Experiment, evaluation
 from chordmixer.training.file_evaluation import evaluate_files
 from chordmixer.training.inference import Engine
+from chordmixer.training.loop import train
 from chordmixer.training.prediction import embed, predict
 from chordmixer.training.results import compare
 

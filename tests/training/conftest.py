@@ -16,8 +16,8 @@ from tests.forked import Forked
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.paper.adding import AddingConfig
-from chordmixer.training import Experiment, TrainingConfig, evaluation, train
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training import Experiment, TrainingConfig, evaluation
+from chordmixer.training.loop import TrainingRun, train
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,8 @@ from tests.training.trained_runs import contents
 
 from chordmixer import files
 from chordmixer.config import override
-from chordmixer.training import Experiment, checkpoints, train
+from chordmixer.training import Experiment, checkpoints
+from chordmixer.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 

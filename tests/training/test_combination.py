@@ -15,10 +15,11 @@ from chordmixer.config import override
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training import Experiment, combination, evaluate, evaluation, train
+from chordmixer.training import Experiment, combination, evaluation
 from chordmixer.training.combination import Combination, fit_weights, load_combination, read_document
-from chordmixer.training.evaluation import Predictions
+from chordmixer.training.evaluation import Predictions, evaluate
 from chordmixer.training.inference import Engine
+from chordmixer.training.loop import train
 from chordmixer.training.prediction import predict
 from chordmixer.training.results import compare
 

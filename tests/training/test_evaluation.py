@@ -18,8 +18,16 @@ from chordmixer.config import override
 from chordmixer.models import Model
 from chordmixer.paper.adding import AddingRecords
 from chordmixer.tasks.targets import Regression
-from chordmixer.training import Experiment, evaluate, evaluation, train
-from chordmixer.training.evaluation import Evaluation, Predictions, predict_records, save_evaluation, summarise
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.evaluation import (
+    Evaluation,
+    Predictions,
+    evaluate,
+    predict_records,
+    save_evaluation,
+    summarise,
+)
+from chordmixer.training.loop import train
 
 TARGET = Regression(tolerance=0.04)
 CPU = torch.device("cpu")

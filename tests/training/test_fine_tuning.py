@@ -18,9 +18,9 @@ from chordmixer.data.alphabets import Dna
 from chordmixer.data.tokenizers import Numbers
 from chordmixer.models import Model
 from chordmixer.models.growing import take_over
-from chordmixer.training import Experiment, TrainingConfig, checkpoints, train
+from chordmixer.training import Experiment, TrainingConfig, checkpoints
 from chordmixer.training.fine_tuning import initialise, messages, start_from
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training.loop import TrainingRun, train
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 

@@ -13,7 +13,7 @@ from chordmixer.data import Batch, TokenSampler
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
-from chordmixer.training import Experiment, TrainingConfig, memory, speed, train
+from chordmixer.training import Experiment, TrainingConfig, memory, speed
 from chordmixer.training import forecast as module
 from chordmixer.training.forecast import (
     check_fits,
@@ -25,6 +25,7 @@ from chordmixer.training.forecast import (
     largest_batch,
     scored_lengths,
 )
+from chordmixer.training.loop import train
 from chordmixer.training.memory import Hardware
 
 CPU = torch.device("cpu")

@@ -16,9 +16,9 @@ import pytest
 from tests.forked import Forked
 
 from chordmixer import files
-from chordmixer.training import Experiment, Interrupted, checkpoints, train
-from chordmixer.training.loop import TrainingRun
-from chordmixer.training.progress import Interrupts
+from chordmixer.training import Experiment, checkpoints
+from chordmixer.training.loop import TrainingRun, train
+from chordmixer.training.progress import Interrupted, Interrupts
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 

@@ -26,9 +26,9 @@ from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.paper.adding import AddingRecords
 from chordmixer.tasks.targets import Regression
-from chordmixer.training import Experiment, checkpoints, loop, train
+from chordmixer.training import Experiment, checkpoints, loop
 from chordmixer.training.evaluation import Predictions, predict_records
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.optimiser import schedule
 
 pytestmark = pytest.mark.usefixtures("quick_scores")

@@ -24,10 +24,10 @@ from chordmixer.config import override
 from chordmixer.models import ModelConfig
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluate, evaluation, train
-from chordmixer.training.evaluation import Predictions
+from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluation
+from chordmixer.training.evaluation import Predictions, evaluate
 from chordmixer.training.labels import OutputLabels, fit_temperature
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.nested_runs import decide_words, local_experiment, read_trials
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run

@@ -23,9 +23,9 @@ from chordmixer.models.words import WordsConfig
 from chordmixer.ops import segment_mean
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
-from chordmixer.training import Experiment, TrainingConfig, optimiser, train
+from chordmixer.training import Experiment, TrainingConfig, optimiser
 from chordmixer.training.checkpoints import State
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.optimiser import (
     Budget,
     Ema,

@@ -25,8 +25,9 @@ from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, Regression
-from chordmixer.training import Experiment, TrainingConfig, inference, train
-from chordmixer.training.prediction import embed, predict, unlabelled
+from chordmixer.training import Experiment, TrainingConfig, inference
+from chordmixer.training.loop import train
+from chordmixer.training.prediction import embed, predict
 
 LENGTHS = [5, 90, 1, 40, 128, 3, 64, 17, 80, 33, 7, 100, 2, 55]
 
@@ -415,15 +416,6 @@ def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Pat
     assert np.ptp(found["near values"]) > 1 and found["near"]["r2"] > 0.1
     np.testing.assert_allclose(found["far values"], found["near values"], atol=1e-3)
     assert found["far"] == pytest.approx(found["near"], rel=1e-3)
-
-
-def test_only_ids_and_sequences_are_read() -> None:
-    given = Reading(
-        "genbank", Columns(id="a", sequence="b", label="c"), "files", "files", "CDS", "genus", on_empty="reject"
-    )
-    assert unlabelled(given) == Reading(
-        "genbank", Columns("a", "b", *["-"] * 5), features="CDS", on_empty="reject", on_unmatched="error"
-    )
 
 
 def test_empty_records_are_no_rows(tmp_path: Path) -> None:

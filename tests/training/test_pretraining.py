@@ -22,8 +22,9 @@ from chordmixer.recipes.masking import masking
 from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.tasks.masks import SUMS
 from chordmixer.tasks.targets import Regression, target_outputs
-from chordmixer.training import Experiment, evaluate, evaluation, train
-from chordmixer.training.evaluation import predict_records
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.evaluation import evaluate, predict_records
+from chordmixer.training.loop import train
 from chordmixer.training.prediction import embed, predict
 from chordmixer.training.results import compare
 

@@ -20,8 +20,10 @@ from torch.distributed import HashStore
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.paper.adding import AddingRecords
-from chordmixer.training import Experiment, checkpoints, embed, predict, ranks, train
+from chordmixer.training import Experiment, checkpoints, ranks
 from chordmixer.training.evaluation import Predictions
+from chordmixer.training.loop import train
+from chordmixer.training.prediction import embed, predict
 
 MODEL, CHORDMIXER = "model.safetensors", ("-m", "chordmixer")
 

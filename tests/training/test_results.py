@@ -28,9 +28,10 @@ from chordmixer.packed import Packed
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.tasks.targets import Classification, MultiLabel, Target
-from chordmixer.training import Experiment, evaluate, evaluation, results, train
-from chordmixer.training.evaluation import Predictions
+from chordmixer.training import Experiment, evaluation, results
+from chordmixer.training.evaluation import Predictions, evaluate
 from chordmixer.training.labels import OutputLabels, fit_temperature
+from chordmixer.training.loop import train
 from chordmixer.training.nested_runs import local_experiment, train_local
 from chordmixer.training.prediction import predict
 from chordmixer.training.results import compare

@@ -18,10 +18,11 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.tasks.targets import Classification
-from chordmixer.training import Experiment, evaluate, run_folder, train
+from chordmixer.training import Experiment, run_folder
+from chordmixer.training.evaluation import evaluate
 from chordmixer.training.fine_tuning import start_from
 from chordmixer.training.inference import Engine
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.run_folder import JOURNAL, WEIGHTS, RunLock, open_folder, recording_provenance
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run

@@ -14,9 +14,9 @@ import torch
 from chordmixer.config import override
 from chordmixer.data import TokenSampler
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
-from chordmixer.training import Experiment, checkpoints, speed, train
+from chordmixer.training import Experiment, checkpoints, speed
 from chordmixer.training.forecast import forecast
-from chordmixer.training.loop import TrainingRun
+from chordmixer.training.loop import TrainingRun, train
 
 MEASURED = speed.bf16_speedup
 """The function itself: tests have a constant in its place."""

@@ -12,10 +12,25 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from chordmixer.cli import fetch, inspect, predict, train, tune, variants
 from chordmixer.terminal import rank_count, show_log, tell
 from chordmixer.version import __version__
 
+CORE = {
+    "inspect": "chordmixer.cli.inspect:inspect",
+    "plan": "chordmixer.cli.train:plan",
+    "train": "chordmixer.cli.train:train",
+    "tune": "chordmixer.cli.tune:tune",
+    "pretrain": "chordmixer.cli.train:pretrain",
+    "predict": "chordmixer.cli.predict:predict",
+    "embed": "chordmixer.cli.predict:embed",
+    "explain": "chordmixer.cli.predict:explain",
+    "variants": "chordmixer.cli.variants:variants",
+    "evaluate": "chordmixer.cli.inspect:evaluate",
+    "report": "chordmixer.cli.inspect:report",
+    "fetch": "chordmixer.cli.fetch:fetch",
+    "sample": "chordmixer.cli.fetch:sample",
+}
+"""Commands on a user's own data: the function, imported when it is called or listed."""
 PAPER = {
     "reproduce": (
         "chordmixer.paper.cli:reproduce",
@@ -30,13 +45,16 @@ PAPER = {
         "Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing.",
     ),
 }
-"""Commands that are imported only when they run: the function, and its line in the list of commands."""
+"""Commands that are imported only when they are called: the function, and its line in the list of commands."""
 WITH_RANKS = ("train", "pretrain", "predict", "embed", "variants", "reproduce")
 """Commands whose work several ranks can share."""
 
 
 class Commands(TyperGroup):
-    """The list of commands; a command of the paper is imported when it is called."""
+    """The list of commands; those of the paper are listed without importing them."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _imported(CORE[cmd_name]) if cmd_name in CORE else super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and rank_count() > 1 and args[0] not in WITH_RANKS:
@@ -45,20 +63,20 @@ class Commands(TyperGroup):
                 f"accelerate launch, which are for {', '.join(WITH_RANKS)}"
             )
         if args and args[0] in PAPER:
-            self.commands[args[0]] = _imported(args[0])
+            self.commands[args[0]] = _imported(PAPER[args[0]][0])
         return super().resolve_command(ctx, args)
 
 
-def _imported(name: str) -> Any:
-    """Import a command of the paper with its options."""
-    module, function = PAPER[name][0].split(":")
+def _imported(path: str) -> Any:
+    """The command of a function, named as `module:function`, with its options."""
+    module, name = path.split(":")
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(getattr(import_module(module), function))
+    alone.command(name)(getattr(import_module(module), name))
     return typer.main.get_command(alone)
 
 
 def _placeholder() -> None:
-    """Stands in the list for a command of the paper."""
+    """Stands for a command until it is imported."""
 
 
 app = typer.Typer(
@@ -67,13 +85,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS = (
-    *(inspect.inspect, train.plan, train.train, tune.tune, train.pretrain),
-    *(predict.predict, predict.embed, predict.explain, variants.variants),
-    *(inspect.evaluate, inspect.report, fetch.fetch, fetch.sample),
-)
-for command in COMMANDS:
-    app.command()(command)
+for name in CORE:
+    app.command(name)(_placeholder)
 for name, (_, line) in PAPER.items():
     app.command(name, help=line, rich_help_panel="The paper")(_placeholder)
 

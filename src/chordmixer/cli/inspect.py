@@ -76,7 +76,7 @@ def evaluate(
 
     chordmixer evaluate RUN worm=new_worm.fa.gz fly=new_fly.fa.gz -o SCORES
     """
-    from chordmixer.training import evaluate as score
+    from chordmixer.training.evaluation import evaluate as score
     from chordmixer.views import tables
 
     if inputs:

@@ -10,7 +10,7 @@ from chordmixer import terminal
 from chordmixer.terminal import first_rank, tell
 
 if TYPE_CHECKING:
-    from chordmixer.training import Evaluation
+    from chordmixer.training.evaluation import Evaluation
 
 
 def print_line(line: str) -> None:

@@ -16,7 +16,8 @@ from chordmixer.terminal import first_rank, tell
 if TYPE_CHECKING:
     from chordmixer.data.reading import Reading
     from chordmixer.fitting import Fitted
-    from chordmixer.training import Evaluation, Experiment
+    from chordmixer.training import Experiment
+    from chordmixer.training.evaluation import Evaluation
 
 SMALL = 2_000
 """Training records below which `train` suggests --folds."""
@@ -101,7 +102,7 @@ def pretrain(
 
     chordmixer embed PRE genes.fa -o embeddings.parquet
     """
-    from chordmixer.training import train as run
+    from chordmixer.training.loop import train as run
 
     if resume and out is None:
         others = len(inputs) > 1 or files != FileOptions() or group is not None
@@ -257,7 +258,7 @@ def _refuse(given: FileOptions | RunOptions, names: tuple[str, ...]) -> None:
 def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: bool, baselines: bool) -> None:
     """A task of the paper, or resumed pre-training."""
     from chordmixer import recipes
-    from chordmixer.training import train as run
+    from chordmixer.training.loop import train as run
     from chordmixer.views.report import write_report
 
     evaluation = run(experiment, out, resume=resume, unverified=unverified)

@@ -13,7 +13,8 @@ from chordmixer.cli.output import print_line, show_comparison
 from chordmixer.terminal import first_rank, rank_count, show_log, tell
 
 if TYPE_CHECKING:
-    from chordmixer.training import Evaluation, Experiment
+    from chordmixer.training import Experiment
+    from chordmixer.training.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def variants(
     chordmixer variants new.vcf.gz --reference hg38.fa --run RUN -o scored.vcf.gz
     """
     from chordmixer.data.variants import VariantColumns
-    from chordmixer.training import train
+    from chordmixer.training.loop import train
     from chordmixer.training.variants import ScoringConfig, score
 
     columns = options.columns_from(column or [], VariantColumns())

@@ -247,6 +247,13 @@ class Reading:
             return None
         return self.labels
 
+    @property
+    def unlabelled(self) -> Reading:
+        """Only ids and sequences: errors in the labels of a file must not stop a prediction."""
+        absent = dict.fromkeys(("label", "target", "split", "group", "weight"), ABSENT)
+        columns = Columns(id=self.columns.id, sequence=self.columns.sequence, **absent)
+        return replace(self, columns=columns, labels=None, names=(), group=None, rank=None)
+
 
 def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Iterator[Entry]:
     """The records of files, folders, or standard input (`-`), one after the other, as a stream.

@@ -10,14 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.config import check_numbers
+from chordmixer.config import MOST_MEMBERS, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.columns import SPLITS
 from chordmixer.data.leakage import copies, digests
 from chordmixer.data.sketches import SketchConfig, clusters, sketch_all
 
 PARTS = ("training", "validation", "test")
-MOST_FOLDS = 20
 BINS = 10
 """Bins of a regression's targets, by rank, for stratification."""
 
@@ -45,9 +44,9 @@ class SplitConfig:
         if len(self.fractions) != len(PARTS):
             raise ValueError(f"split fractions {list(self.fractions)} are not three: give training, validation, test")
         _check(self.fractions)
-        check_numbers(self, folds=(0, MOST_FOLDS))
+        check_numbers(self, folds=(0, MOST_MEMBERS))
         if self.folds == 1:
-            raise ValueError(f"folds=1 leaves nothing to train on: give 2 to {MOST_FOLDS}, or 0 for none")
+            raise ValueError(f"folds=1 leaves nothing to train on: give 2 to {MOST_MEMBERS}, or 0 for none")
         if self.fold is not None and not 0 <= self.fold < self.folds:
             raise ValueError(f"fold={self.fold} is not one of folds={self.folds}: they are counted from 0")
 

@@ -36,12 +36,12 @@ def encode(encoder: ChordMixer, x: Packed) -> Packed:
     dropout = config.dropout if encoder.training else 0.0
     values, _ = torch.ops.chordmixer.encode(
         x.values,
-        x.offsets,
-        x.host,
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
         weights,
         learned if any(learned) else [],
+        x.offsets,
+        x.host,
         torch.randint(1 << 62, (), device="cpu") if dropout else None,
-        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
         config.max_length,
         config.track_size,
         config.hidden,
@@ -106,12 +106,12 @@ def _parts(encoder: ChordMixer) -> list[nn.Linear | Norm]:
 @torch.library.custom_op("chordmixer::encode", mutates_args=())
 def _encode(
     values: Tensor,
-    offsets: Tensor,
-    host: Tensor,
+    kind: torch.dtype | None,
     weights: list[Tensor],
     learned: list[bool],
+    offsets: Tensor,
+    host: Tensor,
     seed: Tensor | None,
-    kind: torch.dtype | None,
     max_length: int,
     track_size: int,
     hidden: int,
@@ -122,7 +122,7 @@ def _encode(
 ) -> tuple[Tensor, Tensor]:
     """The encoder's tokens, and the number under which the recorded gradients are kept.
 
-    `learned`: which of the values and weights get a gradient; none if empty. `kind`: autocast's type, None without.
+    `kind`: autocast's type, None without. `learned`: which of the values and weights get a gradient; none if empty.
     """
     config = ChordMixerConfig(max_length, track_size, hidden, dropout, order, prenorm, norm)  # type: ignore[arg-type]
     leaves = [t.detach() for t in (values, *weights)]
@@ -146,16 +146,7 @@ def _encode(
 
 
 @_encode.register_fake
-def _(
-    values: Tensor,
-    offsets: Tensor,
-    host: Tensor,
-    weights: list[Tensor],
-    learned: list[bool],
-    seed: Tensor | None,
-    kind: torch.dtype | None,
-    *settings: Any,
-) -> tuple[Tensor, Tensor]:
+def _(values: Tensor, kind: torch.dtype | None, *others: Any) -> tuple[Tensor, Tensor]:
     with _autocast(values, kind):
         kept = ops.activations(values)
     return (
@@ -170,7 +161,7 @@ _KEPT: dict[int, tuple[GradientEdge, list[Tensor]]] = {}
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    values, _, _, weights, ctx.learned, *ctx.others = inputs
+    values, _, weights, ctx.learned, *ctx.others = inputs
     ctx.save_for_backward(output[1], values, *weights)
 
 
@@ -179,7 +170,7 @@ def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]:
     wanted = [t for t, own in zip(inputs, ctx.learned, strict=True) if own]
     made = iter(torch.ops.chordmixer.encode_backward(gradient, number, wanted))
     of_values, *of_weights = [next(made) if own else None for own in ctx.learned]
-    return of_values, None, None, of_weights, *[None] * (1 + len(ctx.others))
+    return of_values, None, of_weights, *[None] * (1 + len(ctx.others))
 
 
 _encode.register_autograd(_backward, setup_context=_context)

@@ -15,7 +15,7 @@ from chordmixer.cli.output import print_line, show_lengths
 from chordmixer.terminal import first_rank, tell
 
 if TYPE_CHECKING:
-    from chordmixer.training import Evaluation
+    from chordmixer.training.evaluation import Evaluation
 
 Name = Annotated[str | None, typer.Argument(help="What to reproduce; without it: a list.", show_default=False)]
 Minutes = Annotated[
@@ -234,7 +234,7 @@ def numbers(text: str, option: str) -> list[int]:
 def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
     """Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing."""
     from chordmixer.paper.recipes import demo as recipe
-    from chordmixer.training import train as run
+    from chordmixer.training.loop import train as run
 
     encoders, plot = ("chordmixer", "pointwise"), "lengths-test.png"
     if out.is_file() or (out.exists() and {path.name for path in out.iterdir()} - {*encoders, plot}):

@@ -17,8 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer import files
-from chordmixer.config import check_numbers, from_dict
-from chordmixer.data.splits import MOST_FOLDS
+from chordmixer.config import MOST_MEMBERS, check_numbers, from_dict
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.combination import as_odds, as_outputs
 from chordmixer.training.experiment import Experiment
@@ -62,7 +61,7 @@ class Ensemble:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        check_numbers(self, size=(2, MOST_FOLDS), format=(FORMAT, FORMAT))
+        check_numbers(self, size=(2, MOST_MEMBERS), format=(FORMAT, FORMAT))
         if len(self.members) > self.size or any(own.number != k for k, own in enumerate(self.members)):
             raise ValueError(f"members are not numbered 0 to {self.size - 1}")
 

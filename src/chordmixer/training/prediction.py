@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +16,6 @@ from numpy import ndarray
 from torch import Tensor
 
 from chordmixer import ops
-from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account
 from chordmixer.data.reading import Reading, read
 from chordmixer.packed import Packed
@@ -159,7 +158,7 @@ def _write_rows(
     """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
-    reading = unlabelled(reading or Reading())
+    reading = (reading or Reading()).unlabelled
     how = asdict(reading)
     del how["names"]  # of classes, which rows do not depend on
     settings = {
@@ -190,13 +189,6 @@ def _write_rows(
                 sink.write(batch)
                 pace.done(batch.num_rows, sum(batch.column("length").to_pylist()))
     return account
-
-
-def unlabelled(reading: Reading) -> Reading:
-    """Only ids and sequences: errors in the labels of a file must not stop a prediction."""
-    absent = dict.fromkeys(("label", "target", "split", "group", "weight"), ABSENT)
-    columns = Columns(id=reading.columns.id, sequence=reading.columns.sequence, **absent)
-    return replace(reading, columns=columns, labels=None, names=(), group=None, rank=None)
 
 
 # --- Columns ---

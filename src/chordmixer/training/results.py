@@ -24,7 +24,6 @@ from chordmixer.data import leakage
 from chordmixer.data.features import TextWords
 from chordmixer.tasks import Task
 from chordmixer.tasks.files import Files
-from chordmixer.tasks.masking import Masking
 from chordmixer.tasks.targets import Regression, Target, TokenTarget
 from chordmixer.training import combination, labels
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines, fit_variant_baselines
@@ -49,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from chordmixer.tasks.masking import Masking
 
 BASELINES, BASELINE_ROWS = "baselines.json", "baselines.parquet"
 MODEL_ROWS = predictions_file("test")

@@ -28,11 +28,12 @@ from chordmixer import files, terminal
 from chordmixer.config import first_difference
 from chordmixer.data import draws
 from chordmixer.recipes.files import APART, LEAST_STEPS, measured_seconds
-from chordmixer.training import Experiment, Interrupted
+from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun
 from chordmixer.training.memory import COUNTED
+from chordmixer.training.progress import Interrupted
 from chordmixer.training.run_folder import CONFIG
 from chordmixer.training.speed import settle_precision
 from chordmixer.tuning.journal import StudyClock, open_journal, quiet_optuna, seconds_of

@@ -29,8 +29,6 @@ from chordmixer.training.experiment import Experiment
 from chordmixer.training.explanation import BLOCKS, Explanation, Method, explain, from_tokens, runs
 from chordmixer.training.inference import Engine, OnBad, OverLength, open_run
 from chordmixer.training.labels import OutputLabels
-from chordmixer.training.output_files import check_output
-from chordmixer.training.prediction import unlabelled
 from chordmixer.training.run_folder import EXPLANATIONS, WAIT, RunLock
 from chordmixer.views import explanations, metrics
 from chordmixer.views.explanations import Explained, Picture
@@ -76,10 +74,12 @@ def explain_files(
     `.bedgraph`: one line per stretch of equal values: the record's id, start (from 0), end and value. `.tsv`: one
     line per position (from 1), with its letter or sample. `.html`: a page on the first 20 records.
     """
+    from chordmixer.training.output_files import check_output
+
     check_output(out, paths, KINDS, force=force)
     engine = open_run(run, device, batch_tokens, using=using, unverified=unverified)
     account = Account()
-    entries = read(paths, unlabelled(reading or Reading()), account)
+    entries = read(paths, (reading or Reading()).unlabelled, account)
     shown = islice(entries, SHOWN) if Path(out).suffix == ".html" else entries
     how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "over_length": over_length}
     found = explain(engine, shown, on_bad=on_bad, account=account, **how)

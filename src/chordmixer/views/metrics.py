@@ -1,4 +1,4 @@
-"""Names, explanations and number formats of metrics."""
+"""Names, explanations and number formats of metrics, and counts and durations in words."""
 
 from __future__ import annotations
 
@@ -128,3 +128,16 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 record', '1,200 records', '2 classes')
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them.
+
+    >>> [duration(s) for s in (0.2, 50, 400, 9_000, 300_000)]
+    ['1 s', '50 s', '7 min', '2.5 hours', '3.5 days']
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

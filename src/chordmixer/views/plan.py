@@ -14,7 +14,7 @@ from chordmixer.training import forecast as forecasts
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.forecast import Forecast
-from chordmixer.views.metrics import counted
+from chordmixer.views.metrics import counted, duration
 
 if TYPE_CHECKING:
     from chordmixer.data.store import Store
@@ -62,19 +62,6 @@ def lines(
         yield "To need less memory, add one of these, here and to the run"
         for setting, other in cures.items():
             yield f"  --set {setting:<34}{format_bytes(other.peak):>8}{'' if other.fits else ', still too much'}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them.
-
-    >>> [duration(s) for s in (0.2, 50, 400, 9_000, 300_000)]
-    ['1 s', '50 s', '7 min', '2.5 hours', '3.5 days']
-    """
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 5_400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 def _labelled(task: Files) -> Iterator[str]:

@@ -15,8 +15,8 @@ from chordmixer.data.inspection import Inspection, TargetSummary, length_histogr
 from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.views import charts, metrics
 from chordmixer.views.inspection import length_spans, target_lines
+from chordmixer.views.metrics import duration
 from chordmixer.views.page import Html, Section, details, figure, figures, items, join, section, short, tag
-from chordmixer.views.plan import duration
 from chordmixer.views.runs import Run, RunData
 from chordmixer.views.tables import ReportTable
 

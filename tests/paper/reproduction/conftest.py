@@ -9,9 +9,9 @@ import pytest
 
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.experiments import build
-from chordmixer.training import Evaluation, Experiment
+from chordmixer.training import Experiment
 from chordmixer.training import evaluation as scoring
-from chordmixer.training.evaluation import LengthBin, Score
+from chordmixer.training.evaluation import Evaluation, LengthBin, Score
 
 TINY: dict[str, Any] = {
     "data": {"base_length": 20, "max_length": 60, "training": 64, "validation": 16, "test": 32},

@@ -19,7 +19,8 @@ from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.recipes import load
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import Evaluation, Experiment, TrainingConfig
+from chordmixer.training import Experiment, TrainingConfig
+from chordmixer.training.evaluation import Evaluation
 
 Evaluated = Callable[[str, float], Evaluation]
 SMALL = {"training": {"epochs": 1, "device": "cpu"}}

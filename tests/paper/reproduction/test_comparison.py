@@ -13,7 +13,8 @@ from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import with_encoder, with_seed
 from chordmixer.paper.reproduction.page import PageContent
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
-from chordmixer.training import Evaluation, Experiment
+from chordmixer.training import Experiment
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.intervals import Difference
 from chordmixer.views.runs import Scored
 

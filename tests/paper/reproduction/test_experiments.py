@@ -15,7 +15,8 @@ from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import each, model_of, with_encoder
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
-from chordmixer.training import Evaluation, Experiment
+from chordmixer.training import Experiment
+from chordmixer.training.evaluation import Evaluation
 
 
 def entry(name: str = "adding-200") -> RunEntry:

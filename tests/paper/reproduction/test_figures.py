@@ -17,7 +17,8 @@ from chordmixer.models import ChordMixerConfig
 from chordmixer.paper.reproduction import figures
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.figures import Point, measure_run, plot_tradeoff, random_walk
-from chordmixer.training import Experiment, evaluation, train
+from chordmixer.training import Experiment, evaluation
+from chordmixer.training.loop import train
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -27,7 +27,10 @@ from chordmixer.paper.reproduction.running import (
     scored_baselines,
     summarise_data,
 )
-from chordmixer.training import Evaluation, Experiment, Interrupted, checkpoints, train
+from chordmixer.training import Experiment, checkpoints
+from chordmixer.training.evaluation import Evaluation
+from chordmixer.training.loop import train
+from chordmixer.training.progress import Interrupted
 
 
 def test_what_is_finished_is_not_trained_again(

@@ -35,7 +35,7 @@ from chordmixer.paper.benching.cases import (
 )
 from chordmixer.paper.reproduction.page import Origin
 from chordmixer.training.devices import format_bytes
-from chordmixer.views.plan import duration
+from chordmixer.views.metrics import duration
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from chordmixer.paper.reproduction.experiments import (
     with_rates,
 )
 from chordmixer.terminal import first_rank
-from chordmixer.training import Evaluation
 from chordmixer.training.devices import choose_device
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.experiment import Experiment
 
 logger = logging.getLogger(__name__)

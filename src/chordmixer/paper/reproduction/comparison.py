@@ -15,10 +15,11 @@ from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.experiments import listed
 from chordmixer.paper.reproduction.page import PageContent, png, table
 from chordmixer.paper.reproduction.running import DataSummary, Losses, TrainedRun
-from chordmixer.training import Evaluation, Experiment
+from chordmixer.training import Experiment
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.intervals import Difference
 from chordmixer.views import metrics, verdict
-from chordmixer.views.plan import duration
+from chordmixer.views.metrics import duration
 from chordmixer.views.plots import plot_lengths
 from chordmixer.views.tables import CONSTANT, WIDE, interval_name, mean_over_seeds, percent_cell
 

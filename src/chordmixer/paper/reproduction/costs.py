@@ -39,7 +39,7 @@ from chordmixer.training.loop import TrainingRun
 from chordmixer.training.memory import COUNTED
 from chordmixer.version import __version__
 from chordmixer.views.charts import compact
-from chordmixer.views.plan import duration
+from chordmixer.views.metrics import duration
 
 logger = logging.getLogger(__name__)
 

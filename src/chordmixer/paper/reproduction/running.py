@@ -25,14 +25,16 @@ from chordmixer.paper.baselines import compare
 from chordmixer.paper.reproduction import costs
 from chordmixer.paper.reproduction.experiments import model_of
 from chordmixer.terminal import first_rank, show_log, tell
-from chordmixer.training import Evaluation, Experiment, Interrupted, results, train
+from chordmixer.training import Experiment, results
 from chordmixer.training.devices import choose_device
+from chordmixer.training.evaluation import Evaluation
 from chordmixer.training.experiment import check_lengths
 from chordmixer.training.intervals import Difference
-from chordmixer.training.progress import Interrupts
+from chordmixer.training.loop import train
+from chordmixer.training.progress import Interrupted, Interrupts
 from chordmixer.training.results import BASELINES, write_differences
 from chordmixer.training.run_folder import WAIT, RunLock, open_folder
-from chordmixer.views.plan import duration
+from chordmixer.views.metrics import duration
 from chordmixer.views.runs import Run, Scored, evaluation_from, lowest_loss, steps
 from chordmixer.views.verdict import best_baseline
 
