@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from chordmixer import ops
 from chordmixer.models.norms import Standard
 from chordmixer.models.shards import maximum, mean
-from chordmixer.packed import Packed
+from chordmixer.packed import Packed, StaticPacked
 
 MOST_WEIGHTS = 1 << 31
 """Of a head whose weights grow with the longest length: 8 GB in float32, and three times that to learn them."""
@@ -67,8 +67,13 @@ class AverageHead(TokensHead):
     """
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
-        answers: Tensor = self.linear(mean(x)[: len(x)])
+        answers: Tensor = self.linear(_counted(mean(x), x))
         return answers
+
+
+def _counted(rows: Float[Tensor, "B D"], x: Packed) -> Float[Tensor, "B D"]:
+    """Without the filler's row, where a batch has one."""
+    return rows[: len(x)] if isinstance(x, StaticPacked) else rows
 
 
 class StandardHead(AverageHead):
@@ -89,8 +94,9 @@ class StandardHead(AverageHead):
         return mean(x)
 
     def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
-        pooled = self.pool(x)[: len(x)].float()  # without a filler, which a StaticPacked has behind its sequences
-        features = self.standard(pooled if words is None else torch.cat([pooled, words[: len(x)].float()], dim=1))
+        pooled = _counted(self.pool(x), x).float()
+        own = pooled if words is None else torch.cat([pooled, _counted(words, x).float()], dim=1)
+        features = self.standard(own)
         with torch.autocast(features.device.type, enabled=False):  # a few rows: answers keep all of their digits
             answers: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
         return answers
