@@ -26,7 +26,7 @@ from chordmixer.paper.lra.listops import ListOpsConfig
 from chordmixer.paper.lra.pathfinder import PathfinderConfig
 from chordmixer.paper.lra.retrieval import RetrievalConfig
 from chordmixer.paper.lra.text import TextConfig
-from chordmixer.recipes.batches import SMALL, training
+from chordmixer.recipes.batches import SMALL, network_for, training
 from chordmixer.tasks import task_class
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
@@ -157,13 +157,8 @@ def paper_files(data: FilesConfig) -> Experiment:
     lengths = task.records("training").lengths
     symbols = task.embedding == "tokens"
     small = len(lengths) < SMALL
-    network = ChordMixerConfig(
-        max_length=1 << (task.max_length - 1).bit_length(),
-        track_size=8 if small else 16,
-        hidden=64 if small else 128,
-        prenorm="layer" if symbols else None,
-        init="identity" if symbols else "xavier",
-    )
+    own = network_for(task.max_length, small=small)
+    own = own if symbols else replace(own, prenorm=None, init="xavier")
     model = ModelConfig(
         inputs=task.inputs,
         outputs=task.target.outputs,
@@ -171,7 +166,7 @@ def paper_files(data: FilesConfig) -> Experiment:
         head="standard" if symbols else "average",
         drop_tokens=0.1 if symbols else 0.0,
         final_norm="layer" if symbols else None,
-        network=network,
+        network=own,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Experiment("files", task.config, model, training(lengths, task.max_length, device))
@@ -314,15 +309,14 @@ def fragments(data: FragmentsConfig) -> Experiment:
     task = Fragments(data)
     for line in task.genomes.account.lines():
         logger.info(line)
-    longest = 1 << (task.max_length - 1).bit_length()
-    network = ChordMixerConfig(longest, track_size=16, hidden=128, prenorm="layer", init="identity")
+    own = network_for(task.max_length)
     chosen: dict[str, Any] = {
         "model": {"final_norm": "layer"},
         "task": task,
         "weight_decay": 0.1,
         "evaluate_epochs": 2,
     }
-    return _experiment("fragments", task.config, network, 60, 128, 1e-3, **chosen)
+    return _experiment("fragments", task.config, own, 60, 128, 1e-3, **chosen)
 
 
 def _with_taxa(data: FilesConfig) -> FilesConfig:

@@ -1,7 +1,8 @@
-"""Batches, passes and patience of a run, from the lengths of its records, with what was measured of each number."""
+"""Network, batches, passes and patience of a run, from the lengths of its records, with what was measured."""
 
 from __future__ import annotations
 
+from chordmixer.models import ChordMixerConfig
 from chordmixer.training import TrainingConfig
 
 STEPS = 4_000
@@ -18,6 +19,23 @@ EVALUATIONS = 40
 """In a run, at most: more would tell nothing new."""
 SMALL = 1_000
 """Training records below which the network is a quarter of the size: it overfits soon enough."""
+
+
+def network_for(longest: int, *, small: bool = False, dropout: float = 0.0) -> ChordMixerConfig:
+    """ChordMixer with layer norms and an identity start, for records of up to `longest` tokens; `small` has a quarter
+    of the size.
+
+    >>> network_for(1000, small=True).width, network_for(1000).width
+    (88, 176)
+    """
+    return ChordMixerConfig(
+        max_length=1 << (longest - 1).bit_length(),
+        track_size=8 if small else 16,
+        hidden=64 if small else 128,
+        prenorm="layer",
+        init="identity",
+        dropout=dropout,
+    )
 
 
 def training(lengths: list[int], longest: int, device: str, most: int = 128) -> TrainingConfig:

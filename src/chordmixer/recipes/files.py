@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.models import ModelConfig
 from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
-from chordmixer.recipes.batches import batches
+from chordmixer.recipes.batches import SMALL, batches, network_for
 from chordmixer.tasks import Task
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
@@ -46,8 +46,6 @@ FEW_STEPS = 100
 """Below which a network learns too little to be of use, and a share of them tells nothing of words."""
 TRIAL = 0.2
 """Share of the steps that each of the two short runs gets which decide about words."""
-SMALL = 1_000
-"""Training records below which the network is a quarter of the size: it overfits soon enough."""
 WORDS = {"dna": (4, 6, 8), "protein": (2, 3), "text": (3, 5, 7)}
 """Lengths of the words of each kind of tokens."""
 WORD_BITS = {"dna": 16, "protein": 14, "text": 18}
@@ -101,14 +99,6 @@ def files(data: FilesConfig, minutes: float | None = None, device: str = "auto")
 
 def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
     symbols, kind = task.embedding == "tokens", task.kind
-    network = ChordMixerConfig(
-        max_length=1 << (task.max_length - 1).bit_length(),
-        track_size=8 if small else 16,
-        hidden=64 if small else 128,
-        prenorm="layer",
-        init="identity",
-        dropout=0.3 if symbols and not cpu else 0.2,
-    )
     words = WordsConfig()
     if symbols:
         words = WordsConfig(lengths=WORDS[kind], bits=WORD_BITS[kind], dropout=0.5 if cpu else 0.7)
@@ -125,7 +115,7 @@ def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
             layers=3, taps=7 if symbols else 9, width=32 if cpu else 64
         ),  # there it takes half of the time
         words=words,
-        network=network,
+        network=network_for(task.max_length, small=small, dropout=0.3 if symbols and not cpu else 0.2),
     )
 
 

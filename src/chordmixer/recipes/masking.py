@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.recipes.batches import training
+from chordmixer.models import ModelConfig
+from chordmixer.recipes.batches import network_for, training
 from chordmixer.tasks.masking import Masking, MaskingConfig
 from chordmixer.training import Experiment
 
@@ -19,20 +19,13 @@ def masking(data: MaskingConfig) -> Experiment:
       number of records: masks are drawn anew in every pass, which holds back overfitting. Not tuned beyond that.
     """
     task = Masking(data)
-    network = ChordMixerConfig(
-        max_length=1 << (task.max_length - 1).bit_length(),
-        track_size=16,
-        hidden=128,
-        prenorm="layer",
-        init="identity",
-    )
     model = ModelConfig(
         inputs=task.inputs,
         outputs=task.target.outputs,
         head="tokens",
         final_norm="layer",
         decoder="network",
-        network=network,
+        network=network_for(task.max_length),
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     lengths = task.records("training").lengths

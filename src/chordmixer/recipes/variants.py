@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from chordmixer.data.variants import VariantColumns, values_of_name
-from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.recipes.batches import SMALL, training
+from chordmixer.models import ModelConfig
+from chordmixer.recipes.batches import SMALL, network_for, training
 from chordmixer.tasks.variants import Variants, VariantsConfig, paths
 from chordmixer.training import Experiment
 
@@ -46,15 +46,8 @@ def variants(data: VariantsConfig) -> Experiment:
     )
     logger.info(f"split ({about['split']['method']}): {sizes}")
     lengths = task.records("training").lengths
-    small = len(lengths) < SMALL
-    network = ChordMixerConfig(
-        max_length=1 << (task.max_length - 1).bit_length(),
-        track_size=8 if small else 16,
-        hidden=64 if small else 128,
-        prenorm="layer",
-        init="identity",
-    )
-    model = ModelConfig(task.inputs, task.target.outputs, head="variant", final_norm="layer", network=network)
+    own = network_for(task.max_length, small=len(lengths) < SMALL)
+    model = ModelConfig(task.inputs, task.target.outputs, head="variant", final_norm="layer", network=own)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     longest = max(max(task.records(part).lengths) for part in task.split.parts)
     return Experiment("variants", task.config, model, training(lengths, longest, device))
