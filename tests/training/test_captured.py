@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,10 +20,9 @@ from chordmixer.packed import LengthsUnknownError, StaticPacked
 from chordmixer.paper.adding import AddingConfig
 from chordmixer.paper.recipes import adding
 from chordmixer.tasks.targets import Classification, Regression, Target
-from chordmixer.training import TrainingConfig, captured
+from chordmixer.training import TrainingConfig, captured, speed
 from chordmixer.training.captured import CapturedSteps
 from chordmixer.training.optimiser import Ema, Optimiser
-from chordmixer.training.speed import loading_seconds
 
 pytest.importorskip("chordmixer.ops.triton_plan", reason="Triton is not installed")
 pytestmark = [
@@ -95,10 +95,21 @@ def test_static_steps_equal_usual_ones(config: ModelConfig, target: Target, monk
             torch.testing.assert_close(own[name], expected[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
+def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As graphs where they can be; a forward pass, or a step that cannot, as usual."""
+    monkeypatch.setattr(ops, "_fits", lambda _: True)
+    usual = Mock(return_value=7.0)
+    step = speed._captured_stepper(PAPER, TrainingConfig(precision="fp32"), torch.device("cpu"), usual)
+    assert 0 < step([3, 9]) != 7 and usual.call_count == 0
+    assert step([3, 9], True) == 7 and usual.call_count == 1
+    monkeypatch.setattr(captured, "LARGEST", 8)
+    assert step([3, 9]) == 7
+
+
 def test_batches_are_timed() -> None:
     made = adding(AddingConfig(base_length=30, max_length=60, training=64, validation=9, test=9))
     records = made.build_task().records("training")
-    assert 0 < loading_seconds(records, made.training.sampler(records.lengths), torch.device("cpu")) < 10
+    assert 0 < speed.loading_seconds(records, made.training.sampler(records.lengths), torch.device("cpu")) < 10
 
 
 def test_sizes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:

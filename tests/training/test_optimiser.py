@@ -230,7 +230,7 @@ def test_steps_end_a_run_with_a_whole_schedule(tmp_path: Path) -> None:
     """25 steps are two and a half epochs of ten; averaged weights count them too, since their number is known."""
     state = State(step=5)
     limit = Budget(TrainingConfig(steps=20), state)
-    assert limit.spent == 0.25
+    assert limit.spent == 0.25 and limit.after(10) == 0.5 and limit.after(30) == 1
     assert [*limit.messages()] == ["training for at most 20 steps, 5 done"]
     train(small(steps=25, ema=0.2), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

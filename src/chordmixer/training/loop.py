@@ -273,7 +273,8 @@ class TrainingRun:
                 self._refuse_step(taken, loss)
             mean = loss / len(taken.records)
             state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(taken.records)
-            self.display.update(taken.done, state.epoch, taken.step + 1, mean, taken.tokens)
+            done = max(taken.done, self.budget.after(taken.step + 1))
+            self.display.update(done, state.epoch, taken.step + 1, mean, taken.tokens)
             if self.journal and (taken.step + 1) % 10 == 0:
                 self.journal.write(
                     taken.step + 1, "training", loss=mean, learning_rate=taken.learning_rate, norm=norm

@@ -160,8 +160,12 @@ class Budget:
     def spent(self) -> float:
         """The share of the budget that is spent, at most 1; 0 without a limit."""
         if self.steps:
-            return min(self.state.step / self.steps, 1.0)
+            return self.after(self.state.step)
         return min(self.state.seconds / self.seconds, 1.0) if self.seconds else 0.0
+
+    def after(self, step: int) -> float:
+        """The share that so many steps spend; 0 where steps are not limited."""
+        return min(step / self.steps, 1.0) if self.steps else 0.0
 
     def messages(self) -> Iterator[str]:
         """What to tell the user at the start."""
