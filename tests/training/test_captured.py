@@ -124,11 +124,27 @@ def test_sizes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"head": "last"}, {"strategy": "truncate"}, {"network": replace(NETWORK, hidden=300)}], ids=str
+    "changes",
+    [
+        {"head": "last"},
+        {"strategy": "truncate"},
+        {"network": replace(NETWORK, hidden=300)},
+        {"network": replace(NETWORK, reversible=True)},
+        {"network": replace(NETWORK, prenorm="batch")},
+    ],
+    ids=str,
 )
-def test_models_without_a_static_form_take_usual_steps(changes: dict) -> None:
+def test_models_without_a_static_form_take_usual_steps(changes: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are known beforehand, the others when they ask for lengths."""
+    monkeypatch.setattr(ops, "_fits", lambda _: True)
     model = Model(replace(PAPER, **changes))
-    assert CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None).reason
+    taken = CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None)
+    assert taken.step(batch_of(PAPER, (9, 2), 0), 1e-2, 1) is None and taken.reason
+    if "network" in changes:
+        with pytest.raises(LengthsUnknownError):
+            model(
+                StaticPacked(torch.zeros(8, 2), torch.tensor([0, 3, 8]), counts=torch.zeros(1, 4, dtype=torch.int32))
+            )
 
 
 def test_an_unknown_length_is_an_error_and_then_a_usual_step() -> None:

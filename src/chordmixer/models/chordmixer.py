@@ -196,7 +196,8 @@ class ChordMixer(nn.Module):
 
     def _static(self, x: StaticPacked) -> Packed:
         """All blocks as one operation whose launches do not depend on lengths."""
-        if not (self._joinable(x.values) and ops.on_kernels(x.values)) or self.config.hidden > ops.WIDE:
+        fused = self._joinable(x.values) and ops.on_kernels(x.values) and self.config.hidden <= ops.WIDE
+        if self.config.reversible or not fused:
             raise LengthsUnknownError("only the fused kernels take a StaticPacked: give a Packed")
         cast = x.to(dtype=ops.activations(x.values))
         room = [(x.tokens, len(x.offsets) - 1)] * len(x.counts)
