@@ -95,6 +95,33 @@ def test_static_steps_equal_usual_ones(config: ModelConfig, target: Target, monk
             torch.testing.assert_close(own[name], expected[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
+def test_what_waits_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step with waiting forbidden comes before a graph; an error before the optimiser means usual steps."""
+    modes = []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(ops, "_fits", lambda _: True)
+    model = Model(PAPER)
+    taken = CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None)
+    batch = batch_of(PAPER, (9, 2), 0)
+    buffers = captured.Buffers.like(batch, captured.StepSize(64, 2, 4))
+    buffers.fill(batch, captured._words((9, 2), captured.StepSize(64, 2, 4), False, 1e-2, 0.0))
+    monkeypatch.setattr(CapturedSteps, "_take", Mock(side_effect=RuntimeError("called a synchronizing operation")))
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        taken._prove(buffers)
+    assert modes == ["error", 0] and not taken.proven
+    assert taken.step(batch, 1e-2, 1) is None and "synchronizing" in taken.reason
+    taken.reason, taken.stepped = "", True
+    monkeypatch.setattr(CapturedSteps, "_take", _fails_after_the_optimiser)
+    with pytest.raises(RuntimeError, match="too late"):
+        taken.step(batch, 1e-2, 1)
+
+
+def _fails_after_the_optimiser(steps: CapturedSteps, _: captured.Buffers) -> None:
+    steps.stepped = True
+    raise RuntimeError("too late")
+
+
 def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As graphs where they can be; a forward pass, or a step that cannot, as usual."""
     monkeypatch.setattr(ops, "_fits", lambda _: True)

@@ -3,14 +3,18 @@
 A step on short sequences is hundreds of small kernels, which the host launches more slowly than the GPU runs them. A
 graph launches all of them at once, but takes the same tensors of the same sizes each time: batches are therefore
 copied into buffers whose size is rounded up, and a filler, which counts nowhere, takes the room that is left
-(`StaticPacked`). Optimiser, clipping and EMA are part of the graph. The first step of a size is taken as usual, since
-kernels are compiled in it, with the very same operations; the second is recorded, and all later ones are replayed.
+(`StaticPacked`). Optimiser, clipping and EMA are part of the graph.
+
+The first step of a size is taken without a graph, since kernels are compiled in it, but by the very same operations;
+the second is recorded, and all later ones are replayed. Before the first graph of a run, one step has to show that
+nothing in it waits for the device.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -108,6 +112,8 @@ class CapturedSteps:
         """On which graphs are recorded."""
         self.stepped = False
         """Whether the step under way has come to the optimiser."""
+        self.proven = False
+        """Whether a step was taken in which nothing waited for the device, which would ruin a graph and the run."""
         self.reason = _why_not(model, target)
         """Why no step is taken here; empty: they are."""
         if self.reason:
@@ -125,14 +131,14 @@ class CapturedSteps:
         buffers = self.known.setdefault(size, Buffers.like(batch, size) if new else self.known[size])
         weight = self.ema.weight(number) if self.ema else 0.0
         buffers.fill(batch, _words(batch.inputs.lengths, size, self._dropout, learning_rate, weight))
-        self.stepped = False
+        self.stepped, taken = False, new or not self.proven or not buffers.values.is_cuda
         try:
-            if new or not buffers.values.is_cuda:
-                return self._take(buffers)
+            if taken:
+                return self._take(buffers) if new or not buffers.values.is_cuda else self._prove(buffers)
             if buffers.graph is None:
                 self._record(buffers, size)
-        except (LengthsUnknownError, RuntimeError) as error:  # the latter: what no graph can hold, or memory
-            if new and self.stepped:  # weights may have changed; what is only recorded changes nothing
+        except (LengthsUnknownError, RuntimeError) as error:  # the latter: an operation that waits, or memory
+            if taken and self.stepped:  # weights may have changed; what is only recorded changes nothing
                 raise
             self.stop(str(error).splitlines()[0])
             return None
@@ -157,7 +163,19 @@ class CapturedSteps:
         self.known.clear()
         self.optimiser.adam.zero_grad(set_to_none=True)
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # of the memory of a graph that was not recorded to its end
+                torch.cuda.empty_cache()
+
+    def _prove(self, buffers: Buffers) -> Float[Tensor, "2"]:
+        """Take a step in which waiting for the device is an error."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            result = self._take(buffers)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+        self.proven = True
+        return result
 
     def _forget_graphs(self) -> None:
         if torch.cuda.is_available():
