@@ -236,7 +236,8 @@ def predict_records(
 ) -> Predictions:
     """The model's outputs for all records, or what `target` counts over its tokens.
 
-    With several ranks each takes its share and all get the whole, unless one works `alone`.
+    With several ranks each takes its share and all get the whole, unless one works `alone`, or all on a model that
+    splits sequences between them.
     """
     rank, count = 0, 1
     if torch.distributed.is_initialized() and not alone:
