@@ -351,7 +351,7 @@ class TrainingRun:
         """The outputs for all records, on every rank."""
         device, target = self.accelerator.device, self.task.target
         answering = averaged(self.wrapped, self.task.complement, device)
-        return predict_records(answering, records, self.config, device, target, alone=self.split)
+        return predict_records(answering, records, self.config, device, target)
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.waited
@@ -408,7 +408,7 @@ class TrainingRun:
 
     def _hint(self) -> str:
         """How several ranks take the same steps in fewer passes; empty: there is nothing to gain."""
-        count, accumulate = self.shares, self.config.accumulate
+        count, accumulate = self.accelerator.num_processes // self.config.context_parallel, self.config.accumulate
         if count == 1 or accumulate == 1:
             return ""
         fewer = -(-accumulate // count)
