@@ -139,7 +139,8 @@ def test_the_commands_of_the_page_for_clusters_run(folder: Path, monkeypatch: py
         assert done.returncode == 0, done.stdout
         return
     monkeypatch.setattr("chordmixer.cli.options.check_resume", lambda out: None)  # as with --max-restarts
-    lines = [line for block in fenced("cluster.md", "sh") for line in block.splitlines()]
+    blocks = [block for page in ("cluster.md", "scaling.md") for block in fenced(page, "sh")]
+    lines = dict.fromkeys(line for block in blocks for line in block.splitlines())
     for line in [line for line in lines if line not in COMMANDS]:
         count, words = launched(line)
         if words[0] == "train" and "RUN-2" not in words:
@@ -149,7 +150,7 @@ def test_the_commands_of_the_page_for_clusters_run(folder: Path, monkeypatch: py
         ranks = start_ranks(count, [sys.executable, "-m", "chordmixer", *words], Copied)
         ended = [rank.communicate(timeout=300) for rank in ranks]
         assert not any(rank.returncode for rank in ranks), f"{line}: {ended}"
-    for name in ("RUN-2", "RUN-adding", "RUN-accelerate", "RUN-again"):
+    for name in ("RUN-2", "RUN-adding", "RUN-accelerate", "RUN-split", "RUN-again"):
         assert (folder / name / "report.html").exists()
     assert len((folder / "answers.tsv").read_text().splitlines()) == 7
 

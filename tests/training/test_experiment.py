@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,11 @@ from chordmixer.config import override
 from chordmixer.models import ModelConfig
 from chordmixer.paper.lra.retrieval import RetrievalConfig
 from chordmixer.paper.recipes import retrieval
+from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
-from chordmixer.training.experiment import check_lengths
+from chordmixer.training.experiment import check_context_parallel, check_lengths
+from chordmixer.training.loop import train
 from chordmixer.version import __version__
 
 
@@ -147,3 +150,35 @@ def test_records_that_are_too_long(longer: list[int] | None, limits: tuple[int, 
     else:
         with pytest.raises(ValueError, match=message):
             check_lengths(records, limits[0], config)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"head": "last"}, "head='last' reads tokens by their place"),
+        ({"head": "tokens"}, r"does not split records whose tokens are predicted, as in adding: set training\.c"),
+        ({"strategy": "segment"}, "strategy='segment' makes other sequences"),
+        (None, "encoder='pointwise' cannot be split over ranks"),
+    ],
+    ids=str,
+)
+def test_what_ranks_cannot_split(
+    tiny: Experiment, model: dict[str, str] | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    split = override(tiny, {"training": {"context_parallel": 2}})
+    check_context_parallel(split)
+    other = tiny.model.with_encoder("pointwise") if model is None else override(tiny.model, model)
+    with pytest.raises(ValueError, match=message):
+        check_context_parallel(replace(split, model=other))
+
+
+@pytest.mark.parametrize("training", [{"trial": 0.0}, {"trial": 0.5}, {"replicates": 2}], ids=str)
+def test_too_few_ranks_are_refused_before_a_folder_is_made(
+    motifs: list[str], training: dict[str, Any], tmp_path: Path
+) -> None:
+    made = override(recipe(FilesConfig(tuple(motifs))), {"training": {"context_parallel": 2, **training}})
+    message = r"context_parallel=2 is neither 1 nor the number of ranks, which is 1: start 2 ranks, as torchrun"
+    with pytest.raises(ValueError, match=message):
+        train(made, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

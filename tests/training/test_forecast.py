@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from chordmixer.config import override
 from chordmixer.data import Batch, TokenSampler
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.packed import Packed
@@ -248,6 +249,20 @@ def test_memory_is_checked_before_any_is_taken(
         train(given, tmp_path / "run")
     free.bytes = 1 << 40
     check_memory(given, [60], CPU, str)
+
+
+def test_sequences_that_ranks_split_are_not_forecast(
+    tiny: Experiment, free: SimpleNamespace, log: pytest.LogCaptureFixture
+) -> None:
+    split = override(tiny, {"training": {"context_parallel": 2}})
+    free.bytes = 1_000_000
+    with pytest.raises(ValueError, match=r"a training step needs about"):
+        check_memory(tiny, [60_000], CPU, str)
+    check_memory(split, [60_000], CPU, str)
+    assert "memory: not forecast for sequences split over ranks" in log.text
+    free.bytes = 1_000
+    with pytest.raises(ValueError, match="the weights of this chordmixer need about"):
+        check_memory(split, [60], CPU, str)
 
 
 def test_more_weights_than_can_be_counted(tiny: Experiment) -> None:

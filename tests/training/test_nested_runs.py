@@ -292,6 +292,7 @@ def test_half_of_what_ends_the_run() -> None:
     by_epochs = local_experiment(Experiment("files", None, model, TrainingConfig(epochs=9)))
     assert (by_epochs.training.epochs, by_epochs.training.steps) == (4, 0)
     by_steps = local_experiment(
-        Experiment("files", None, model, TrainingConfig(epochs=9, steps=100, layer_decay=0.5))
+        Experiment("files", None, model, TrainingConfig(epochs=9, steps=100, layer_decay=0.5, context_parallel=2))
     )
     assert (by_steps.training.epochs, by_steps.training.steps, by_steps.training.layer_decay) == (9, 50, 1.0)
+    assert by_steps.training.context_parallel == 1

@@ -20,8 +20,10 @@ from torch.distributed import HashStore
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.paper.adding import AddingRecords
+from chordmixer.recipes import files as recipe
+from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment, checkpoints, ranks
-from chordmixer.training.evaluation import Predictions
+from chordmixer.training.evaluation import Predictions, evaluate
 from chordmixer.training.loop import train
 from chordmixer.training.prediction import embed, predict
 
@@ -228,6 +230,73 @@ def test_ranks_meet_anew_where_dead_ones_have_met(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ranks, "TIMEOUT", timedelta(0))
     with pytest.raises(ValueError, match=r"ranks \[1, 2\] of 3 did not start within 0:00:00: see their output"):
         ranks._meeting_name(HashStore(), 0, 3)
+
+
+# --- One sequence over all ranks ---
+
+SPLITTING = """
+import sys
+from pathlib import Path
+from chordmixer.models import Model
+from chordmixer.training import Experiment
+from chordmixer.training.loop import train
+
+Model.forward, run = None, Path(sys.argv[1])
+train(Experiment.load(run), run, resume=True)
+"""
+"""A run in which no rank can compute a whole sequence."""
+UNSETTLED = ("final_norm", "head.score.bias", "head.standard")
+"""Weights that the loss does not depend on, since the head standardises and takes a softmax: rounding decides."""
+
+
+@pytest.fixture(scope="module")
+def both_strands(motifs: list[str]) -> Experiment:
+    """20 steps of two batches on letters, as the recipe for files has it but for dropout."""
+    model = {
+        "network": {"track_size": 2, "hidden": 4, "dropout": 0.0},
+        "words": {"lengths": [3], "bits": 6, "dropout": 0.0},
+        "drop_tokens": 0.0,
+        "head_dropout": 0.0,
+    }
+    training = {"epochs": 2, "steps": 20, "batch_sequences": 5, "batch_tokens": 0, "accumulate": 2, "trial": 0.0}
+    training |= {"evaluate_every": 10, "device": "cpu", "precision": "fp32"}
+    return override(recipe(FilesConfig(tuple(motifs))), {"model": model, "training": training})
+
+
+@pytest.mark.parametrize("name", ["both_strands", "steady"])
+def test_ranks_that_split_sequences_train_as_one_process(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    experiment: Experiment = request.getfixturevalue(name)
+    assert experiment.model.head == "mean_maximum_attention"
+    train(experiment, tmp_path / "one")
+    override(experiment, {"training": {"context_parallel": 2}}).save(tmp_path / "two")
+    on_ranks(2, str(tmp_path / "two"), code=("-c", SPLITTING))
+    assert losses(tmp_path / "two") == losses(tmp_path / "one")
+    two, one = (files.read_tensors(tmp_path / run / MODEL) for run in ("two", "one"))
+    for known in {*one} - {name for name in one if name.startswith(UNSETTLED)}:
+        torch.testing.assert_close(two[known], one[known], atol=1e-5, rtol=0)
+    assert evaluate(tmp_path / "two").loss == pytest.approx(evaluate(tmp_path / "one").loss, abs=1e-5)
+
+
+def test_a_rank_that_dies_costs_nothing_where_they_split_sequences(steady: Experiment, tmp_path: Path) -> None:
+    split = override(steady, {"training": {"context_parallel": 2}})
+    for name in ("calm", "run"):
+        split.save(tmp_path / name)
+    on_ranks(2, "train", "--resume", str(tmp_path / "calm"))
+    launched(1, 2, "0:1:13 10:0:32", "train", "--resume", str(tmp_path / "run"))
+    assert (tmp_path / "run" / MODEL).read_bytes() == (tmp_path / "calm" / MODEL).read_bytes()
+    _, errors = on_ranks(3, "train", "--resume", str(tmp_path / "run"), expected=[2, 2, 2])
+    (line,) = told(errors)
+    assert "context_parallel=2 is neither 1 nor the number of ranks, which is 3: start 2 ranks" in line
+
+
+def test_a_loss_that_is_not_finite_stops_ranks_that_split_sequences(steady: Experiment, tmp_path: Path) -> None:
+    wild = {"learning_rate": 1e30, "warmup": 0.0, "context_parallel": 2}
+    override(steady, {"training": wild}).save(tmp_path / "run")
+    _, errors = on_ranks(2, "train", "--resume", str(tmp_path / "run"), expected=[2, 2])
+    (line,) = told(errors)
+    assert "is not finite at step" in line and "weights stay as after step" in line
 
 
 # --- Prediction ---

@@ -41,7 +41,7 @@ class ContextParallel(nn.Module):
     def __init__(self, module: ChordMixer | Model, group: Group = None) -> None:
         super().__init__()
         check_ranks()
-        _check_module(module)
+        check_module(module)
         self.module = module
         for value in [*module.parameters(), *module.buffers()]:
             dist.broadcast(value.data, group_src=0, group=group)
@@ -74,7 +74,8 @@ def reduce_gradients(module: nn.Module, group: Group = None) -> None:
             weight.grad = part.view_as(weight)
 
 
-def _check_module(module: nn.Module) -> None:
+def check_module(module: nn.Module) -> None:
+    """Refuse a module whose sequences cannot be split over ranks."""
     if isinstance(module, ChordMixer):
         return
     if not isinstance(module, Model) or not isinstance(module.encoder, ChordMixer):

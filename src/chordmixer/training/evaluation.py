@@ -236,10 +236,11 @@ def predict_records(
 ) -> Predictions:
     """The model's outputs for all records, or what `target` counts over its tokens.
 
-    With several ranks each takes its share and all get the whole, unless one works `alone`.
+    With several ranks each takes its share and all get the whole, unless one works `alone`, or the model splits
+    every sequence over them.
     """
     rank, count = 0, 1
-    if torch.distributed.is_initialized() and not alone:
+    if torch.distributed.is_initialized() and not alone and config.context_parallel == 1:
         rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     budget, sequences = config.tokens_for(records.lengths), 4 * config.batch_sequences
     sampler = TokenSampler(records.lengths, budget, sequences, shuffle=False, rank=rank, ranks=count)

@@ -11,9 +11,10 @@ from chordmixer import files
 from chordmixer.config import LONGEST, check_numbers, compared, from_dict, override, to_dict
 from chordmixer.data.loading import PairedRecords, Records, TokenSampler
 from chordmixer.models.heads import HEADS
-from chordmixer.models.model import FORMAT, ModelConfig, read_config
+from chordmixer.models.model import FORMAT, Model, ModelConfig, read_config, without_memory
 from chordmixer.tasks import TASKS, Task, task_class
 from chordmixer.tasks.targets import TokenTarget
+from chordmixer.terminal import rank_count
 from chordmixer.training import checkpoints
 from chordmixer.training.run_folder import CONFIG, check
 from chordmixer.version import __version__
@@ -25,6 +26,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "batch_sequences": (1, 10**6),
     "batch_tokens": (0, LONGEST),
     "accumulate": (1, 10**6),
+    "context_parallel": (1, 10**6),
     "weight_decay": (0, 1e6),
     "words_decay": (0, 1e6),
     "evaluate_epochs": (1, 10**9),
@@ -53,6 +55,9 @@ class TrainingConfig:
     """Most tokens in a batch, over all ranks. Default 0: twice `batch_sequences` average records, or the longest."""
     accumulate: int = 1
     """Batches whose gradients are accumulated for a step. Default 1."""
+    context_parallel: int = 1
+    """Ranks that split every sequence between them: 1, or the number of ranks of the run. Default 1: a sequence is
+    the work of one rank. For sequences whose activations do not fit one GPU."""
     learning_rate: float = 1e-3
     """The highest learning rate of the run. Default 1e-3."""
     layer_decay: float = 1.0
@@ -251,3 +256,26 @@ def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> 
                 f"record {records.name(where)} has {length:,} tokens{of}, above {setting}={limit:,}: no sequence is "
                 f"ever cut unasked; set {setting}={length} or more"
             )
+
+
+def check_context_parallel(experiment: Experiment) -> None:
+    """Refuse to split sequences over another number of ranks than there are, or those of a model that needs them
+    whole."""
+    wanted, ranks = experiment.training.context_parallel, rank_count()
+    if wanted == 1:
+        return
+    if wanted != ranks:
+        raise ValueError(
+            f"training.context_parallel={wanted} is neither 1 nor the number of ranks, which is {ranks}: start "
+            f"{wanted} ranks, as torchrun --nproc-per-node {wanted} does, or begin a run with "
+            f"training.context_parallel={ranks}"
+        )
+    if experiment.model.head == "tokens":
+        raise ValueError(
+            f"training.context_parallel={wanted} does not split records whose tokens are predicted, as in "
+            f"{experiment.task}: set training.context_parallel=1"
+        )
+    from chordmixer.models.context_parallel import check_module  # most runs need none of it
+
+    with without_memory():
+        check_module(Model(experiment.model))

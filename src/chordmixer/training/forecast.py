@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from chordmixer.terminal import rank_count
 from chordmixer.training import memory, speed
 from chordmixer.training.devices import format_bytes, free_bytes
 from chordmixer.training.experiment import Experiment
+
+logger = logging.getLogger(__name__)
 
 TOLERANCE = 1.2
 """A step that is forecast to need this many times the free memory is refused."""
@@ -193,9 +196,13 @@ def check_memory(
 ) -> None:
     """Refuse a run that needs far more memory than is free, before any is allocated.
 
-    For encoders without a count of their memory, only weights, gradients and moments are counted.
+    For encoders without a count of their memory, and where ranks split sequences, only weights, gradients and
+    moments are counted.
     """
-    if experiment.model.encoder == memory.COUNTED:
+    split = experiment.training.context_parallel > 1
+    if split:
+        logger.info("memory: not forecast for sequences split over ranks; the largest batch is tried before training")
+    elif experiment.model.encoder == memory.COUNTED:
         check_fits(forecast(experiment, lengths, device, name, limits=False))
         return
     needed, free = 16 * memory.weights(experiment.model), free_bytes(device)

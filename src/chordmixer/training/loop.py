@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from chordmixer import terminal
 from chordmixer.data import Batch, Loader, Records, draws
 from chordmixer.models import Model
+from chordmixer.models.context_parallel import ContextParallel, reduce_gradients, shard
 from chordmixer.models.norms import BatchShare, Standard
 from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
 from chordmixer.training import captured, checkpoints, ensemble, fine_tuning, ranks, results, speed
@@ -24,7 +25,7 @@ from chordmixer.training.captured import CapturedSteps
 from chordmixer.training.checkpoints import State
 from chordmixer.training.devices import start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
-from chordmixer.training.experiment import Experiment, check_lengths
+from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths
 from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
 from chordmixer.training.optimiser import Budget, Ema, Optimiser, PendingStep, update_statistics
 from chordmixer.training.progress import Display, Interrupted, Interrupts, Journal, introduction, tensorboard_writer
@@ -88,13 +89,15 @@ class TrainingRun:
         self.accelerator = start_accelerator(self.config)
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
+        check_context_parallel(experiment)
         self.task = experiment.build_task()
         self.training, self.validation, self.test = map(self.task.records, ("training", "validation", "test"))
         for records in (self.training, self.validation, self.test):
             check_lengths(records, experiment.model.network.max_length, self.config)
-        sampler = self.config.sampler(
-            self.training.lengths, self.accelerator.process_index, self.accelerator.num_processes
-        )
+        self.shares = self.accelerator.num_processes // self.config.context_parallel
+        """Parts into which ranks divide the records of a batch."""
+        self.share = self.accelerator.process_index // self.config.context_parallel
+        sampler = self.config.sampler(self.training.lengths, self.share, self.shares)
         self.loader = Loader(self.training, sampler, self.config.workers, self.accelerator.device, drawing=True)
         check_memory(experiment, self.training.lengths, self.accelerator.device, self.training.name)
         torch.manual_seed(self.config.seed)
@@ -115,7 +118,8 @@ class TrainingRun:
         self.folder.close()
 
     def _begin(self) -> None:
-        self.wrapped = self.accelerator.prepare(self.model)
+        self.split = self.config.context_parallel > 1
+        self.wrapped = self._splitting_sequences() if self.split else self.accelerator.prepare(self.model)
         self.standards = [module for module in self.model.modules() if isinstance(module, Standard)]
         self.optimiser = Optimiser(self.model, self.config, max(self.training.lengths))
         self.unread: list[PendingStep] = []
@@ -131,6 +135,13 @@ class TrainingRun:
         self.ema = Ema(self.model, horizon, self.state.ema) if self.config.ema else None
         if captured.possible(self.config, self.accelerator.device, self.accelerator.num_processes):
             self.captured = CapturedSteps(self.model, self.wrapped, self.task.target, self.optimiser, self.ema)
+
+    def _splitting_sequences(self) -> nn.Module:
+        """The model on batches that all ranks have, of which each takes its share of every sequence."""
+        parallel = ContextParallel(self.model)
+        parallel.register_forward_pre_hook(lambda _, given: (shard(*given),))
+        wrapped: nn.Module = self.accelerator.prepare_model(parallel, evaluation_mode=True)  # without DDP
+        return wrapped
 
     def train(self) -> Evaluation:
         """Train to the end; returns the scores on the test set."""
@@ -164,7 +175,8 @@ class TrainingRun:
     def _dry_run(self) -> None:
         """Try the largest batch, so that memory runs out now or never."""
         records = largest_batch(self.loader.sampler, self.config.epochs)
-        dry_run(self.model, self.loader.batch(records), self.task.target, self.training.name(records[0]))
+        model = self.wrapped if self.split else self.model
+        dry_run(model, self.loader.batch(records), self.task.target, self.training.name(records[0]))
 
     def _epoch(self) -> None:
         state, sampler = self.state, self.loader.sampler
@@ -230,7 +242,10 @@ class TrainingRun:
         for number, (batch, whole) in enumerate(zip(batches, group, strict=True)):
             self._seed(draws.key(self.config.seed, self.state.step, number, self.accelerator.process_index))
             losses.append(self._backward(batch, whole, sequences, last=batch is batches[-1]))
-        result = self.optimiser.step(ranks.total(torch.stack(losses).sum()), rate)
+        if self.split:
+            reduce_gradients(self.model)
+        total = ranks.total(torch.stack(losses).sum()) / self.config.context_parallel
+        result = self.optimiser.step(total, rate)
         if self.ema:
             self.ema.update(self.ema.weight(self.state.step + 1))
         return result
@@ -238,12 +253,12 @@ class TrainingRun:
     def _backward(self, batch: Batch, whole: list[int], sequences: int, last: bool) -> Tensor:
         """Add the gradients of this rank's share of a batch; returns the sum of its losses.
 
-        DDP averages over ranks, so that each scales its sum to a mean over all. A rank without a share has a record
-        whose loss does not count.
+        DDP averages over ranks, so that each scales its sum to a mean over all; ranks that split sequences all have
+        the same sum. A rank without a share has a record whose loss does not count.
         """
         first = self.training.name(batch.indices[0])
-        several = self.accelerator.num_processes > 1
-        counts = not several or bool(self.loader.sampler.shares(whole)[self.accelerator.process_index])
+        several = self.shares > 1
+        counts = not several or bool(self.loader.sampler.shares(whole)[self.share])
         for standard in self.standards:
             standard.share = BatchShare(len(whole), counts, ranks.total) if several else None
         with (
@@ -254,7 +269,7 @@ class TrainingRun:
             losses = self.task.target.losses(rows, batch.targets)
             losses = losses if batch.weights is None else losses * batch.weights
             losses = losses if counts else losses * 0
-            self.accelerator.backward(losses.sum() * self.accelerator.num_processes / sequences)
+            self.accelerator.backward(losses.sum() * self.shares / sequences)
         return losses.detach().sum()
 
     def _seed(self, key: int) -> None:
@@ -296,7 +311,8 @@ class TrainingRun:
         """
         state, target = self.state, self.task.target
         with self.ema.in_place() if self.ema else nullcontext():
-            update_statistics(self.model, self.loader, state.epoch, self.config.precision == "bf16")
+            model = self.wrapped if self.split else self.model
+            update_statistics(model, self.loader, state.epoch, self.config.precision == "bf16")
             predictions = self._predict(self.validation)
             weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
         scored = ranks.from_main_rank(lambda: self._score(predictions))  # the same numbers wherever a rank computes
@@ -393,7 +409,7 @@ class TrainingRun:
 
     def _hint(self) -> str:
         """How several ranks take the same steps in fewer passes; empty: there is nothing to gain."""
-        count, accumulate = self.accelerator.num_processes, self.config.accumulate
+        count, accumulate = self.accelerator.num_processes // self.config.context_parallel, self.config.accumulate
         if count == 1 or accumulate == 1:
             return ""
         fewer = -(-accumulate // count)

@@ -29,7 +29,7 @@ from chordmixer.training.evaluation import (
     predictions_file,
     summarise,
 )
-from chordmixer.training.experiment import Experiment, check_lengths
+from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths
 from chordmixer.training.forecast import check_memory
 from chordmixer.training.labels import FILE as LABELS
 from chordmixer.training.labels import OutputLabels
@@ -130,6 +130,7 @@ def _end_trials(out: Path, made: Trials) -> None:
 
 def _check_runnable(experiment: Experiment) -> None:
     """Refuse what a run would refuse, before a folder is made."""
+    check_context_parallel(experiment)
     task = experiment.build_task()
     for part in ("training", "validation", "test"):
         check_lengths(task.records(part), experiment.model.network.max_length, experiment.training)
@@ -185,13 +186,13 @@ def train_local(run: Path, console: Console, cache: Path | str | None = None) ->
 
 
 def local_experiment(experiment: Experiment) -> Experiment:
-    """The same without the encoder, over half of the steps."""
+    """The same without the encoder, over half of the steps; ranks share its batches by records."""
     config = experiment.training
     shorter: dict[str, Any] = {"epochs": max(1, round(LOCAL_SHARE * config.epochs))}
     if config.steps:
         shorter = {"steps": max(1, round(LOCAL_SHARE * config.steps))}
     model = experiment.model.with_encoder("none")
-    return replace(experiment, model=model, training=replace(config, **shorter, layer_decay=1.0))
+    return replace(experiment, model=model, training=replace(config, **shorter, layer_decay=1.0, context_parallel=1))
 
 
 def _open_run(experiment: Experiment, folder: Path, run: Path, console: Console) -> closing[TrainingRun]:
@@ -216,6 +217,7 @@ def train_members(
 
     Each member is trained, compared with baselines and combined with the best of them like a run of its own.
     """
+    check_context_parallel(experiment)
     experiment = speed.settle_precision(experiment, out)
     task: Any = experiment.build_task()
     ensemble.member(experiment, 0).build_task()  # fails where records are too few, before a folder is made
