@@ -88,8 +88,10 @@ def main() -> None:
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
+        from chordmixer.training.ranks import end_rank
+
         measure(given.base_length, given.batch, given.steps, given.worker)
-        return
+        end_rank(0)
     words = ["--base-length", str(given.base_length), "--batch", str(given.batch), "--steps", str(given.steps)]
     tries = [started(count, words) for _ in range(given.rounds) for count in given.ranks]
     rows = [
