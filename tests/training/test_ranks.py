@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -363,3 +364,20 @@ def test_an_error_of_another_rank_is_told_once_and_ends_all(steady: Experiment, 
 def test_a_killed_rank_is_told() -> None:
     assert ranks.is_lost(RuntimeError("[pair.cc:534] Connection closed by peer [127.0.0.1]:3210"))
     assert ranks.is_lost(torch.distributed.DistBackendError("NCCL")) and not ranks.is_lost(RuntimeError("a mistake"))
+
+
+@pytest.mark.parametrize(("code", "wanted"), [("0", 0), ("3", 3), ("None", 0), ("'why'", 1)])
+def test_a_rank_ends_with_its_code_and_without_the_interpreter(code: str, wanted: int, tmp_path: Path) -> None:
+    """What was printed is there; what is registered for the interpreter's end does not run. Alone nothing ends."""
+    program = f"""
+import atexit
+from torch import distributed
+from chordmixer.training import ranks
+ranks.end_rank(5)
+distributed.init_process_group("gloo", init_method="file://{tmp_path / "store"}", rank=0, world_size=1)
+atexit.register(print, "too much")
+print("whole", end="")
+ranks.end_rank({code})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (wanted, "whole"), done.stderr
