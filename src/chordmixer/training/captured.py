@@ -13,6 +13,7 @@ nothing in it waits for the device.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -169,8 +170,10 @@ class CapturedSteps:
     def _prove(self, buffers: Buffers) -> Float[Tensor, "2"]:
         """Take a step in which waiting for the device is an error."""
         before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            with warnings.catch_warnings():  # that this mode is a prototype
+                warnings.simplefilter("ignore", UserWarning)
+                torch.cuda.set_sync_debug_mode("error")
             result = self._take(buffers)
         finally:
             torch.cuda.set_sync_debug_mode(before)
