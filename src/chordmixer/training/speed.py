@@ -39,8 +39,9 @@ PROBE_SECONDS, PROBE_TOKENS = 1.2, 4_000
 """Length of a measured step, about, and tokens of the first one, from which the size of a longer one follows."""
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables: where one is set, threads are not measured."""
-FEWER = 1.1
-"""Fewer threads are preferred unless more are this many times as fast."""
+FEWER = 1.4
+"""Fewer threads are preferred unless more are this many times as fast: with little work in a step, more of them lose
+twentyfold as soon as another program wants a core."""
 LOADED = 4
 """Batches from which the time to make one is taken, at most."""
 ROUNDS, ROUND_SECONDS = 3, 2.0

@@ -18,7 +18,7 @@ def test_all_kmers_are_counted_where_records_can_fill_their_table() -> None:
 
 
 def test_much_data_has_lengths_counted_alone() -> None:
-    assert [own.k for own in candidates("dna", 10, LONG + 1)] == [(4,), (6,), (8,), (10,), (3, 4)]
+    assert [own.k for own in candidates("dna", 10, LONG + 1) if own.k] == [(4,), (6,), (8,), (10,), (3, 4)]
     assert max(len(own.k) for own in candidates("dna", 10, LONG)) == 3
     assert [own.k for own in candidates("protein", 10, 1000, single=True)] == [(2,), (3,), (4,)]
 
@@ -35,7 +35,17 @@ def test_words_are_counted_where_tokens_make_them() -> None:
 
 def test_short_kmers_find_no_neighbours() -> None:
     near = {own.name: own.neighbours for own in candidates("dna", 10, 1000)}
-    assert [name for name, found in near.items() if found] == ["8-mers"] and len(near) == 6
+    assert [name for name, found in near.items() if found] == ["8-mers", "10-mers"] and len(near) == 8
+
+
+def test_positions_are_looked_at_where_they_may_mean_something() -> None:
+    kinds = {kind: [own.name for own in candidates(kind, 10, 1000) if own.positions] for kind in ("dna", "protein")}
+    assert kinds == {"dna": ["letters by position"], "protein": ["letters by position"]}
+    assert [own.name for own in candidates("text", 10, 2000) if own.positions] == ["characters by position"]
+    assert [own.k for own in candidates("text", 10, 2000) if own.k] == [(5,), (4, 5, 6), (1, 2, 3)]
+    for kind, tokens in (("text", 2001), ("operations", 100)):
+        assert not any(own.positions for own in candidates(kind, 10, tokens))
+    assert not any(own.positions for own in candidates("dna", 10, 1000, single=True))
 
 
 def test_trees_grow_on_few_features() -> None:

@@ -32,6 +32,7 @@ from chordmixer.training.baselines.nonlinear import (
     fit_kernel,
     fit_trees,
 )
+from chordmixer.training.baselines.positions import Positions
 from chordmixer.training.baselines.stored import Member
 from chordmixer.training.labels import RecordTarget, fit_temperature
 
@@ -92,12 +93,14 @@ class Choice:
 
     @property
     def family(self) -> int:
-        """Of which one is chosen: linear models of tokens, linear models of words, trees, neighbours."""
-        return 3 if self.near else 2 if self.grown else int(self.candidate.words is not None)
+        """Of which one is chosen: linear models of tokens, of words and of positions, trees, neighbours."""
+        if self.near or self.grown:
+            return 4 if self.near else 3
+        return 2 if self.candidate.positions else int(self.candidate.words is not None)
 
 
 def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
-    """The best linear model, of text also the best by words, the best trees, and the best neighbours where the
+    """The best linear model of counts, of words and of positions, the best trees, and the best neighbours where the
     training part is small enough to keep."""
     best: dict[int, Choice] = {}
     for candidate in candidates:
@@ -115,6 +118,10 @@ def loss_of(outputs: ndarray, answers: ndarray, target: RecordTarget) -> float:
 def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choice]:
     features, rows = candidate.fit(data.training, data.room)
     most = WEIGHTS // data.target.outputs
+    if isinstance(features, Positions):
+        if features.width <= most:
+            yield from _linear(candidate, features, rows, data, SPARSE)
+        return
     if not isinstance(features, TfIdf):
         left_out = neighbours and len(rows) <= LEFT_OUT and isinstance(data.target, Regression | Classification)
         if left_out:
@@ -168,7 +175,7 @@ def _linear_models(
     if isinstance(target, Classification) and work > WORK:
         yield _centroids(rows, answers, target), "similarity to the mean of each class, by"
         return
-    with_ratios = candidate.kind == "text" and not isinstance(target, Regression)
+    with_ratios = candidate.kind == "text" and not candidate.positions and not isinstance(target, Regression)
     if with_ratios:
         how = f"{regression(target)}, penalised by how alike the classes are in each feature (NB-SVM), on"
         yield fit_linear(rows, answers, target, strengths, ratios=True), how

@@ -189,7 +189,7 @@ def _combination_weights(chosen: Sequence[Choice], data: Data) -> tuple[dict[int
 
 def _joined(used: Sequence[Choice]) -> str:
     """As in '5-grams, words and neighbours'."""
-    short = {1: "words", 2: "trees", 3: "neighbours"}
+    short = {1: "words", 2: "positions", 3: "trees", 4: "neighbours"}
     *names, last = (short.get(own.family, own.candidate.name) for own in used)
     return f"{', '.join(names)} and {last}"
 

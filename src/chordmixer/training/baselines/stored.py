@@ -17,12 +17,15 @@ from chordmixer.tasks.targets import MultiLabel, Regression
 from chordmixer.training.baselines.features import SMALLEST, TOKENS, Features, Frequencies, Grams, SeriesRows, TfIdf
 from chordmixer.training.baselines.linear import Linear, as_outputs, unweighting
 from chordmixer.training.baselines.nonlinear import Kernel, Neighbours, Trees
+from chordmixer.training.baselines.positions import ALIGNED, MOST_LETTERS, Positions
 from chordmixer.training.labels import RecordTarget
 
 RECORDS = 1024
 """Records whose features are held at a time."""
 
 Arrays = dict[str, ndarray]
+SPARSE = ("tfidf", "positions")
+"""Features of which trees and kernels make nothing."""
 TREES = ("feature", "threshold", "left", "right", "value", "roots", "base", "known")
 
 
@@ -43,13 +46,16 @@ class Member:
 class MemberDocument:
     """What a member's arrays are."""
 
-    features: Literal["frequencies", "tfidf", "series"]
+    features: Literal["frequencies", "tfidf", "positions", "series"]
     model: Literal["linear", "kernel", "trees", "neighbours"]
     k: list[int] = field(default_factory=list)
     letters: int | None = None
     length: bool = False
     words: bool = False
     bits: int = 18
+    reach: int = 1
+    ends: bool = False
+    scale: float = 1.0
     dilations: list[int] = field(default_factory=list)
     channels: int = 0
     width: float = 0.0
@@ -63,6 +69,8 @@ class MemberDocument:
             raise ValueError(f"bits={self.bits} is out of range")
         if self.letters is not None and not 1 <= self.letters <= 1 << 16:
             raise ValueError(f"letters={self.letters} is out of range")
+        if not 1 <= self.reach <= ALIGNED or not 0 < self.scale <= 1:
+            raise ValueError(f"reach={self.reach} or scale={self.scale} is out of range")
         if not all(1 <= own <= 1 << 20 for own in self.dilations):
             raise ValueError(f"dilations={self.dilations[:9]} are out of range")
 
@@ -78,6 +86,10 @@ def described(member: Member) -> tuple[MemberDocument, Arrays]:
         arrays |= {"kept": features.kept, "rarity": features.rarity}
         if features.words is not None and features.words.points is not None:
             arrays["points"] = features.words.points
+    if isinstance(features, Positions):
+        said |= {"features": "positions", "letters": features.letters, "reach": features.reach}
+        said |= {"ends": features.ends, "scale": features.scale}
+        arrays["kept"] = features.kept
     if isinstance(features, Frequencies | SeriesRows):
         arrays |= {"mean": features.mean, "spread": features.spread}
     if isinstance(features, Frequencies):
@@ -124,7 +136,8 @@ class _Checked:
 def read_member(document: MemberDocument, given: Mapping[str, ndarray], target: RecordTarget) -> Member:
     """From its document and arrays, all of which are checked."""
     arrays = _Checked(given)
-    features = {"tfidf": _tfidf, "frequencies": _frequencies, "series": _series}[document.features](document, arrays)
+    readers = {"tfidf": _tfidf, "frequencies": _frequencies, "positions": _positions, "series": _series}
+    features = readers[document.features](document, arrays)
     if document.model == "linear":
         shape = features.width, target.outputs
         return Member(features, Linear(arrays("weights", np.float32, *shape), arrays("offset", np.float32, shape[1])))
@@ -171,6 +184,14 @@ def _frequencies(document: MemberDocument, arrays: _Checked) -> Features:
     return Frequencies(grams, document.length, *_moments(arrays, width))
 
 
+def _positions(document: MemberDocument, arrays: _Checked) -> Features:
+    letters, kept = document.letters or MOST_LETTERS, arrays("kept", np.int32, None)
+    size = (1 + document.ends) * document.reach * letters
+    if len(kept) and (kept.min() < 0 or kept.max() >= size or (np.diff(kept) < 1).any()):
+        raise ValueError("kept has numbers out of range")
+    return Positions(letters, document.reach, document.ends, kept, document.scale)
+
+
 def _series(document: MemberDocument, arrays: _Checked) -> Features:
     thresholds = arrays("thresholds", np.float32, None, len(document.dilations), 84, None)
     channels, moments = document.channels, None
@@ -195,14 +216,14 @@ def _moments(arrays: _Checked, width: int | None) -> tuple[ndarray, ndarray]:
 
 
 def _kernel(document: MemberDocument, arrays: _Checked, width: int, target: RecordTarget) -> Kernel:
-    if not isinstance(target, Regression) or document.features == "tfidf":
+    if not isinstance(target, Regression) or document.features in SPARSE:
         raise ValueError(f"kernel regression has no {document.features} of {target.outputs} outputs")
     centres = arrays("centres", np.float32, None, width)
     return Kernel(centres, arrays("heights", np.float32, len(centres)), document.width)
 
 
 def _trees(document: MemberDocument, arrays: _Checked, width: int, target: RecordTarget) -> Trees:
-    if isinstance(target, MultiLabel) or document.features == "tfidf":
+    if isinstance(target, MultiLabel) or document.features in SPARSE:
         raise ValueError(f"trees have no {document.features} of {target.outputs} outputs")
     feature, roots, known = (
         arrays("feature", np.int32, None),
