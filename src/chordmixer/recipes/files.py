@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 STEPS = {"cuda": 4_000, "cpu": 2_000}
 """Optimiser steps of a run with batches of 64, unless `TOKENS` end it before."""
-TOKENS = {"cuda": 1_000_000_000, "cpu": 4_000_000}
+TOKENS = {"cuda": 600_000_000, "cpu": 4_000_000}
 """Of all steps together; at least one pass over the training records is made, as far as `ONE_PASS` allows it."""
 ONE_PASS = {"cuda": math.inf, "cpu": 8_000_000}
 """Tokens of a run that is one pass or less: on two cores about five minutes, where a pass over long records takes
@@ -135,7 +135,7 @@ def training(
     (128, 2500, 15, 1)
     >>> plasmids = training([75_000] * 700, longest=460_000, device="cuda")
     >>> plasmids.batch_sequences, plasmids.steps, plasmids.epochs, plasmids.accumulate
-    (16, 742, 21, 3)
+    (16, 445, 13, 3)
     """
     large = device == "cuda" and len(lengths) >= MANY
     sequences, budget, accumulate, a_pass = batches(lengths, longest, device, LARGE if large else SEQUENCES)
