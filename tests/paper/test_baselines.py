@@ -119,7 +119,8 @@ def test_no_task_is_forgotten(configs: dict[str, Any]) -> None:
 
 def test_own_files_have_neighbours_besides(motifs: list[str], tmp_path: Path) -> None:
     names = [e.encoder for e in found("files", FilesConfig(tuple(motifs)), tmp_path / "run")]
-    assert names[:2] == ["majority class", "length alone"] and "8-" in names[2] and names[3].startswith("neighbours")
+    assert names[:2] == ["majority class", "length alone"] and "8-" in names[2]
+    assert names[3] == "letters by position" and names[4].startswith("neighbours by ")
 
 
 def test_own_texts_have_words_besides(tmp_path: Path) -> None:

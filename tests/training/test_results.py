@@ -166,7 +166,8 @@ def test_baselines_stand_beside(whole: Path, tmp_path: Path, log: pytest.LogCapt
     found = compare(run)
     written = files.read_json(run / "baselines.json")
     names = [row["name"] for row in written["baselines"]]
-    assert names[:2] == ["majority class", "length alone"] and names[3].startswith("neighbours by ")
+    assert names[:2] == ["majority class", "length alone"]
+    assert names[3] == "letters by position" and names[4].startswith("neighbours by ")
     assert written["format"] == 1 and all(row["sentence"] for row in written["baselines"])
     assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and log.messages == []
     assert found[2].scores["roc_auc"].value > 0.75 > found[1].scores["roc_auc"].value
