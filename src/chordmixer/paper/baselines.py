@@ -17,7 +17,7 @@ from chordmixer.data.loading import MadeRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training import results
-from chordmixer.training.baselines.candidates import SINGLE
+from chordmixer.training.baselines.candidates import SINGLE_LENGTHS
 from chordmixer.training.baselines.features import Grams, gram_counts
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines, linear
 from chordmixer.training.evaluation import Evaluation, Predictions
@@ -113,7 +113,7 @@ def in_common(
     target: Regression | Classification,
 ) -> Baseline:
     """How alike the two texts of a pair are: pair i has the sequences 2i and 2i + 1."""
-    grams = Grams(SINGLE["text"][0])
+    grams = Grams(SINGLE_LENGTHS["text"][0])
     both = {part: (2 * own[:, None] + [0, 1]).ravel() for part, own in parts.items()}
     alike: dict[str, Any] = {
         part: np.asarray(rows[::2].multiply(rows[1::2]).sum(axis=1)).reshape(-1, 1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from chordmixer.data.features import TextWords
-from chordmixer.training.baselines.candidates import LONG, Candidate, candidates
+from chordmixer.training.baselines.candidates import LARGE_TOKENS, Candidate, candidates
 from chordmixer.training.baselines.features import Frequencies
 
 
@@ -18,15 +18,15 @@ def test_all_kmers_are_counted_where_records_can_fill_their_table() -> None:
 
 
 def test_much_data_has_lengths_counted_alone() -> None:
-    assert [own.k for own in candidates("dna", 10, LONG + 1) if own.k] == [(4,), (6,), (8,), (10,), (3, 4)]
-    assert max(len(own.k) for own in candidates("dna", 10, LONG)) == 3
+    assert [own.k for own in candidates("dna", 10, LARGE_TOKENS + 1) if own.k] == [(4,), (6,), (8,), (10,), (3, 4)]
+    assert max(len(own.k) for own in candidates("dna", 10, LARGE_TOKENS)) == 3
     assert [own.k for own in candidates("protein", 10, 1000, single=True)] == [(2,), (3,), (4,)]
 
 
 def test_words_are_counted_where_tokens_make_them() -> None:
     words = TextWords()
-    assert [own.k for own in candidates("text", 10, LONG, words=words) if own.words] == [(1, 2), (1, 2, 3)]
-    assert [own.k for own in candidates("text", 10, LONG + 1, words=words)] == [(5,), (1, 2)]
+    assert [own.k for own in candidates("text", 10, LARGE_TOKENS, words=words) if own.words] == [(1, 2), (1, 2, 3)]
+    assert [own.k for own in candidates("text", 10, LARGE_TOKENS + 1, words=words)] == [(5,), (1, 2)]
     for more in ({"words": None}, {"words": words, "k": 3}, {"words": words, "single": True}):
         assert not any(own.words for own in candidates("text", 10, 1000, **more))  # type: ignore[arg-type]
     own = Candidate("text", (1, 2), words=words)

@@ -1,4 +1,4 @@
-"""Features that baselines choose from, for each kind of tokens."""
+"""The feature sets that baselines are fitted on, for each kind of tokens."""
 
 from __future__ import annotations
 
@@ -14,68 +14,67 @@ from chordmixer.training.baselines.features import ENTRIES, Features, Frequencie
 from chordmixer.training.baselines.positions import Positions
 
 LETTERS = {"dna": 4, "operations": 15, "protein": 20}
-"""Of kinds that have few: the shares of all their k-mers are features, where these are not too many."""
-SINGLE = {"dna": (4, 6, 8, 10), "operations": (2,), "protein": (2, 3, 4), "text": (5,)}
-"""Lengths of k-mers where each is counted alone."""
-SETS: dict[str, tuple[tuple[int, ...], ...]] = {
+"""Alphabet size of the kinds whose k-mers can all be columns of a table."""
+SINGLE_LENGTHS = {"dna": (4, 6, 8, 10), "operations": (2,), "protein": (2, 3, 4), "text": (5,)}
+"""Values of k where each k-mer length is a candidate of its own."""
+LENGTH_SETS: dict[str, tuple[tuple[int, ...], ...]] = {
     "dna": ((4,), (6,), (8,), (10,), (4, 6, 8), (6, 8, 10)),
     "operations": ((2,),),
     "protein": ((2,), (3,), (1, 2), (2, 3, 4), (3, 4, 5)),
     "text": ((5,), (4, 5, 6)),
 }
-"""Lengths of k-mers that are counted together; of several, in one TF-IDF matrix."""
-WORDS = {(1, 2): "words and pairs of them", (1, 2, 3): "words, pairs and triples of them"}
-"""Lengths of runs of words that are counted together, where tokens make words."""
+"""Values of k of each candidate; several lengths share one TF-IDF matrix."""
+WORD_RUNS = {(1, 2): "words and pairs of them", (1, 2, 3): "words, pairs and triples of them"}
+"""Numbers of consecutive words that are counted, for texts that have words."""
 BITS = {"dna": 21, "text": 21}
-"""Of a hashed feature's number, where the default makes too many share one: there are a million 10-mers, and a text
-has some 400,000 5-grams."""
-COMPOSED = {"dna": (3, 4), "protein": (1,)}
-"""Lengths whose shares are taken together with the logarithm of the length."""
-NEAR = {"dna": 8, "protein": 3, "text": 4}
-"""K-mers of at least this length find nearest neighbours."""
-LONG = 40_000_000
-"""Training tokens beyond which each length is counted alone: several together cost as much as each of them."""
-FEW, ALL = 256, 4096
-"""K-mers whose shares are features: always, and where records are long enough to fill their table."""
-SHORT = 200
-"""Mean length of texts up to which `BRIEF` and characters by position are tried: names and formulas, not prose."""
-BRIEF = (1, 2, 3)
-"""Lengths of n-grams of such texts, besides those of all."""
-KINDS = (*SINGLE, "real")
+"""Bits of a feature hash, where the default has too many collisions: there are a million 10-mers of DNA, and a text
+has about 400,000 distinct 5-grams."""
+COMPOSITION_LENGTHS = {"dna": (3, 4), "protein": (1,)}
+"""Values of k whose frequencies are combined with the logarithm of the length."""
+NEIGHBOUR_K = {"dna": 8, "protein": 3, "text": 4}
+"""Smallest k for nearest neighbours. Shorter k-mers are shared by all records."""
+LARGE_TOKENS = 40_000_000
+"""Number of training tokens above which only single k-mer lengths are candidates, to save time."""
+SMALL_TABLE, MAX_TABLE = 256, 4096
+"""Number of k-mers up to which frequencies replace hashed counts: always, and where records are as long as that."""
+SHORT_TEXT = 200
+"""Mean length of texts up to which `SHORT_GRAMS` and characters by position are candidates: names and formulas."""
+SHORT_GRAMS = (1, 2, 3)
+"""Additional n-gram lengths for short texts."""
+KINDS = (*SINGLE_LENGTHS, "real")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Features that can be fitted."""
+    """A set of features that a baseline can be fitted on."""
 
     kind: str
     k: tuple[int, ...] = ()
     length: bool = False
     dense: bool = False
     words: TextWords | None = None
-    """Makes words of tokens, runs of which are then counted."""
+    """Splits texts into words, whose runs are counted instead of characters."""
     positions: bool = False
-    """Which letter stands at which position, in place of counts."""
+    """One-hot letters by position instead of counts."""
 
     @property
     def neighbours(self) -> bool:
-        """Whether nearest neighbours are looked for: short k-mers, which all records share, say little of them."""
-        return (
-            not (self.dense or self.words or self.positions) and self.kind in NEAR and min(self.k) >= NEAR[self.kind]
-        )
+        """Whether nearest neighbours are fitted: only on hashed counts of k-mers that are long enough to be rare."""
+        hashed = not (self.dense or self.words or self.positions)
+        return hashed and self.kind in NEIGHBOUR_K and min(self.k) >= NEIGHBOUR_K[self.kind]
 
     @property
     def trees(self) -> bool:
-        """Whether trees are grown: on features that are few, or of which each says something of its own."""
+        """Whether trees are fitted: only on small tables of interpretable features."""
         return self.length or self.kind == "real"
 
     @property
     def name(self) -> str:
-        """As in '6-, 8- and 10-mers'."""
+        """The name in reports, such as '6-, 8- and 10-mers'."""
         if self.kind == "real":
             return "series features"
         if self.words:
-            return WORDS[self.k]
+            return WORD_RUNS[self.k]
         if self.positions:
             return "characters by position" if self.kind == "text" else "letters by position"
         noun = "mers" if self.kind in ("dna", "protein") else "grams"
@@ -87,26 +86,29 @@ class Candidate:
 
     @property
     def sentence(self) -> str:
-        """What is looked at."""
+        """A description of the features for reports."""
         if self.kind == "real":
             return "amplitudes, spectrum, autocorrelation and 84 fixed convolutions of each channel, standardised"
         if self.positions:
-            return f"which of the {self.name.split()[0]} stands at each position from the start and from the end"
+            return f"one-hot {self.name.split()[0]} at each position from the start and from the end"
         if self.length:
             count = sum(LETTERS[self.kind] ** k for k in self.k)
             what = "letters" if self.k == (1,) else "k-mers of these lengths"
-            return f"the shares of the {count} {what} and the logarithm of the length, standardised"
+            return f"the frequencies of the {count} {what} and the logarithm of the length, standardised"
         if self.dense:
             return f"the frequencies of all {LETTERS[self.kind] ** self.k[0]:,} {self.name}, standardised"
-        return f"hashed counts of {self.name}, weighted by how rare each is (TF-IDF)"
+        return f"hashed counts of {self.name}, weighted by rarity (TF-IDF)"
 
     def fit(self, training: Sequence[ndarray], room: int) -> tuple[Features, Any]:
-        """Features of training records, and their rows; sparse ones have at most `room` entries."""
+        """Fit the features on training records, and return them with the rows of these records.
+
+        Sparse rows have at most `room` entries in all.
+        """
         if self.kind == "real":
             return SeriesRows.fit(training)
         if self.positions:
-            found = Positions.fit(training, LETTERS.get(self.kind))
-            return found, found(training)
+            positions = Positions.fit(training, LETTERS.get(self.kind))
+            return positions, positions(training)
         grams = [Grams(k, LETTERS.get(self.kind)) for k in self.k]
         features: Features
         if self.dense:
@@ -119,26 +121,40 @@ class Candidate:
 def candidates(
     kind: str, records: int, tokens: int, k: int = 0, single: bool = False, words: TextWords | None = None
 ) -> Iterator[Candidate]:
-    """All for a kind of tokens, of so many training records and tokens; where tokens make words, also of these.
+    """All feature sets for a kind of tokens and a number of training records and tokens.
 
-    >>> [own.name for own in candidates("text", 100, 100_000)]
+    `k` allows a single k-mer length only; `single` allows no sets of several lengths; `words` adds words of texts.
+
+    >>> [candidate.name for candidate in candidates("text", 100, 100_000)]
     ['5-grams', '4-, 5- and 6-grams']
     """
     if kind == "real":
         yield Candidate(kind)
         return
-    alone = tuple((own,) for own in SINGLE[kind])
-    brief = kind == "text" and tokens <= SHORT * records
-    several = (*SETS[kind], BRIEF) if brief else SETS[kind]
-    for own in ((k,),) if k else alone if single or tokens > LONG else several:
-        size = LETTERS[kind] ** own[0] if len(own) == 1 and kind in LETTERS else ALL + 1
-        filled = size <= min(ALL, tokens / max(records, 1)) and size * records <= ENTRIES
-        yield Candidate(kind, own, dense=size <= FEW or filled)
+    is_short_text = kind == "text" and tokens <= SHORT_TEXT * records
+    if k:
+        length_sets: tuple[tuple[int, ...], ...] = ((k,),)
+    elif single or tokens > LARGE_TOKENS:
+        length_sets = tuple((length,) for length in SINGLE_LENGTHS[kind])
+    else:
+        length_sets = (*LENGTH_SETS[kind], SHORT_GRAMS) if is_short_text else LENGTH_SETS[kind]
+    for lengths in length_sets:
+        yield Candidate(kind, lengths, dense=_fits_a_table(kind, lengths, records, tokens))
     if k or single:
         return
-    if kind in COMPOSED and records * sum(LETTERS[kind] ** own for own in COMPOSED[kind]) <= ENTRIES:
-        yield Candidate(kind, COMPOSED[kind], length=True, dense=True)
-    if kind in ("dna", "protein") or brief:
+    composition = COMPOSITION_LENGTHS.get(kind, ())
+    if composition and records * sum(LETTERS[kind] ** length for length in composition) <= ENTRIES:
+        yield Candidate(kind, composition, length=True, dense=True)
+    if kind in ("dna", "protein") or is_short_text:
         yield Candidate(kind, positions=True)
-    for own in [*WORDS][: 1 if tokens > LONG else None] if words else ():
-        yield Candidate(kind, own, words=words)
+    if words:
+        for run_lengths in [*WORD_RUNS][: 1 if tokens > LARGE_TOKENS else None]:
+            yield Candidate(kind, run_lengths, words=words)
+
+
+def _fits_a_table(kind: str, lengths: tuple[int, ...], records: int, tokens: int) -> bool:
+    """Whether the frequencies of all k-mers are features: a single length, with few k-mers or with long records."""
+    if len(lengths) > 1 or kind not in LETTERS:
+        return False
+    kmers: int = LETTERS[kind] ** lengths[0]
+    return kmers <= SMALL_TABLE or (kmers <= min(MAX_TABLE, tokens / max(records, 1)) and kmers * records <= ENTRIES)
