@@ -19,12 +19,7 @@ from chordmixer.data.loading import Record
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 
-LONGEST = {
-    200: 6_700,
-    1_000: 31_800,
-    16_000: 242_400,
-    128_000: 1_500_000,
-}  # longest sequence in the paper, by base length
+LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}  # in the paper, by base length
 
 
 @dataclass(frozen=True)
@@ -68,12 +63,8 @@ class AddingConfig:
     @property
     def sizes(self) -> dict[str, int]:
         paper = 50_000 if self.base_length < 100_000 else 10_000
-        tenth = paper // 10
-        return {
-            "training": self.training or paper,
-            "validation": self.validation or tenth,
-            "test": self.test or tenth,
-        }
+        part = paper // 10
+        return {"training": self.training or paper, "validation": self.validation or part, "test": self.test or part}
 
 
 class Adding:

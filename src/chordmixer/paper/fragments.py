@@ -98,9 +98,7 @@ class Fragments:
         self.genomes = Files(config.genomes)
         self.config = replace(config, reading=self.genomes.config.reading, key=self.genomes.config.key)
         self.inputs = self.genomes.inputs
-        self.names, classes = _merge_classes(
-            self.genomes.question.names, self.genomes.question.targets, config.against
-        )
+        self.names, classes = _merged(self.genomes.question.names, self.genomes.question.targets, config.against)
         common = (self.genomes, self.names, classes)
         self._records = {part: FragmentRecords(self.config, part, *common) for part in PARTS}
         self.max_length = max(max(records.lengths) for records in self._records.values())
@@ -227,10 +225,10 @@ def _count_fitting(genomes: ndarray, lengths: Int[Tensor, "n"]) -> Int[Tensor, "
     return torch.from_numpy(np.searchsorted(-genomes, -lengths.numpy(), side="right"))
 
 
-def _merge_classes(names: Sequence[str], classes: ndarray, against: str | None) -> tuple[list[str], ndarray]:
+def _merged(names: Sequence[str], classes: ndarray, against: str | None) -> tuple[list[str], ndarray]:
     """Keep all classes, or merge all but `against` into one.
 
-    >>> _merge_classes(["carps", "loaches", "suckers"], np.array([0, 1, 2]), "loaches")
+    >>> _merged(["carps", "loaches", "suckers"], np.array([0, 1, 2]), "loaches")
     (['loaches', 'others'], array([1, 0, 1]))
     """
     if against is None:

@@ -226,12 +226,10 @@ def words(results: Sequence[Result], setting: Setting) -> list[str]:
         timed = [phase for phase in ("training", "inference") if getattr(chord, phase)]
         sentences += [_faster(results, chord, phase, setting) for phase in timed]
         sentences += _fastest_full_context(results, chord, setting)
-    if doubtful := [
-        r.encoder for r in results if any(p and p.spread > MAX_SPREAD for p in (r.training, r.inference))
-    ]:
+    if noisy := [r.encoder for r in results if any(p and p.spread > MAX_SPREAD for p in (r.training, r.inference))]:
         sentences.append(
             f"Doubtful, since the middle half of the rounds spreads over more than {MAX_SPREAD:.0%} of the median: "
-            f"{', '.join(doubtful)}."
+            f"{', '.join(noisy)}."
         )
     if failed := [f"{r.encoder} ({r.verdict}: {r.message})" for r in results if r.failed]:
         sentences.append(f"Did not get through: {', '.join(failed)}.")

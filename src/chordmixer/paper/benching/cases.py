@@ -13,9 +13,7 @@ from chordmixer.paper.adding import AddingConfig, AddingRecords
 from chordmixer.training.devices import choose_device
 from chordmixer.training.experiment import TrainingConfig
 
-SEQUENCES, DRAWS = 20, 2_000
-"""Approximate number of timed sequences at a base length, and number of lengths whose quantiles they have."""
-
+SEQUENCES, DRAWS = 20, 2_000  # timed sequences at a base length (about), and draws for quantiles of their lengths
 PhaseName = Literal["inference", "training"]
 
 

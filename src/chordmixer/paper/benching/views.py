@@ -161,10 +161,8 @@ def plot(settings: Sequence[Setting], results: Sequence[Result], path: Path) -> 
 
 def _bars(axes: Axes, results: Sequence[Result], values: Sequence[Sequence[float | None]], title: str) -> None:
     """Draw two bars per model, sorted by training time; failed ones show the reason."""
-    training, inference = values
-    order = sorted(
-        range(len(results)), key=lambda i: (training[i] is not None, -(training[i] or inference[i] or inf))
-    )
+    training, infer = values
+    order = sorted(range(len(results)), key=lambda i: (training[i] is not None, -(training[i] or infer[i] or inf)))
     known = [v for phase_values in values for v in phase_values if v]
     for shift, (phase, phase_values) in enumerate(zip(PHASES, values, strict=True)):
         bars = [(y, phase_values[i]) for y, i in enumerate(order) if phase_values[i]]

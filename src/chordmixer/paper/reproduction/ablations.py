@@ -29,9 +29,7 @@ class Study:
     versions: Mapping[str, Mapping[str, Any]]  # settings of the model; the version without a name is the recipe's
     in_paper: Mapping[str, tuple[str, ...]]  # versions in the paper, by encoder
     others: tuple[str, ...]  # versions of all other encoders
-    sizes: Mapping[str, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # sizes in the paper that differ from the defaults
+    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # sizes in the paper, if not the defaults
 
     def experiments(self, experiment: Experiment, version: str = "") -> dict[str, Experiment]:
         """The versions in the paper of an experiment's encoder, or the given version, by full name."""

@@ -32,9 +32,7 @@ class Comparison:
     trained: Sequence[TrainedRun]
     data: DataSummary
     user_data: bool  # whether the user gave data; else a rule generated them
-    losses: Losses = field(
-        default_factory=dict
-    )  # validation losses by which learning rates were chosen; empty: a single rate
+    losses: Losses = field(default_factory=dict)  # validation losses that chose learning rates; empty: a single rate
     differences: Mapping[str, Difference] = field(default_factory=dict)  # of each model from the best baseline
 
     @cached_property
@@ -184,10 +182,8 @@ class Comparison:
             if not isinstance(network, ChordMixerConfig)
         ]
         head = ["setting", f"here, {self.experiment.model.encoder}", "the paper", "its released code"]
-        training = "in the same way" + (", each at its rate" if len(rates) > 1 else "")
-        others = (
-            f"The others train {training}, padded versions with smaller batches. Their sizes: {'; '.join(sizes)}."
-        )
+        way = "in the same way" + (", each at its rate" if len(rates) > 1 else "")
+        others = f"The others train {way}, padded versions with smaller batches. Their sizes: {'; '.join(sizes)}."
         rows = entries.rows(self.experiment, self.entry.hyper, self.entry.released)
         return [*table(head, rows), *(["", others] if sizes else [])]
 
@@ -199,12 +195,8 @@ class Comparison:
         points = ", ".join(f"{name} by {gap:.2f} points" for name, gap in below.items() if gap > 0)
         if not points:
             return ""
-        differences = list(self._known_differences())
-        why = (
-            f"what is known to differ is {'; '.join(differences)}"
-            if differences
-            else "no difference in protocol is known"
-        )
+        causes = list(self._known_differences())
+        why = f"what is known to differ is {'; '.join(causes)}" if causes else "no difference in protocol is known"
         return f"Below the paper is {points}: {why}. How much each of these costs was not measured."
 
     def _known_differences(self) -> Iterator[str]:

@@ -63,9 +63,7 @@ class Cost:
     epochs: int
     memory: int  # bytes of a training step on the largest batch; 0: not counted, as for all but ChordMixer
     free: int  # bytes of free memory
-    seconds: float | None = (
-        None  # approximate upper limit for the run, validation and test included; None: not measured
-    )
+    seconds: float | None = None  # upper limit, about, with validation and test; None: not measured
 
 
 class PartLengths(NamedTuple):
@@ -91,9 +89,9 @@ class Planned(NamedTuple):
 def plan_runs(experiments: Mapping[str, Experiment], parts: Mapping[str, PartLengths]) -> list[Planned]:
     """Forecast runs on the same data; one run per model is measured."""
     names = [model_of(name) for name in experiments]
-    example = {model_of(name): experiment for name, experiment in experiments.items()}
+    runs = {model_of(name): experiment for name, experiment in experiments.items()}
     return [
-        Planned(model, names.count(model), cost(example[model], parts, timed=True)) for model in dict.fromkeys(names)
+        Planned(model, names.count(model), cost(runs[model], parts, timed=True)) for model in dict.fromkeys(names)
     ]
 
 
@@ -260,9 +258,9 @@ def equal_time(experiments: Mapping[str, Experiment], minutes: float, out: Path)
     for name, experiment in experiments.items():
         model, training = model_of(name), experiment.training
         if model not in times:
-            pace = times[model] = _step_time(model, experiment, out / PACE_FILE)
+            step = times[model] = _step_time(model, experiment, out / PACE_FILE)
             logger.info(
-                f"{model}: {pace.milliseconds:.3g} ms a step alone, {pace.steps(minutes):,} in {minutes:g} min"
+                f"{model}: {step.milliseconds:.3g} ms a step alone, {step.steps(minutes):,} in {minutes:g} min"
             )
         steps = times[model].steps(minutes)
         epochs = -(-steps // times[model].an_epoch) + 1  # one more, since some epochs have fewer steps

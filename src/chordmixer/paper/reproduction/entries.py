@@ -93,9 +93,7 @@ def with_published(experiment: Experiment, hyper: Hyper) -> Experiment:
 def rows(experiment: Experiment, paper: Hyper | None, released: Hyper | None) -> list[list[str]]:
     """Rows of a table of settings: name, value here, in the paper, and in the released code."""
     others = [_published(hyper) if hyper else {} for hyper in (paper, released)]
-    return [
-        [name, value, *(settings.get(name, "") for settings in others)] for name, value in _run(experiment).items()
-    ]
+    return [[name, value, *(known.get(name, "") for known in others)] for name, value in _run(experiment).items()]
 
 
 def _run(experiment: Experiment) -> dict[str, str]:
@@ -196,9 +194,7 @@ class RunEntry:
     data: DataNeeded = field(default_factory=DataNeeded)
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the data, if not the defaults of the config
     versions: str = ""  # a `Study` as module:name, if each model is trained in several versions
-    training: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # changes, if the recipe's batches would not fit into 80 GB
+    training: Mapping[str, Any] = field(default_factory=dict)  # changes, if the recipe's batches exceed 80 GB
     metric: str = "accuracy"
     right: str = ""  # sentence on when a prediction is correct, if the metric leaves it open
     paper: Mapping[str, float] = field(default_factory=dict)  # the metric in the paper in per cent, by encoder

@@ -193,38 +193,34 @@ def warnings(
     request: Request, entry: RunEntry, full: Experiment, run: Experiment, classes: Sequence[str]
 ) -> list[str]:
     """Sentences for the head of a page on how a run differs from the paper's; `classes` are those of the data."""
-    sentences = []
+    notes = []
     if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
-        sentences.append(
-            f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data."
-        )
+        notes.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
     if request.scale != 1:
         before, after = full.training.epochs, run.training.epochs
         change = f"{after:,} epoch{'' if after == 1 else 's'} in place of {before:,}"
         if run.data != full.data:
             used, total = (records_of(experiment.data, "training") for experiment in (run, full))
             change += f", over {used:,} of {total:,} training records"
-        sentences.append(f"This is a run of {request.scale:g} of the epochs ({change}): not the paper's number.")
+        notes.append(f"This is a run of {request.scale:g} of the epochs ({change}): not the paper's number.")
     if request.minutes is not None:
-        sentences.append(
+        notes.append(
             f"Each model trained for the steps that it makes in {request.minutes:g} min alone on this device, "
             "measured before: the same time for all, and not the paper's number."
         )
     if request.like != "ours":
         source = "paper" if request.like == "paper" else "released code"
-        sentences.append(f"Trained with the settings of the {source}.")
+        notes.append(f"Trained with the settings of the {source}.")
     if run.training.start:
-        sentences.append(
-            f"The first weights are those of {', which itself began with those of '.join(_ancestors(run))}."
-        )
+        notes.append(f"The first weights are those of {', which itself began with those of '.join(_ancestors(run))}.")
     if request.changes:
-        sentences.append(f"Settings were changed with --set: {', '.join(_flat(request.changes))}.")
+        notes.append(f"Settings were changed with --set: {', '.join(_flat(request.changes))}.")
     if request.rates:
         rates = join_names([f"{rate:g}" for rate in request.rates])
-        sentences.append(
+        notes.append(
             f"Each model was trained with rates of {rates}, a run each, and the lowest validation loss chose."
         )
-    return sentences
+    return notes
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -121,7 +121,7 @@ def tradeoff(paths: Sequence[str], unverified: bool = False) -> FigureContent:
 
 
 def random_walk(length: int) -> tuple[int, ndarray]:
-    """Number of hops (the paper's ceil(log2 N + 1), of 0, 1, 2, 4, ... positions on a circle) and distribution of the end.
+    """Hops (the paper's ceil(log2 N + 1), of 0, 1, 2, 4, ... positions on a circle) and distribution of the end.
 
     >>> hops, probabilities = random_walk(5000)
     >>> hops, f"{probabilities.mean():.2e}", f"{probabilities.std():.2e}"

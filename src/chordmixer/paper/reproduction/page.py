@@ -82,13 +82,13 @@ def markdown(result: PageContent, origin: Origin, command: str, pictures: dict[s
     """The page in Markdown; `pictures` has file names beside the page by picture name."""
     entry = result.entry
     where = f"Of the paper: {entry.where}." if entry.where else "Not in the paper."
-    context = (
+    made = (
         f"{where} Made on {origin.date} on {origin.device} with torch {origin.torch_version}, commit {origin.commit}."
     )
     parts = [
         f"# {entry.title}, {origin.date}",
         *(f"**{warning}**" for warning in result.warnings),
-        context,
+        made,
         f"```sh\n{command}\n```",
         *([f"The paper: {entry.claim}"] if entry.claim else []),
         "\n".join(result.body),
