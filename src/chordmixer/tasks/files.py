@@ -202,7 +202,7 @@ class _Opened:
         reading, self.separator = config.reading, config.separator
         store, _ = config.open_store(reading)
         self.store = store if config.cut is None else store.cut(config.cut)
-        known = self.store.known("label", "target", "split")
+        known = self.store.present_columns("label", "target", "split")
         self.question = question(known, self.store.id, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
@@ -236,7 +236,7 @@ _open = lru_cache(maxsize=2)(_Opened)
 
 def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:
     """Split these records of a store by its columns `split` and `group`, or by their sequences."""
-    columns = {f"{name}s": own[records].tolist() for name, own in store.known("split", "group").items()}
+    columns = {f"{name}s": own[records].tolist() for name, own in store.present_columns("split", "group").items()}
     sequences = [store.tokens(i) for i in records]
     parts = split(targets, config, **columns, sequences=sequences, kind=token_kind(store))
     return parts.check("record", "more records")

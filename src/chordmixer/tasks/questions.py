@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.columns import no_number, real_number
+from chordmixer.data.columns import is_missing_number, real_number
 from chordmixer.data.inspection import Inspection, inspect
 from chordmixer.data.reading import Policy
 from chordmixer.data.store import Store
@@ -91,7 +91,7 @@ def question(
 
 def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
     """Inspect a store with this target type; `auto`: labels and numbers where it has both."""
-    columns = store.known("label", "target")
+    columns = store.present_columns("label", "target")
     if target_type == "auto" and len(columns) != 1:
         return inspect(store, numbers=columns.get("target"))
     kind = _kind(columns, target_type)
@@ -121,7 +121,7 @@ def _kind(columns: Known, target_type: TargetType) -> Literal["classes", "labels
 
 def _measured(texts: Sequence[str | None]) -> bool:
     """Whether all labels are numbers and some are not whole: then they are not names."""
-    numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
+    numbers = [real_number(text) for text in texts if text is not None and not is_missing_number(text)]
     return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
 
 
@@ -130,9 +130,9 @@ def _numbers(columns: Known, name: Callable[[int], str]) -> ndarray:
     if "target" in columns:
         return columns["target"]
     texts = columns["label"].tolist()
-    numbers = np.array([math.nan if no_number(text) else real_number(text) for text in texts])
+    numbers = np.array([math.nan if is_missing_number(text) else real_number(text) for text in texts])
     for i, text in enumerate(texts):
-        if math.isnan(numbers[i]) and not no_number(text):
+        if math.isnan(numbers[i]) and not is_missing_number(text):
             raise ValueError(
                 f"label {text!r} of record {name(i)!r} is not a finite number: --target-type number "
                 "needs one each; correct it, or ask for classes"
