@@ -107,7 +107,7 @@ class Columns(TableColumns):
     group: str | None = None
     """Records of one group never cross a split."""
     weight: str | None = None
-    """How much a record counts in the loss."""
+    """Weight of a record in the loss."""
 
     @property
     def needed(self) -> tuple[str, ...]:

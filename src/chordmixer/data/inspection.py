@@ -155,7 +155,7 @@ class Inspection:
     length_tells: float | None
     """ROC-AUC of length alone, as `tells_label` measures it; None without classes."""
     gc_tells: float | None
-    """The same for GC content."""
+    """ROC-AUC of GC content alone; None without classes or for other tokens than DNA."""
     padding_in_batch: float
     """Share of padding if random batches of 32 records were padded to their longest."""
     padding_to_longest: float

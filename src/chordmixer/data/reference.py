@@ -113,7 +113,7 @@ class BgzipReader:
         return b"".join(map(self._block, blocks))[offset : offset + stop - start]
 
     def blocks(self) -> Iterator[bytes]:
-        """All of the plain content, block by block."""
+        """The plain content, block by block."""
         return map(self._read_block, range(len(self.plain) - 1))
 
     def _read_block(self, number: int) -> bytes:

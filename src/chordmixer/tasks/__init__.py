@@ -25,7 +25,7 @@ TASKS = {
 
 
 class Task(Protocol):
-    """What the training loop needs from a task."""
+    """The interface between a task and the training loop."""
 
     embedding: str
     """`tokens` or `real`."""

@@ -42,7 +42,7 @@ class TokenRanges(NamedTuple):
 
 
 Draws = tuple[Int[Tensor, "n"], Int[Tensor, "n"]]
-"""By index: the key of an epoch's mask, and the position of a segment among all positions for its length."""
+"""Keys of an epoch's masks, and positions of its segments among all positions for their lengths, by index."""
 
 
 class WholeRecords:
