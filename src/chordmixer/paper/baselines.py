@@ -13,7 +13,7 @@ import torch
 from numpy import ndarray
 
 from chordmixer.data import Records, draws
-from chordmixer.data.loading import MadeRecords
+from chordmixer.data.loading import GeneratedRecords
 from chordmixer.data.splits import PARTS
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training import results
@@ -85,7 +85,7 @@ def _read(records: Records, chosen: ndarray, symbols: bool) -> PartData:
     steps = np.flatnonzero(np.diff(np.cumsum(lengths) // READ_TOKENS)) + 1
     sequences, targets = [], []
     for indices in np.split(chosen, steps):
-        if isinstance(records, MadeRecords):
+        if isinstance(records, GeneratedRecords):
             inputs, batch_targets = records.batch(indices.tolist(), torch.device("cpu"))
             sequences += inputs.to_list() if symbols else []
         else:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.data.loading import MadeRecords
+from chordmixer.data.loading import GeneratedRecords
 from chordmixer.paper.lra.listops import (
     CLOSE,
     MAX,
@@ -117,7 +117,7 @@ def test_a_sequence_that_must_never_change() -> None:
 def test_records(tmp_path: Path) -> None:
     task = ListOps(ListOpsConfig(**SMALL, cache=str(tmp_path)))
     records = task.records("training")
-    assert len(records) == 60 and isinstance(records, MadeRecords) and records.name(3) == "training-3"
+    assert len(records) == 60 and isinstance(records, GeneratedRecords) and records.name(3) == "training-3"
     assert (task.embedding, task.inputs, task.max_length, task.target.outputs) == ("tokens", 15, 2000, 10)
     assert task.target.headline == "accuracy" and set(task.target.weights.tolist()) == {1.0}
     inputs, targets = records.batch([5, 2], torch.device("cpu"))

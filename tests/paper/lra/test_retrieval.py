@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.data import Loader, TokenSampler
-from chordmixer.data.loading import MadeRecords, PairedRecords
+from chordmixer.data.loading import GeneratedRecords, PairedRecords
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.paper.lra.retrieval import (
     CITATIONS,
@@ -86,7 +86,7 @@ def test_cut_and_counted(release: Path) -> None:
 def test_records(citations: Path) -> None:
     asked = task(citations)
     records = asked.records("training")
-    assert isinstance(records, MadeRecords) and isinstance(records, PairedRecords)
+    assert isinstance(records, GeneratedRecords) and isinstance(records, PairedRecords)
     assert (asked.embedding, asked.inputs, asked.sequences, asked.max_length) == ("tokens", 256, 2, 4000)
     assert asked.target.outputs == 2 and asked.target.headline == "accuracy" and asked.documents() == {}
     assert records.targets.float().mean() == 0.5 and len(records.texts.lengths) <= 60
