@@ -175,7 +175,7 @@ def _encoder_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
     [4, 4, 4, 4]
     """
     strategy = STRATEGIES[model.strategy](model.network.max_length, model.piece_length)
-    return list(strategy.parts(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
+    return list(strategy.split(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
 
 
 class _Step:
