@@ -163,7 +163,7 @@ class ChordMixer(nn.Module):
         counts = [sum(d > i for d in depths) for i in range(max(depths))]
         exits = [(ends[sequences - 1], sequences) for sequences in counts]
         if self.config.reversible:
-            from chordmixer.models.reversible import through  # imported here because few networks are reversible
+            from chordmixer.models.reversible import through  # it depends on blocks, not the reverse
 
             values = through(self.blocks, ordered.values, ordered.offsets, exits)
         elif torch.is_grad_enabled() or self.training or self._is_tiled(ordered):
@@ -196,7 +196,7 @@ class ChordMixer(nn.Module):
 
     def _run_static(self, x: StaticPacked) -> Packed:
         """Run all blocks as one operation whose kernel launches do not depend on lengths."""
-        fused = self._can_fuse(x.values) and ops.on_kernels(x.values) and self.config.hidden <= ops.WIDE
+        fused = self._can_fuse(x.values) and ops.on_kernels(x.values) and self.config.hidden <= ops.FUSED_HIDDEN
         if self.config.reversible or not fused:
             raise LengthsUnknownError("only the fused kernels take a StaticPacked: give a Packed")
         cast = x.to(dtype=ops.activations(x.values))

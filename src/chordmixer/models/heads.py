@@ -97,7 +97,7 @@ class StandardHead(AverageHead):
         pooled = _without_filler(self.pool(x), x).float()
         inputs = pooled if words is None else torch.cat([pooled, _without_filler(words, x).float()], dim=1)
         features = self.standard(inputs)
-        with torch.autocast(features.device.type, enabled=False):  # cheap, so outputs need not be rounded
+        with torch.autocast(features.device.type, enabled=False):  # few rows, in full precision
             outputs: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
         return outputs
 

@@ -70,7 +70,7 @@ class ModelConfig:
     final_norm: Literal["layer"] | None = None
     """Normalisation of the encoder's tokens before the head."""
     within_record: bool = False
-    """Give the encoder each real channel twice: as it is, and standardised within its record. Default: no."""
+    """Give the network each real channel twice: as it is, and standardised within its record. Default: no."""
     drop_tokens: float = 0.0
     """Share of the tokens whose embedding is replaced by zeros in training."""
     mark_start: bool = False
