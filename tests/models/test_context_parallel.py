@@ -47,7 +47,7 @@ ENCODERS = {
 MODELS = {
     **{head: replace(LETTERS, head=head) for head in HEADS},
     "stem-words": replace(LETTERS, head="mean_maximum", stem=STEM, words=WORDS, mark_start=True, final_norm="layer"),
-    "tokens-stem-words": replace(LETTERS, head="tokens", stem=STEM, words=WORDS, decoder="network"),
+    "tokens-stem-words": replace(LETTERS, head="tokens", positions=3, stem=STEM, words=WORDS, decoder="network"),
     "real-stem-reversible": replace(
         REAL, stem=STEM, within_record=True, network=ENCODERS["reversible"], head="attention"
     ),

@@ -28,6 +28,7 @@ GROWING: list[dict[str, Any]] = [
     {"order": "paper", "prenorm": "layer", "norm": None, "final_norm": None},
     {"order": "paper", "prenorm": None, "norm": None, "final_norm": "layer"},
     {"order": "paper", "prenorm": "layer", "norm": None, "final_norm": "layer", "mark_start": True},
+    {"order": "paper", "prenorm": "layer", "norm": None, "final_norm": "layer", "positions": 3},
 ]
 REFUSED: list[dict[str, Any]] = [
     {"order": "released", "prenorm": "layer"},
@@ -48,7 +49,7 @@ def float64() -> Iterator[None]:
 
 
 def build(max_length: int, embedding: str = "tokens", head: str = "average", **settings: Any) -> Model:
-    own = {name: settings.pop(name) for name in ("final_norm", "mark_start") if name in settings}
+    own = {name: settings.pop(name) for name in ("final_norm", "mark_start", "positions") if name in settings}
     network = ChordMixerConfig(max_length, track_size=3, hidden=7, **settings)
     return Model(ModelConfig(5, 2, embedding, head, network=network, **own))  # type: ignore[arg-type]
 

@@ -36,6 +36,7 @@ LETTERS = ModelConfig(
     head="mean_maximum_attention",
     final_norm="layer",
     mark_start=True,
+    positions=3,
     stem=StemConfig(layers=2, taps=5, width=4),
     words=WordsConfig(lengths=(2, 3), bits=5, width=4, dropout=0.0),
     network=NETWORK,

@@ -21,6 +21,7 @@ from chordmixer.models.embeddings import StartMark, add_standardised
 from chordmixer.models.exchange import Sharding
 from chordmixer.models.heads import StandardHead
 from chordmixer.models.model import Model
+from chordmixer.models.positions import Positions
 from chordmixer.models.reversible import through
 from chordmixer.models.shards import Group, Shard, check_ranks, mean, normalise, rotate, shard, with_neighbours
 
@@ -114,6 +115,8 @@ def _embed(model: Model, x: Shard) -> tuple[Shard, tuple[Tensor, ...]]:
     tokens: Shard = model.embedding(x)
     if isinstance(model.start, StartMark):
         tokens = _with_start_mark(tokens, model.start)
+    if model.positions is not None:
+        tokens = _with_positions(tokens, model.positions)
     word_means: tuple[Tensor, ...] = ()
     values = tokens.values
     if model.stem is not None:
@@ -127,6 +130,14 @@ def _embed(model: Model, x: Shard) -> tuple[Shard, tuple[Tensor, ...]]:
         values = values + added
         word_means = (mean(x.with_values(vectors)),) if isinstance(model.head, StandardHead) else ()
     return tokens.with_values(values), word_means
+
+
+def _with_positions(x: Shard, positions: Positions) -> Shard:
+    """`Positions.forward` on shares: positions are those in the complete sequences."""
+    starts = [torch.arange(low, high) for low, high in x.sharding.bounds]
+    ends = [n - 1 - start for n, start in zip(x.lengths, starts, strict=True)]
+    from_start, from_end = (torch.cat(parts).to(x.values.device, non_blocking=True) for parts in (starts, ends))
+    return x.with_values(x.values + positions.vectors(from_start, from_end, x.values.dtype))
 
 
 def _with_start_mark(x: Shard, start: StartMark) -> Shard:

@@ -112,6 +112,7 @@ def _settings(model: Model) -> dict[str, Any]:
         "model.encoder": config.encoder,
         "model.embedding": config.embedding,
         "model.mark_start": config.mark_start,
+        "model.positions": config.positions,
         "model.within_record": config.within_record,
         "model.stem": config.stem,
         "model.words": config.words,
@@ -122,7 +123,7 @@ def _settings(model: Model) -> dict[str, Any]:
 
 def _copy(model: Model, old: Model) -> None:
     """Copy weights between networks of the same width."""
-    for name in ("encoder", "embedding", "start", "stem", "words", "final_norm"):
+    for name in ("encoder", "embedding", "start", "positions", "stem", "words", "final_norm"):
         if getattr(model, name) is None:
             continue
         state, theirs = getattr(model, name).state_dict(), getattr(old, name).state_dict()
@@ -154,6 +155,8 @@ class _Growth:
             self.linear_to_tokens(embedding.linear, old_embedding.linear)
         if isinstance(self.model.start, StartMark) and isinstance(self.old.start, StartMark):
             self.tokens(self.model.start.vector, self.old.start.vector)
+        if self.model.positions is not None and self.old.positions is not None:
+            self.tokens(self.model.positions.table.movedim(-1, 0), self.old.positions.table.movedim(-1, 0))
         self.norm(self.model.final_norm, self.old.final_norm)
         for block, old_block in zip(self.blocks, self.old_blocks, strict=False):
             self.block(block, old_block)  # type: ignore[arg-type]  # all are Blocks

@@ -21,6 +21,7 @@ from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.embeddings import EMBEDDINGS, StartMark, add_standardised
 from chordmixer.models.heads import HEADS, StandardHead, TokensHead
 from chordmixer.models.norms import Norm
+from chordmixer.models.positions import Positions
 from chordmixer.models.stem import Stem, StemConfig
 from chordmixer.models.words import Words, WordsConfig
 from chordmixer.packed import Packed, check_packed
@@ -76,6 +77,9 @@ class ModelConfig:
     mark_start: bool = False
     """Add a learned vector to each sequence's first token. ChordMixer rotates in a circle: without the mark, all
     rotations of a sequence have the same output, which is right for a plasmid and wrong for a formula."""
+    positions: int = 0
+    """Tokens at either end of a sequence that get a learned vector for their position, added to the embedding: for
+    records that are aligned. Default 0: none, as in the paper."""
     stem: StemConfig = field(default_factory=StemConfig)
     """Convolutions before the encoder, for local patterns. Default: none, as in the paper."""
     words: WordsConfig = field(default_factory=WordsConfig)
@@ -88,7 +92,13 @@ class ModelConfig:
     """The settings of the encoder, an instance of its class's `Config`; `max_length` counts the user's tokens."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, inputs=(1, 1 << 26), outputs=(1, 1 << 24), piece_length=(1, LONGEST))
+        sizes = {
+            "inputs": (1, 1 << 26),
+            "outputs": (1, 1 << 24),
+            "piece_length": (1, LONGEST),
+            "positions": (0, 1 << 16),
+        }
+        check_numbers(self, **sizes)
         config_class = encoders.encoder_class(self.encoder).Config
         if not isinstance(self.network, config_class):
             raise ValueError(
@@ -165,6 +175,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         inputs = config.inputs * (2 if config.within_record else 1)
         self.embedding = EMBEDDINGS[config.embedding](inputs, width, config.drop_tokens)
         self.start = StartMark(width) if config.mark_start else nn.Identity()
+        self.positions = Positions(config.positions, width) if config.positions else None
         stem_inputs = width if config.embedding == "tokens" else inputs
         self.stem = Stem(config.stem, stem_inputs, width) if config.stem.layers else None
         self.words = Words(config.words, width) if config.words.lengths else None
@@ -199,7 +210,15 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return self
 
     def _before_head(self) -> tuple[nn.Module, ...]:
-        parts = self.embedding, self.start, self.stem, self.words, self.encoder, self.final_norm
+        parts = (
+            self.embedding,
+            self.start,
+            self.positions,
+            self.stem,
+            self.words,
+            self.encoder,
+            self.final_norm,
+        )
         return tuple(part for part in parts if part is not None)
 
     def encode(self, x: Packed) -> Packed:
@@ -220,9 +239,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
             return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state())), word_means
 
     def _embed(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
-        """The encoder's input: the sum of embedding, start mark, stem and words; and the mean word vectors."""
+        """The encoder's input: the sum of embedding, start mark, positions, stem and words; and mean word vectors."""
         x = add_standardised(x) if self.config.within_record else x
         tokens: Packed = self.start(self.embedding(x))
+        if self.positions is not None:
+            tokens = self.positions(tokens)
         word_means: tuple[Tensor, ...] = ()
         if self.stem is not None:
             local = self.stem(tokens if self.config.embedding == "tokens" else x)

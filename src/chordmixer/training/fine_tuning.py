@@ -20,7 +20,7 @@ from chordmixer.training.run_folder import WEIGHTS
 
 OF_THE_DATA = {"on_bad", "mean", "scale"}
 """Settings of a tokenizer that may differ between runs: each scales its own numbers."""
-TAKEN = ("encoder", "within_record", "mark_start", "stem", "words", "final_norm")
+TAKEN = ("encoder", "within_record", "mark_start", "positions", "stem", "words", "final_norm")
 """Settings of the model, beside its network, that are those of the other run."""
 
 
