@@ -175,7 +175,7 @@ def _encoder_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
     [4, 4, 4, 4]
     """
     strategy = STRATEGIES[model.strategy](model.network.max_length, model.piece_length)
-    return list(strategy.parts(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
+    return list(strategy.split(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
 
 
 class _Step:
@@ -374,7 +374,7 @@ def _kernels_reversible(step: _Step) -> list[Terms]:
 def _scratch(step: _Step) -> Terms:
     """Of the backward pass of the first block: the hidden layer, and rows of sums."""
     half, a, tokens, hidden, channels = step.hardware.half, step.number, step.reach[0], step.hidden, step.channels
-    if hidden > ops.WIDE:  # by the matrix library, from rotated copies of the tokens
+    if hidden > ops.FUSED_HIDDEN:  # by the matrix library, from rotated copies of the tokens
         unit = 16 // a  # rows are padded to 16 bytes, and end with a one
         wide, rotated = (n // unit * unit + unit for n in (hidden, channels))
         copies = 2 if step.network.order == "released" or channels % unit else 1  # one is the gradient's
@@ -441,7 +441,7 @@ def _frozen_kernel(step: _Step) -> Terms:
     normed = net.prenorm == "layer"
     others = [kind for kind in (net.norm, net.prenorm if net.prenorm == "group" else None) if kind]
     rows = sum(4 * full if kind == "group" else full for kind in others) + (8 if normed else 0)
-    wide = (step.channels + step.hidden) * step.number if step.hidden > ops.WIDE else 0
+    wide = (step.channels + step.hidden) * step.number if step.hidden > ops.FUSED_HIDDEN else 0
     block = step.of_blocks // len(step.reach)
     return {
         "hidden layer": first * wide,
