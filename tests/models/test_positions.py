@@ -8,10 +8,10 @@ import torch
 
 from chordmixer import Packed
 from chordmixer.models import ModelConfig
-from chordmixer.models.positions import Positions
+from chordmixer.models.positions import PositionEmbedding
 
 
-def literal(positions: Positions, tokens: torch.Tensor) -> torch.Tensor:
+def literal(positions: PositionEmbedding, tokens: torch.Tensor) -> torch.Tensor:
     """The same for one sequence, token by token."""
     starts, ends = positions.table
     rows, count = [], positions.table.shape[1]
@@ -23,7 +23,7 @@ def literal(positions: Positions, tokens: torch.Tensor) -> torch.Tensor:
 
 def test_each_sequence_counts_from_its_own_ends(random_batch: Callable[..., Any]) -> None:
     """Values and gradients, against each sequence alone; some are shorter than the positions that have a vector."""
-    positions = Positions(count=4, width=3).double()
+    positions = PositionEmbedding(count=4, width=3).double()
     x = random_batch([1, 2, 60, 7, 4], 3, torch.float64)
     x.values.requires_grad_()
     found, expected = positions(x).values, torch.cat([literal(positions, tokens) for tokens in x.to_list()])

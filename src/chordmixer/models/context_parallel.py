@@ -21,7 +21,7 @@ from chordmixer.models.embeddings import StartMark, add_standardised
 from chordmixer.models.exchange import Sharding
 from chordmixer.models.heads import StandardHead
 from chordmixer.models.model import Model
-from chordmixer.models.positions import Positions
+from chordmixer.models.positions import PositionEmbedding
 from chordmixer.models.reversible import through
 from chordmixer.models.shards import Group, Shard, check_ranks, mean, normalise, rotate, shard, with_neighbours
 
@@ -132,8 +132,8 @@ def _embed(model: Model, x: Shard) -> tuple[Shard, tuple[Tensor, ...]]:
     return tokens.with_values(values), word_means
 
 
-def _with_positions(x: Shard, positions: Positions) -> Shard:
-    """`Positions.forward` on shares: positions are those in the complete sequences."""
+def _with_positions(x: Shard, positions: PositionEmbedding) -> Shard:
+    """`PositionEmbedding.forward` on shares: positions are those in the complete sequences."""
     starts = [torch.arange(low, high) for low, high in x.sharding.bounds]
     ends = [n - 1 - start for n, start in zip(x.lengths, starts, strict=True)]
     from_start, from_end = (torch.cat(parts).to(x.values.device, non_blocking=True) for parts in (starts, ends))

@@ -21,7 +21,7 @@ from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.embeddings import EMBEDDINGS, StartMark, add_standardised
 from chordmixer.models.heads import HEADS, StandardHead, TokensHead
 from chordmixer.models.norms import Norm
-from chordmixer.models.positions import Positions
+from chordmixer.models.positions import PositionEmbedding
 from chordmixer.models.stem import Stem, StemConfig
 from chordmixer.models.words import Words, WordsConfig
 from chordmixer.packed import Packed, check_packed
@@ -175,7 +175,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         inputs = config.inputs * (2 if config.within_record else 1)
         self.embedding = EMBEDDINGS[config.embedding](inputs, width, config.drop_tokens)
         self.start = StartMark(width) if config.mark_start else nn.Identity()
-        self.positions = Positions(config.positions, width) if config.positions else None
+        self.positions = PositionEmbedding(config.positions, width) if config.positions else None
         stem_inputs = width if config.embedding == "tokens" else inputs
         self.stem = Stem(config.stem, stem_inputs, width) if config.stem.layers else None
         self.words = Words(config.words, width) if config.words.lengths else None

@@ -13,14 +13,14 @@ SPREAD = 0.1
 """Standard deviation of the initial vectors; that of the tokens' is 1."""
 
 
-class Positions(nn.Module):
+class PositionEmbedding(nn.Module):
     """Adds two learned vectors to each token: for its position from the start, and for that from the end.
 
     Only the first and the last `count` tokens of a sequence have one. Rotation and pooling treat all positions alike,
     but positions matter where sequences are aligned: windows around a site, variants of one protein, peptides.
 
     >>> x = Packed.from_lengths(torch.zeros(5, 8), [4, 1])
-    >>> Positions(count=1, width=8)(x).values.any(dim=1).tolist()
+    >>> PositionEmbedding(count=1, width=8)(x).values.any(dim=1).tolist()
     [True, False, False, True, True]
     """
 
