@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.baselines.fitting import CONSTANT as CONSTANT_BASELINE
+from chordmixer.training.baselines.fitting import CONSTANT_NAMES
 from chordmixer.training.ensemble import folder_of
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.intervals import Difference, Score
@@ -45,7 +45,7 @@ def scores_section(run: Run) -> Section:
     methods: list[Named] = [(MODEL, run.test)]
     methods += [(short(b.name, 40), b.evaluation) for b in run.baselines]
     metric, best = run.test.headline, best_baseline(run.baselines, run.test.headline)
-    drawn = [own for own in methods if not own[0].startswith(CONSTANT_BASELINE)]
+    drawn = [own for own in methods if not own[0].startswith(CONSTANT_NAMES)]
     pair = [own for own in methods[1:] if best and own[1] is best.evaluation]
     parts = [] if run.baselines else [tag("p", "The run has no baselines.json: baselines are not shown.")]
     parts += [_score_table(methods, run.test), _glossary(run, run.test)]
@@ -67,7 +67,7 @@ def _score_table(methods: Sequence[Named], test: Evaluation) -> Html:
         own = [evaluation.scores.get(name) for name in names]
         cells = [score_cell(s, best=s is not None and s.value == best[n]) for n, s in zip(names, own, strict=True)]
         rows.append((title, *cells))
-    if not any(name.startswith(CONSTANT_BASELINE) for name, _ in methods):
+    if not any(name.startswith(CONSTANT_NAMES) for name, _ in methods):
         rows.append((CONSTANT, *(score_cell(Score(test.guessing.get(name, math.nan))) for name in names)))
     caption = (
         f"Scores on the {test.records:,} {test.split} records, with 95 % intervals where there are enough records. "
@@ -102,7 +102,7 @@ def _difference(difference: Difference | None) -> object:
 def _glossary(run: Run, test: Evaluation) -> Html:
     methods = {MODEL: f"the predictions of this run ({short(test.encoder, 60)})."}
     methods |= {short(b.name, 40): short(b.sentence, 300) + "." for b in run.baselines}
-    if not any(b.name.startswith(CONSTANT_BASELINE) for b in run.baselines):
+    if not any(b.name.startswith(CONSTANT_NAMES) for b in run.baselines):
         methods |= {CONSTANT: "the best constant prediction, chosen on the test records themselves."}
     meanings = {metrics.name(m): metrics.MEANINGS[m] for m in test.scores if m in metrics.MEANINGS}
     lists = [items(join([tag("b", name), ": ", said]) for name, said in m.items()) for m in (methods, meanings)]
