@@ -34,7 +34,7 @@ VARIANT_KINDS = (*(f"{r}>{a}" for r in "ACGT" for a in "ACGT" if r != a), "inser
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
 """Candidate strengths (scikit-learn's C) for standardised features."""
 CONSTANT_NAMES = ("majority class", "mean", "label shares")
-"""Names of the baselines with a constant prediction."""
+"""Beginnings of the names of baselines with a constant prediction."""
 
 Parts = Mapping[str, Sequence[int] | ndarray]
 Matrices = dict[str, Any]
@@ -98,8 +98,8 @@ def fit_baselines(
     part_sequences = {part: [sequences[i] for i in rows.tolist()] for part, rows in indices.items()}
     data = Data(part_sequences["training"], part_sequences["validation"], answers, target)
     records, tokens = len(part_sequences["training"]), int(part_lengths["training"].sum())
-    candidate_sets = list(candidates(kind, records, tokens, k, single, words))
-    yield from _content(candidate_sets, data, part_sequences["test"], neighbours=not (k or single))
+    sets = list(candidates(kind, records, tokens, k, single, words))
+    yield from _content(sets, data, part_sequences["test"], neighbours=not (k or single))
 
 
 def majority(answers: Mapping[str, ndarray], target: RecordTarget) -> Baseline:
@@ -115,9 +115,7 @@ def majority(answers: Mapping[str, ndarray], target: RecordTarget) -> Baseline:
         shares = np.clip(training.mean(axis=0, dtype=np.float64), 1e-6, 1 - 1e-6)
         row, name = np.log(shares / (1 - shares)), "label shares"
     if not isinstance(target, Regression):
-        row = row - target.unweighted(
-            np.zeros_like(row)
-        )  # with the class weights of the training loss, which scores remove
+        row = row - target.unweighted(np.zeros_like(row))  # with the class weights of the loss, which scores remove
     test, validation = (np.tile(row.astype(np.float32), (len(answers[p]), 1)) for p in ("test", "validation"))
     return Baseline(name, sentence, test, validation, loss_of(validation, answers["validation"], target))
 
@@ -152,11 +150,9 @@ def _length_features(lengths: Mapping[str, ndarray]) -> Matrices:
 # --- Features of sequences ---
 
 
-def _content(
-    candidate_sets: Sequence[Candidate], data: Data, test: Sequence[ndarray], neighbours: bool
-) -> Iterator[Baseline]:
+def _content(sets: Sequence[Candidate], data: Data, test: Sequence[ndarray], neighbours: bool) -> Iterator[Baseline]:
     """Fit the best model of each family, and their combination if it lowers the validation loss."""
-    choices, scores = choose(candidate_sets, data, neighbours), []
+    choices, scores = choose(sets, data, neighbours), []
     for choice in choices:
         fitted = FittedBaseline(data.target, (choice.member,))
         scores.append(choice.member.scores(test, data.target))
@@ -164,7 +160,7 @@ def _content(
         name = f"{kind}{choice.candidate.name}"
         yield Baseline(
             name,
-            choice.description + _options(candidate_sets),
+            choice.description + _options(sets),
             fitted.combined(scores[-1:]),
             choice.outputs,
             choice.loss,
@@ -172,20 +168,15 @@ def _content(
         )
     weights, shift = _combination_weights(choices, data)
     if len(weights) > 1:
-        combined_choices = [choices[i] for i in sorted(weights)]
+        used = [choices[i] for i in sorted(weights)]
         combination = FittedBaseline(
-            data.target,
-            tuple(choice.member for choice in combined_choices),
-            tuple(weights[i] for i in sorted(weights)),
-            shift,
+            data.target, tuple(choice.member for choice in used), tuple(weights[i] for i in sorted(weights)), shift
         )
-        validation = combination.combined([choice.scores for choice in combined_choices])
+        validation = combination.combined([choice.scores for choice in used])
         loss = loss_of(validation, data.answers["validation"], data.target)
-        sentence = (
-            f"the {len(combined_choices)} models together, each with the weight that the validation part gives it"
-        )
+        sentence = f"the {len(used)} models together, each with the weight that the validation part gives it"
         outputs = combination.combined([scores[i] for i in sorted(weights)])
-        yield Baseline(_joined(combined_choices), sentence, outputs, validation, loss, combination)
+        yield Baseline(_joined(used), sentence, outputs, validation, loss, combination)
 
 
 def _combination_weights(chosen: Sequence[Choice], data: Data) -> tuple[dict[int, float], float]:
@@ -213,10 +204,10 @@ def _joined(choices: Sequence[Choice]) -> str:
     return f"{', '.join(names)} and {last}"
 
 
-def _options(candidate_sets: Sequence[Candidate]) -> str:
-    if len(candidate_sets) == 1:
+def _options(sets: Sequence[Candidate]) -> str:
+    if len(sets) == 1:
         return ""
-    return f"; chosen from {len(candidate_sets)} sets of features by the validation loss"
+    return f"; chosen from {len(sets)} sets of features by the validation loss"
 
 
 # --- Variants ---
@@ -228,20 +219,16 @@ def fit_variant_baselines(task: Variants) -> Iterator[Baseline]:
     answers = {part: data.question.targets[rows] for part, rows in parts.items()}
     yield majority(answers, task.target)
 
-    model = regression(task.target)
+    fit = regression(task.target)
     contexts = np.eye(max(1, len(data.contexts)))[data.context]
     kinds = np.eye(len(VARIANT_KINDS))[[VARIANT_KINDS.index(variant_kind(window)) for window in data.windows]]
     changes = np.hstack([kinds, contexts])
     for name, sentence, features in (
-        ("position alone", f"{model} on the place in the contig, in {KNOTS + 1} straight pieces", _positions(data)),
-        (
-            "kind of change",
-            f"{model} on the letters that change, or insertion and deletion, and the context",
-            changes,
-        ),
+        ("position alone", f"{fit} on the place in the contig, in {KNOTS + 1} straight pieces", _positions(data)),
+        ("kind of change", f"{fit} on the letters that change, or insertion and deletion, and the context", changes),
         (
             "letters around",
-            f"{model} on the kind of change, the context, and {FLANK} letters on either side",
+            f"{fit} on the kind of change, the context, and {FLANK} letters on either side",
             np.hstack([changes, _letters(data)]),
         ),
     ):

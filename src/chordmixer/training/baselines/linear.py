@@ -26,7 +26,7 @@ MAX_LEFT_OUT_RECORDS = 2500
 PENALTIES = tuple(10 ** (k / 2) for k in range(-10, 7))
 """Candidate penalties of that regression, in units of the mean squared norm of a row."""
 LOG_FACTOR_BOUNDS = (-2.0, 4.0)
-"""Bounds of the logarithm of the factor from its scores to log-odds; its prior is a standard normal distribution."""
+"""Bounds of the logarithm of the factor from left-out scores to log-odds; its prior is a standard normal."""
 SPARSE_STEPS, DENSE_STEPS, TOLERANCE = 15, 60, 1e-6
 """Maximum number of solver steps on sparse and on standardised features, and the relative gain at which it stops."""
 
@@ -90,7 +90,7 @@ def fit_linear(
     for strength in strengths:
         if len(problem.columns):
             start = problem.solved(strength, start)
-        yield _with_all_outputs(start, problem.columns, answers, target)
+        yield _expanded(start, problem.columns, answers, target)
 
 
 def _ridge(rows: Any, answers: ndarray, target: Regression, strength: float) -> Linear:
@@ -175,9 +175,7 @@ def _fitted_outputs(answers: ndarray, target: Classification | MultiLabel) -> tu
     return columns, hits, np.where(hits > 0, positive, negative).astype(np.float64), False
 
 
-def _with_all_outputs(
-    fitted: ndarray, columns: ndarray, answers: ndarray, target: Classification | MultiLabel
-) -> Linear:
+def _expanded(fitted: ndarray, columns: ndarray, answers: ndarray, target: Classification | MultiLabel) -> Linear:
     """Expand a fit of some columns to all outputs; the other outputs are certain."""
     weights = np.zeros((len(fitted) - 1, target.outputs), np.float32)
     if isinstance(target, Classification):
@@ -257,25 +255,20 @@ class _Problem:
         gradient = np.empty_like(weights)
         gradient[:-1] = self.transposed @ errors.astype(np.float32)
         gradient[-1] = errors.sum(axis=0)
-        penalised = penalty * weights
-        return float(
-            (self.weights * losses).sum() / self.total + (penalised * weights).sum() / 2
-        ), gradient + penalised
+        decay = penalty * weights
+        return float((self.weights * losses).sum() / self.total + (decay * weights).sum() / 2), gradient + decay
 
 
 def _curvature(rows: Any, hits: ndarray, weights: ndarray) -> ndarray:
     """Approximate second derivative of the log loss with respect to each weight and the offset."""
     from scipy.sparse import csr_matrix, issparse
 
-    record_weights = np.broadcast_to(weights, hits.shape).mean(axis=1)
-    sparse = rows if issparse(rows) else csr_matrix(rows)
-    squares = (
-        record_weights[np.repeat(np.arange(sparse.shape[0]), np.diff(sparse.indptr))]
-        * sparse.data.astype(np.float64) ** 2
-    )
-    columns = np.bincount(sparse.indices, weights=squares, minlength=sparse.shape[1])
+    weight = np.broadcast_to(weights, hits.shape).mean(axis=1)
+    csr = rows if issparse(rows) else csr_matrix(rows)
+    squares = weight[np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))] * csr.data.astype(np.float64) ** 2
+    columns = np.bincount(csr.indices, weights=squares, minlength=csr.shape[1])
     shares = hits.mean(axis=0)
-    return np.asarray(np.append(columns, record_weights.sum())[:, None] * (shares * (1 - shares) + 0.02))
+    return np.asarray(np.append(columns, weight.sum())[:, None] * (shares * (1 - shares) + 0.02))
 
 
 def _ratios(transposed: Any, hits: ndarray) -> ndarray:

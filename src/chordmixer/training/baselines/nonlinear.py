@@ -113,9 +113,9 @@ class Neighbours:
         """Scores of shape (rows, outputs), including class weights; `as_outputs` converts them."""
         return self.voted(*self.nearest(rows), target)
 
-    def voted(self, near: ndarray, cosines: ndarray, target: RecordTarget) -> ndarray:
+    def voted(self, indices: ndarray, cosines: ndarray, target: RecordTarget) -> ndarray:
         """Scores from the indices and cosines of the nearest records."""
-        scores = self._votes(near, cosines, target)
+        scores = self._votes(indices, cosines, target)
         if isinstance(target, Regression):
             return scores
         scores = scores / self.temperature - unweighting(target)
@@ -124,35 +124,35 @@ class Neighbours:
             scores[:, self.answers.max(axis=0) == 0] = -CERTAIN_LOG_ODDS
         return np.asarray(scores)
 
-    def _votes(self, near: ndarray, cosines: ndarray, target: RecordTarget) -> ndarray:
+    def _votes(self, indices: ndarray, cosines: ndarray, target: RecordTarget) -> ndarray:
         """Log-odds without class weights, or numbers."""
         votes = np.expm1(self.sharpness * cosines.astype(np.float64))
         if isinstance(target, Regression):
-            total = (votes * self.answers[near]).sum(axis=1, keepdims=True)
+            total = (votes * self.answers[indices]).sum(axis=1, keepdims=True)
             return np.asarray(total / (1 + votes.sum(axis=1, keepdims=True)))
         if isinstance(target, MultiLabel):
-            hits = self.answers[near].astype(np.float64)
+            hits = self.answers[indices].astype(np.float64)
             yes = (votes[:, :, None] * hits).sum(axis=1)
             no = (votes[:, :, None] * (1 - hits)).sum(axis=1)
             return np.asarray(np.log(1 + yes) - np.log(1 + no))
-        return self._classes(near, votes, target)
+        return self._classes(indices, votes, target)
 
-    def _classes(self, near: ndarray, votes: ndarray, target: Classification) -> ndarray:
-        cells = self.answers[near] + np.arange(len(near))[:, None] * target.outputs
-        total = np.bincount(cells.ravel(), weights=votes.ravel(), minlength=len(near) * target.outputs)
-        scores = np.log(total.reshape(len(near), -1) + 1)
+    def _classes(self, indices: ndarray, votes: ndarray, target: Classification) -> ndarray:
+        cells = self.answers[indices] + np.arange(len(indices))[:, None] * target.outputs
+        total = np.bincount(cells.ravel(), weights=votes.ravel(), minlength=len(indices) * target.outputs)
+        scores = np.log(total.reshape(len(indices), -1) + 1)
         scores[:, self._absent(target)] = ABSENT_SCORE
         return scores
 
     def nearest(self, rows: Any) -> tuple[ndarray, ndarray]:
         """Indices of the `NEAREST` training records of each row, and their cosines."""
         count = min(NEAREST, len(self.answers))
-        near, cosines = [np.empty((0, count), np.int64)], [np.empty((0, count), np.float32)]
+        indices, cosines = [np.empty((0, count), np.int64)], [np.empty((0, count), np.float32)]
         for start in range(0, rows.shape[0], CHUNK_ROWS):
             similarities = (rows[start : start + CHUNK_ROWS] @ self._transposed).toarray()
-            near.append(np.sort(np.argpartition(-similarities, count - 1, axis=1)[:, :count], axis=1))
-            cosines.append(np.take_along_axis(similarities, near[-1], axis=1))
-        return np.concatenate(near), np.concatenate(cosines)
+            indices.append(np.sort(np.argpartition(-similarities, count - 1, axis=1)[:, :count], axis=1))
+            cosines.append(np.take_along_axis(similarities, indices[-1], axis=1))
+        return np.concatenate(indices), np.concatenate(cosines)
 
     def _absent(self, target: Classification) -> ndarray:
         return np.asarray(np.bincount(self.answers, minlength=target.outputs) == 0)
