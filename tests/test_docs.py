@@ -209,7 +209,7 @@ def test_the_python_of_the_page_for_python_users_runs(
     monkeypatch.chdir(tmp_path)
     recipe = sys.modules["chordmixer.recipes.files"]
     monkeypatch.setattr(recipe, "TRIAL", 0.0)
-    monkeypatch.setattr(recipe, "_fitted", lambda experiment, task, minutes: experiment)
+    monkeypatch.setattr(recipe, "_within_minutes", lambda experiment, task, minutes: experiment)
     sequences, labels = letters(40, 11), ["worm", "fly"] * 20
     given: dict[str, Any] = {
         "data": (),

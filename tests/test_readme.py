@@ -29,7 +29,7 @@ def test_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(recipe, "STEPS", {"cpu": 1, "cuda": 1})
     monkeypatch.setattr(recipe, "TRIAL", 0.0)
     monkeypatch.setattr(recipe, "WORD_BITS", dict.fromkeys(recipe.WORD_BITS, 4))
-    monkeypatch.setattr(recipe, "_fitted", lambda experiment, task, minutes: experiment)
+    monkeypatch.setattr(recipe, "_within_minutes", lambda experiment, task, minutes: experiment)
     monkeypatch.setattr(samples, "RECORDS", 15)
     monkeypatch.setattr("chordmixer.training.evaluation.RESAMPLES", 10)
     monkeypatch.chdir(tmp_path)

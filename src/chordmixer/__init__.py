@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from chordmixer.training import Experiment
     from chordmixer.training.loop import train
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless a program shows the log
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # no output unless the program configures logging
 
-_HOMES = {
+_MODULES = {
     "ChordMixer": "chordmixer.models",
     "ChordMixerClassifier": "chordmixer.estimators",
     "ChordMixerConfig": "chordmixer.models",
@@ -68,9 +68,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'chordmixer' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m chordmixer` is the command line; torchrun and accelerate start each rank so."""
+"""Run the command line by `python -m chordmixer`, as torchrun and accelerate do in each rank."""
 
 import sys
 

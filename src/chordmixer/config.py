@@ -1,7 +1,7 @@
-"""Configs are frozen dataclasses; this module reads them from dictionaries (JSON, TOML) and writes them back.
+"""Convert configs, which are frozen dataclasses, from and to dictionaries (JSON, TOML).
 
-Every JSON file of a run is read by `from_dict`, by the types of a dataclass's fields. Unknown keys, wrong types
-and numbers out of range are errors that name the key, the rule and the cure.
+Every JSON file of a run is read by `from_dict`, which checks it against the types of a dataclass. Unknown keys, wrong
+types and numbers out of range are errors that name the key, the rule and the cure.
 """
 
 from __future__ import annotations
@@ -19,84 +19,84 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 
-LARGEST = 2**63 - 1
-"""The largest whole number of a file format or a tensor."""
+MAX_INT = 2**63 - 1
+"""The largest integer in a file or a tensor."""
 
 LONGEST = 1 << 40
 """Largest `max_length` of a network, in tokens."""
-MANY = 10**9
-"""Most records that a task generates."""
+MAX_RECORDS = 10**9
+"""Maximum number of records that a task generates."""
 MOST_MEMBERS = 20
-"""Most folds or replicates of an ensemble."""
-DEEPEST = 16
-"""Most levels of nested tables."""
+"""Maximum number of folds or replicates of an ensemble."""
+MAX_DEPTH = 16
+"""Maximum depth of nested tables."""
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 3, 80, 80, 40
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxother, _REPR.maxlong = 3, 80, 80, 40
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Nested dictionaries of plain values."""
+    """Convert a config to nested dictionaries."""
     return asdict(config)
 
 
 def compared(config: Any) -> Any:
-    """The values of the fields that are compared, as JSON has them: not paths, for instance."""
+    """The values of the fields that define equality, as in JSON; paths, for instance, are excluded."""
     if is_dataclass(config):
         return {f.name: compared(getattr(config, f.name)) for f in fields(config) if f.compare}
     return list(config) if isinstance(config, tuple) else config
 
 
 def first_difference(here: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first setting of both in which two nested dictionaries differ, and its two values.
+    """Find the first setting of both nested dictionaries with different values, and return it with the two values.
 
     >>> first_difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
     ('a.c', 2, 3)
     """
     for name in (name for name in here if name in there):
-        own, other = here[name], there[name]
-        if isinstance(own, Mapping) and isinstance(other, Mapping):
-            if found := first_difference(own, other):
-                return f"{name}.{found[0]}", *found[1:]
-        elif own != other:
-            return name, own, other
+        value, other_value = here[name], there[name]
+        if isinstance(value, Mapping) and isinstance(other_value, Mapping):
+            if difference := first_difference(value, other_value):
+                return f"{name}.{difference[0]}", *difference[1:]
+        elif value != other_value:
+            return name, value, other_value
     return None
 
 
-def from_dict(cls: type[T], given: Mapping[str, Any], where: str, *, undefined: bool = False) -> T:
-    """A dataclass from a dictionary that may leave out what has a default; `where` stands in errors.
+def from_dict(cls: type[T], document: Mapping[str, Any], where: str, *, undefined: bool = False) -> T:
+    """Build a dataclass from a dictionary; fields with a default are optional. Error messages begin with `where`.
 
-    Settings are finite. Of measured numbers some may not be: with `undefined`, null is read as NaN.
+    Settings are finite. Measured numbers may be undefined: with `undefined`, null is read as NaN.
     """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where}={_SHORT.repr(given)} is not a table of settings: give one")
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{where}={_REPR.repr(document)} is not a table of settings: give one")
     values = {
-        key: typed(_kinds(cls, key, where, given)[key], value, f"{where}.{key}", undefined=undefined)
-        for key, value in given.items()
+        key: typed(_kinds(cls, key, where, document)[key], value, f"{where}.{key}", undefined=undefined)
+        for key, value in document.items()
     }
     for name in (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING):  # type: ignore[arg-type]
         if name not in values:
             raise ValueError(f"{where}.{name} is missing: it has no default; give it")
     try:
         return cls(**values)
-    except ValueError as error:  # of a field's range
+    except ValueError as error:  # a field is out of range
         raise ValueError(f"{where}: {error}") from None
 
 
-def override(config: T, given: Mapping[str, Any], where: str = "") -> T:
-    """A copy of a config with some fields changed; nested configs take nested dictionaries.
+def override(config: T, new_values: Mapping[str, Any], where: str = "") -> T:
+    """Copy a config with some fields changed; nested configs take nested dictionaries.
 
-    A config whose fields depend on each other may adapt itself first, by a method `changing`.
+    A config with fields that depend on each other may adapt itself first, by a method `changing`.
 
     >>> from chordmixer.models import ChordMixerConfig
     >>> override(ChordMixerConfig(), {"hidden": 96}).hidden
     96
     """
     changes = {}
-    config = config.changing(given) if hasattr(config, "changing") else config
-    for key, value in given.items():
+    config = config.changing(new_values) if hasattr(config, "changing") else config
+    for key, value in new_values.items():
         path = f"{where}.{key}" if where else key
-        kinds = _kinds(type(config), key, where, given)
+        kinds = _kinds(type(config), key, where, new_values)
         current = getattr(config, key)
         nested = is_dataclass(current) and isinstance(value, Mapping)
         changes[key] = override(current, value, path) if nested else typed(kinds[key], value, path)
@@ -104,9 +104,9 @@ def override(config: T, given: Mapping[str, Any], where: str = "") -> T:
 
 
 def check_numbers(config: Any, **limits: tuple[float, float]) -> None:
-    """Refuse numbers of a dataclass outside their limits, both of which are allowed: for its `__post_init__`.
+    """Check the numbers of a dataclass against inclusive limits, in its `__post_init__`.
 
-    All numbers are finite. Whole numbers without limits here are 0 or more, and fit 64 bits.
+    All numbers must be finite. Integers without limits must be 0 or more, and fit 64 bits.
 
     >>> from chordmixer.models import ChordMixerConfig
     >>> ChordMixerConfig(hidden=2 * 10**12)
@@ -114,14 +114,14 @@ def check_numbers(config: Any, **limits: tuple[float, float]) -> None:
     ValueError: hidden=2,000,000,000,000 is too large: give 1,048,576 or less
     """
     for field in fields(config):
-        value, whole = getattr(config, field.name), field.type in ("int", int)
-        if isinstance(value, bool) or value is None or not (whole or isinstance(value, Real)):
+        value, is_integer = getattr(config, field.name), field.type in ("int", int)
+        if isinstance(value, bool) or value is None or not (is_integer or isinstance(value, Real)):
             continue
-        if whole and not isinstance(value, Integral):
+        if is_integer and not isinstance(value, Integral):
             raise ValueError(f"{field.name}={value!r} is not a whole number: give one")
         if not math.isfinite(value):
             raise ValueError(f"{field.name}={value!r} is not finite: give a finite number")
-        low, high = limits.get(field.name, (0, LARGEST) if isinstance(value, Integral) else (-math.inf, math.inf))
+        low, high = limits.get(field.name, (0, MAX_INT) if isinstance(value, Integral) else (-math.inf, math.inf))
         if value < low:
             raise ValueError(f"{field.name}={value} is too small: give {low} or more")
         if value > high:
@@ -129,35 +129,35 @@ def check_numbers(config: Any, **limits: tuple[float, float]) -> None:
 
 
 def check_depth(value: T, where: str) -> T:
-    """The value, unless lists and tables are nested more than `DEEPEST` times."""
+    """Return the value, or raise an error if lists and tables are nested more than `MAX_DEPTH` times."""
     level: list[Any] = [value]
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         tables = [[*part.values()] if isinstance(part, dict) else part for part in level]
         level = [item for table in tables if isinstance(table, list) for item in table]
     if level:
-        raise ValueError(f"{where} is nested more than {DEEPEST} times: give a flatter one")
+        raise ValueError(f"{where} is nested more than {MAX_DEPTH} times: give a flatter one")
     return value
 
 
-def _kinds(cls: type, key: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of a config's fields, of which `key` must be one; some depend on what else is given."""
+def _kinds(cls: type, key: str, where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of a config's fields, which must include `key`; some types depend on the other values."""
     names = [f.name for f in fields(cls)]
     if key not in names:
         close = difflib.get_close_matches(key, names, n=1)
         cure = f"did you mean {close[0]}?" if close else f"choose from {', '.join(names)}"
         raise ValueError(f"{f'{where}.{key}' if where else key} is not a setting: {cure}")
     try:
-        return _hints(cls) | (cls.kinds(given) if hasattr(cls, "kinds") else {})
+        return _hints(cls) | (cls.kinds(values) if hasattr(cls, "kinds") else {})
     except ValueError as error:
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
 _hints = cache(get_type_hints)
-"""Cached, since a command needs those of the same few classes thousands of times."""
+"""Cached, since a command needs the types of the same few classes thousands of times."""
 
 
 def typed(kind: Any, value: Any, where: str, *, undefined: bool = False) -> Any:
-    """A JSON value as a type such as `dict[str, list[int]]`, or an error; `undefined` as for `from_dict`.
+    """Check and convert a JSON value to a type such as `dict[str, list[int]]`; `undefined` as for `from_dict`.
 
     >>> typed(dict[int, float], {"50": 1}, "percentiles")
     {50: 1.0}
@@ -169,8 +169,8 @@ def typed(kind: Any, value: Any, where: str, *, undefined: bool = False) -> Any:
         return _of_union(options, value, where, undefined)
     if origin is Literal:
         if value not in options:
-            shown = ", ".join(map(str, options))
-            raise ValueError(f"{where}={_SHORT.repr(value)} is not a choice: give one of {shown}")
+            choices = ", ".join(map(str, options))
+            raise ValueError(f"{where}={_REPR.repr(value)} is not a choice: give one of {choices}")
         return value
     if origin in (tuple, list):
         return _of_list(origin, options, value, where, undefined)
@@ -181,9 +181,9 @@ def typed(kind: Any, value: Any, where: str, *, undefined: bool = False) -> Any:
     if kind is Any:
         return check_depth(value, where)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{where}={_SHORT.repr(value)} is not of type {kind.__name__}: give one that is")
-    if kind is int and abs(value) > LARGEST:
-        raise ValueError(f"{where}={_SHORT.repr(value)} is beyond 64 bits: give a smaller number")
+        raise ValueError(f"{where}={_REPR.repr(value)} is not of type {kind.__name__}: give one that is")
+    if kind is int and abs(value) > MAX_INT:
+        raise ValueError(f"{where}={_REPR.repr(value)} is beyond 64 bits: give a smaller number")
     return value
 
 
@@ -200,29 +200,29 @@ def _of_union(options: tuple[Any, ...], value: Any, where: str, undefined: bool)
 
 
 def _of_list(build: Callable[[Any], Any], options: tuple[Any, ...], value: Any, where: str, undefined: bool) -> Any:
-    """Of any length, but for `tuple[X, Y]`."""
+    """Convert a list; only `tuple[X, Y]` has a fixed length."""
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{where}={_SHORT.repr(value)} is not a list: give one")
+        raise ValueError(f"{where}={_REPR.repr(value)} is not a list: give one")
     if build is list or options[1:] == (...,):
         return build([typed(options[0], v, where, undefined=undefined) for v in value])
     if len(value) != len(options):
-        raise ValueError(f"{where}={_SHORT.repr(value)} has {len(value)} items: give {len(options)}")
+        raise ValueError(f"{where}={_REPR.repr(value)} has {len(value)} items: give {len(options)}")
     return build([typed(kind, v, where, undefined=undefined) for kind, v in zip(options, value, strict=True)])
 
 
 def _of_table(build: Callable[[Any], Any], options: tuple[Any, ...], value: Any, where: str, undefined: bool) -> Any:
-    """JSON has no keys that are numbers: a whole number is read from its digits."""
+    """Convert a table; integer keys are read from their digits, since JSON keys are strings."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where}={_SHORT.repr(value)} is not a table: give one")
+        raise ValueError(f"{where}={_REPR.repr(value)} is not a table: give one")
     key_kind, value_kind = options if len(options) == 2 else (options[0], int)
-    read = {}
+    converted = {}
     for key, item in value.items():
-        path = f"{where}.{_SHORT.repr(key)[1:-1]}"
+        path = f"{where}.{_REPR.repr(key)[1:-1]}"
         if key_kind is int and not (key.isascii() and key.isdecimal() and len(key) < 19):
             raise ValueError(f"{path} is not named by a whole number: give one that is")
         name = int(key) if key_kind is int else typed(key_kind, key, path, undefined=undefined)
-        read[name] = typed(value_kind, item, path, undefined=undefined)
-    return build(read)
+        converted[name] = typed(value_kind, item, path, undefined=undefined)
+    return build(converted)
 
 
 def _real(value: Any, where: str, undefined: bool) -> float:
@@ -231,9 +231,9 @@ def _real(value: Any, where: str, undefined: bool) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
-        or (isinstance(value, int) and abs(value) > LARGEST)
+        or (isinstance(value, int) and abs(value) > MAX_INT)
     ):
-        raise ValueError(f"{where}={_SHORT.repr(value)} is not of type float: give one that is")
+        raise ValueError(f"{where}={_REPR.repr(value)} is not of type float: give one that is")
     if not undefined and not math.isfinite(value):
         raise ValueError(f"{where}={value!r} is not finite: give a finite number")
     return float(value)

@@ -19,12 +19,12 @@ from chordmixer.data.store_cache import IN_MEMORY, cache_folder, gather_records,
 from chordmixer.tasks.files import FilesConfig
 
 TargetType = Literal["auto", "classes", "labels", "number"]
-LIST, ROW = "list", "row"
-"""Where records in memory come from, for messages."""
+LIST_SOURCE, ROW_SOURCE = "list", "row"
+"""Source names of records in memory, for messages."""
 
 
 class DataOptions(TypedDict, total=False):
-    """Options of every data set, however its records are given."""
+    """Options of data sets from any source."""
 
     target_type: TargetType
     """`classes`, `labels` (several per record) or `number`. Default `auto`: detected from the targets."""
@@ -33,9 +33,9 @@ class DataOptions(TypedDict, total=False):
     split_method: str
     """given, grouped, similarity or random. Default `auto`: the first that the data have."""
     fractions: tuple[float, float, float]
-    """Shares of the records for training, validation and test, unless the split is given. Default 0.7, 0.1, 0.2."""
+    """Fractions of training, validation and test records, unless the split is given. Default 0.7, 0.1, 0.2."""
     both_strands: bool
-    """Treat both strands of DNA alike: train on either, predict the mean over both. Default False."""
+    """Train on either strand of DNA at random, and predict the mean over both. Default False."""
     on_bad: str
     """Characters outside the alphabet: `error`, `unknown`, or `reject` the record. Default `error`."""
     cache: Path | str
@@ -43,20 +43,20 @@ class DataOptions(TypedDict, total=False):
 
 
 class TableOptions(DataOptions, total=False):
-    """The same, and the names of a table's columns; those not given are found by their usual names, as in files."""
+    """Options of data sets from tables: also the names of the columns, by default found by their usual names."""
 
     sequence: str
-    """Letters, text or lists of numbers."""
+    """Column of sequences: letters, text or lists of numbers."""
     target: str
-    """What is predicted: classes, lists of labels, or numbers."""
+    """Column of targets: classes, lists of labels, or numbers."""
     id: str
-    """The name of a record."""
+    """Column of record names."""
     group: str
-    """Records of one group never cross a split."""
+    """Column of groups; the records of a group are never split."""
     split: str
-    """train, validation or test."""
+    """Column of the part of each record: train, validation or test."""
     weight: str
-    """Weight of a record in the loss."""
+    """Column of the weights of records in the loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +69,11 @@ class Dataset:
     """
 
     config: FilesConfig
-    """Where the records are, how they are read, what is predicted from them, how they are split."""
+    """The sources of the records, how they are read and split, and the type of their targets."""
     records: tuple[Entry, ...] | None = None
     """The records of a data set in memory; None: they are read from files."""
 
-    # --- Where records come from ---
+    # --- Sources of records ---
 
     @staticmethod
     def from_files(
@@ -83,22 +83,22 @@ class Dataset:
         reading: Reading | None = None,
         **options: Unpack[DataOptions],
     ) -> Dataset:
-        """From files and folders: FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, `.npy` or texts, also compressed.
+        """Read files and folders: FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, `.npy` or texts, also compressed.
 
         `Dataset.from_files({"worm": "a.fa", "fly": "b.fa"})` names the class of each file. `labels` is `files`,
         `header:NAME`, `header:/REGEX/` or the path of a table with ids; `group` takes the same, but no table.
-        `reading` has all other settings, such as the columns of a table.
+        `reading` has all other settings of reading, such as the columns of a table.
         """
-        known = reading or Reading()
+        settings = reading or Reading()
         if labels is not None or group is not None:
-            known = replace(known, labels=labels or known.labels, group=group or known.group)
-        named = [path for path in paths if isinstance(path, Mapping)]
-        if named:
+            settings = replace(settings, labels=labels or settings.labels, group=group or settings.group)
+        mappings = [path for path in paths if isinstance(path, Mapping)]
+        if mappings:
             if len(paths) > 1:
                 raise ValueError("a mapping of class names to files stands alone: put all files into it")
-            known = replace(known, labels=FILES, names=tuple(named[0]))
-        given = [*named[0].values()] if named else paths
-        return Dataset(_config(options, files=[str(path) for path in given], reading=known))
+            settings = replace(settings, labels=FILES, names=tuple(mappings[0]))
+        files = [*mappings[0].values()] if mappings else paths
+        return Dataset(_config(options, files=[str(path) for path in files], reading=settings))
 
     @staticmethod
     def from_lists(
@@ -118,24 +118,26 @@ class Dataset:
         """
         roles = {"id": ids, "group": groups, "split": splits, "weight": weights}
         table = {"sequence": _listed(sequences)} | {
-            role: _listed(own) for role, own in roles.items() if own is not None
+            role: _listed(column) for role, column in roles.items() if column is not None
         }
         if targets is not None:
-            answers = _listed(targets)
-            table[_role(answers, options)] = answers
-            options = _several(answers, options)
-        for role, own in table.items():
-            if len(own) != len(table["sequence"]):
+            target_values = _listed(targets)
+            table[_role(target_values, options)] = target_values
+            options = _with_target_type(target_values, options)
+        for role, column in table.items():
+            if len(column) != len(table["sequence"]):
                 raise ValueError(
-                    f"{len(own):,} values for {role} and {len(table['sequence']):,} sequences: give one for each"
+                    f"{len(column):,} values for {role} and {len(table['sequence']):,} sequences: give one for each"
                 )
-        return Dataset(_config(options, files=[IN_MEMORY]), tuple(_entries(table, LIST)))
+        return Dataset(_config(options, files=[IN_MEMORY]), tuple(_entries(table, LIST_SOURCE)))
 
     @staticmethod
     def from_pandas(frame: Any, **options: Unpack[TableOptions]) -> Dataset:
         """Rows of a DataFrame: `Dataset.from_pandas(frame, sequence="seq", target="y")`."""
         table = _table(list(map(str, frame.columns)), options, lambda name: _listed(frame[name]))
-        return Dataset(_config(_several(table.get("label", []), options), files=[IN_MEMORY]), tuple(_entries(table)))
+        return Dataset(
+            _config(_with_target_type(table.get("label", []), options), files=[IN_MEMORY]), tuple(_entries(table))
+        )
 
     @staticmethod
     def from_huggingface(dataset: Any, **options: Unpack[TableOptions]) -> Dataset:
@@ -144,27 +146,27 @@ class Dataset:
         A `ClassLabel` column keeps the names of its classes.
         """
         parts: dict[str | None, Any] = dict(dataset) if isinstance(dataset, Mapping) else {None: dataset}
-        found: list[Entry] = []
-        answers: list[Any] = []
-        for part, own in parts.items():
-            table = _table(list(own.column_names), options, _column_of(own))
+        entries: list[Entry] = []
+        targets: list[Any] = []
+        for part, rows in parts.items():
+            table = _table(list(rows.column_names), options, _column_of(rows))
             if part is not None:
                 table["split"] = [part] * len(table["sequence"])
-            answers += table.get("label", [])
-            found += _entries(table, ROW if part is None else part)
-        return Dataset(_config(_several(answers, options), files=[IN_MEMORY]), tuple(found))
+            targets += table.get("label", [])
+            entries += _entries(table, ROW_SOURCE if part is None else part)
+        return Dataset(_config(_with_target_type(targets, options), files=[IN_MEMORY]), tuple(entries))
 
-    # --- Reading and storing them ---
+    # --- Reading and storing records ---
 
     def entries(self, account: Account | None = None) -> Iterator[Entry]:
-        """The records before tokenization; rejected ones are counted in the account."""
+        """Iterate over the records before tokenization; rejected ones are counted in the account."""
         if self.records is not None:
             return iter(self.records)
         reading = with_file_labels(self.config.files, self.config.reading)
         return read(self.config.files, reading, Account() if account is None else account)
 
     def stored(self, cache: Path | str | None = None) -> FilesConfig:
-        """The config with which a task opens these records; records in memory are first stored in `cache`."""
+        """Return the config with which a task opens these records; records in memory are stored in `cache` first."""
         config = self.config if cache is None else replace(self.config, cache=str(cache))
         if self.records is None:
             return config
@@ -177,14 +179,14 @@ class Dataset:
 
 
 def _config(options: DataOptions, files: Sequence[str], reading: Reading | None = None) -> FilesConfig:
-    """The options of every data set, as settings of the task."""
+    """Translate the options of a data set into settings of the task."""
     if unknown := options.keys() - TableOptions.__annotations__.keys():
         known = ", ".join(TableOptions.__annotations__)
         raise ValueError(f"{min(unknown)} is not an option of a data set: give one of {known}")
     split: dict[str, Any] = {"method": options.get("split_method", "auto")}
     if "fractions" in options:
         split["fractions"] = list(options["fractions"])
-    given = {
+    settings = {
         "files": list(files),
         "target_type": options.get("target_type", "auto"),
         "split": split,
@@ -192,66 +194,68 @@ def _config(options: DataOptions, files: Sequence[str], reading: Reading | None 
         "tokenizer": {"name": options.get("tokenizer", "auto"), "on_bad": options.get("on_bad", "error")},
         "cache": None if options.get("cache") is None else str(options["cache"]),
     }
-    return override(FilesConfig(reading=reading or Reading()), given, "data")
+    return override(FilesConfig(reading=reading or Reading()), settings, "data")
 
 
 def _listed(values: Iterable[Any]) -> list[Any]:
-    """Plain values: scalars of NumPy as Python's, tensors and other arrays as NumPy's."""
+    """Convert values to a list: NumPy scalars become Python scalars, tensors and other arrays NumPy arrays."""
     if isinstance(values, str | bytes):
         raise ValueError(f"{str(values)[:40]!r} is one value where a list of them is needed: write [{'...'!r}]")
-    found = []
+    converted = []
     for value in values:
         if isinstance(value, np.generic):
             value = value.item()
         elif not isinstance(value, np.ndarray) and hasattr(value, "__array__"):
             value = np.asarray(value)
-        found.append(list(value) if isinstance(value, tuple | set | frozenset) else value)
-    return found
+        converted.append(list(value) if isinstance(value, tuple | set | frozenset) else value)
+    return converted
 
 
-def _role(answers: Sequence[Any], options: DataOptions) -> Literal["label", "target"]:
-    """Whether targets are names or numbers."""
-    asked = options.get("target_type", "auto")
-    if asked != "auto":
-        return "target" if asked == "number" else "label"
-    known = [own for own in answers if own is not None and not (isinstance(own, float) and math.isnan(own))]
-    return "target" if known and all(isinstance(own, float) for own in known) else "label"
+def _role(targets: Sequence[Any], options: DataOptions) -> Literal["label", "target"]:
+    """The role of the targets: "label" for names, "target" for numbers."""
+    target_type = options.get("target_type", "auto")
+    if target_type != "auto":
+        return "target" if target_type == "number" else "label"
+    known = [value for value in targets if value is not None and not (isinstance(value, float) and math.isnan(value))]
+    return "target" if known and all(isinstance(value, float) for value in known) else "label"
 
 
-def _several(answers: Sequence[Any], options: DataOptions) -> DataOptions:
-    """Lists of labels ask for several of them."""
-    if options.get("target_type", "auto") == "auto" and any(isinstance(own, list | np.ndarray) for own in answers):
+def _with_target_type(targets: Sequence[Any], options: DataOptions) -> DataOptions:
+    """Set the target type to `labels` if any target is a list and no type is chosen."""
+    if options.get("target_type", "auto") == "auto" and any(
+        isinstance(target, list | np.ndarray) for target in targets
+    ):
         return {**options, "target_type": "labels"}
     return options
 
 
 def _table(names: Sequence[str], options: TableOptions, column: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
-    """The columns of a table by their roles."""
+    """Read the columns of a table, by role."""
     roles = ("sequence", "id", "group", "split", "weight")
     chosen: dict[str, Any] = {role: options.get(role) for role in roles}
-    target, answers = options.get("target"), []
+    target, targets = options.get("target"), []
     if target is not None:
-        answers = column(target) if target in names else []
-        chosen |= {"label": ABSENT, "target": ABSENT, _role(answers, options): target}
-    found = columns.find_columns(Columns(**chosen), names, "the table")
-    return {role: answers if name == target else column(name) for role, name in found.items()}
+        targets = column(target) if target in names else []
+        chosen |= {"label": ABSENT, "target": ABSENT, _role(targets, options): target}
+    matches = columns.find_columns(Columns(**chosen), names, "the table")
+    return {role: targets if name == target else column(name) for role, name in matches.items()}
 
 
 def _column_of(dataset: Any) -> Callable[[str], list[Any]]:
-    """A function that gives a column of a Hugging Face dataset, its classes by their names."""
+    """Return a function that reads a column of a Hugging Face dataset, with class names in place of numbers."""
 
     def column(name: str) -> list[Any]:
         values = _listed(dataset[name])
         classes = getattr((getattr(dataset, "features", None) or {}).get(name), "names", None)
         if not classes:
             return values
-        return [None if own is None or own == -1 else classes[own] for own in values]
+        return [None if value is None or value == -1 else classes[value] for value in values]
 
     return column
 
 
-def _entries(table: Mapping[str, Sequence[Any]], name: str = ROW) -> Iterator[Entry]:
-    """Records of a table in memory, by the rules for those of files."""
+def _entries(table: Mapping[str, Sequence[Any]], name: str = ROW_SOURCE) -> Iterator[Entry]:
+    """Convert the rows of a table in memory to records, by the rules for tables in files."""
     roles = {role: role for role in table}
     for number, row in enumerate(zip(*table.values(), strict=True), 1):
         place = f"{name}, record {number}"
@@ -262,5 +266,5 @@ def _entries(table: Mapping[str, Sequence[Any]], name: str = ROW) -> Iterator[En
 
 
 def as_entries(data: Dataset | Iterable[Any]) -> Iterable[Entry]:
-    """The records of a data set, or sequences without targets."""
-    return data.entries() if isinstance(data, Dataset) else _entries({"sequence": _listed(data)}, LIST)
+    """Convert a data set, or sequences without targets, to records."""
+    return data.entries() if isinstance(data, Dataset) else _entries({"sequence": _listed(data)}, LIST_SOURCE)

@@ -17,11 +17,11 @@ from chordmixer.fitting import fit
 from chordmixer.predictor import Predictor
 
 FRACTIONS = (0.88, 0.1, 0.02)
-"""For training, validation and test: callers of an estimator hold out test records themselves, so few are needed."""
+"""Fractions for training, validation and test; the last is small, since callers hold out test records themselves."""
 
 
 class _ChordMixerEstimator(TransformerMixin, BaseEstimator):
-    """What classifier and regressor share; the arguments are those of `fit` and of `Dataset`."""
+    """Base class of classifier and regressor; the arguments are those of `fit` and of `Dataset`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _ChordMixerEstimator(TransformerMixin, BaseEstimator):
         return self.predictor_
 
     def transform(self, X: Iterable[Any]) -> ndarray:
-        """The network's vector for each sequence, (sequences, C)."""
+        """Compute the network's vector for each sequence, (sequences, C)."""
         vectors = self._fitted().embed(_sequences(X))
         assert isinstance(vectors, ndarray)
         return vectors
@@ -109,22 +109,22 @@ class ChordMixerClassifier(ClassifierMixin, _ChordMixerEstimator):
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class, {self.classes_[:1].tolist()}: a classifier needs two or more")
-        width = len(str(len(self.classes_) - 1))  # names whose order is that of the classes
+        width = len(str(len(self.classes_) - 1))  # names that sort like the classes
         return self._fit(X, [f"{number:0{width}}" for number in numbers], "classes", sample_weight)
 
     def predict(self, X: Iterable[Any]) -> ndarray:
-        """The most probable class of each sequence."""
+        """Predict the most probable class of each sequence."""
         shares = self.predict_proba(X)
-        found: ndarray = self.classes_[shares.argmax(axis=1)]
-        return found
+        classes: ndarray = self.classes_[shares.argmax(axis=1)]
+        return classes
 
     def predict_proba(self, X: Iterable[Any]) -> ndarray:
-        """Calibrated probabilities, in the order of `classes_`."""
+        """Predict calibrated probabilities, in the order of `classes_`."""
         return self._fitted().predict_proba(_sequences(X))
 
 
 class ChordMixerRegressor(RegressorMixin, _ChordMixerEstimator):
-    """A regressor of sequences: as `ChordMixerClassifier`, with one number per sequence."""
+    """A regressor of sequences; used like `ChordMixerClassifier`, with one number per sequence."""
 
     def fit(self, X: Iterable[Any], y: Iterable[float], sample_weight: Iterable[float] | None = None) -> Self:
         """Train on sequences and their numbers."""
@@ -132,12 +132,12 @@ class ChordMixerRegressor(RegressorMixin, _ChordMixerEstimator):
         return self._fit(X, numbers.tolist(), "number", sample_weight)
 
     def predict(self, X: Iterable[Any]) -> ndarray:
-        """The number of each sequence."""
+        """Predict the number of each sequence."""
         return self._fitted().predict(_sequences(X))
 
 
 def _sequences(X: Any) -> Iterable[Any]:
-    """X as it is, or as an array where it only converts to one."""
+    """Return X if it is iterable, or else convert it to an array."""
     if hasattr(X, "toarray"):
         raise TypeError("sparse data is not supported: X is a list of sequences, each a text or an array of numbers")
     return X if hasattr(X, "__iter__") else np.asarray(X)

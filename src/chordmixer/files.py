@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 BLOCK = 4096
-"""Bytes that the smallest file takes on a disk."""
+"""Minimum number of bytes that a file takes on a disk."""
 
 POLL = 0.005
 """Seconds between two attempts at a lock that another process holds."""
@@ -36,7 +36,7 @@ TEMPORARY = ".writing-"
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 _NEW = os.O_CREAT | os.O_EXCL | _NOFOLLOW | os.O_WRONLY
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -45,18 +45,18 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _write(path: Path, content: Callable[[], bytes], needed: int) -> None:
-    """Write what `content` returns, about `needed` bytes, while no other process writes into the folder."""
+    """Write the result of `content`, about `needed` bytes, while no other process writes into the folder."""
     with _explaining(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _in_turn(path.parent), replacing(path) as file:
+        with _folder_lock(path.parent), replacing(path) as file:
             file.write(content())
 
 
 @contextmanager
 def replacing(path: Path, sweeping: bool = False) -> Iterator[BinaryIO]:
-    """A file under a temporary name, which replaces `path` when the block ends without an error.
+    """Open a file with a temporary name, which replaces `path` when the block ends without an error.
 
-    With `sweeping`, temporary files of killed writers are first removed from the folder.
+    With `sweeping`, temporary files of killed processes are first removed from the folder.
     """
     folder = path.absolute().parent
     if sweeping:
@@ -79,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a file; a kill can truncate only the last line."""
+    """Append to a file; if the process is killed, only the last line can be truncated."""
     with _explaining(path, len(text)), open_own(path, os.O_APPEND) as file:
         file.write(text.encode())
 
@@ -99,20 +99,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def update_json(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Replace the JSON object of a file, or an empty one, by what `change` makes of it.
+    """Replace the JSON object of a file, or an empty one, by the result of `change`.
 
-    No change is lost where several processes do so at once.
+    No change is lost if several processes do so at the same time.
     """
     _write(path, lambda: json_bytes(change(read_json(path) if path.exists() else {})), BLOCK)
 
 
 def json_bytes(value: Any) -> bytes:
-    """The format of every JSON file of a run."""
+    """Encode a value in the format of all JSON files of a run."""
     return (json.dumps(finite(value), indent=2, allow_nan=False) + "\n").encode()
 
 
 def finite(value: Any) -> Any:
-    """The same value with None for NaN and infinity, which JSON does not have.
+    """Replace NaN and infinity, which JSON does not have, by None.
 
     >>> finite({"r2": float("nan"), "counts": (1, 2)})
     {'r2': None, 'counts': [1, 2]}
@@ -125,7 +125,7 @@ def finite(value: Any) -> Any:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Named tensors as safetensors; equal tensors give equal bytes."""
+    """Encode named tensors as safetensors; equal tensors give equal bytes."""
     from safetensors.torch import save
 
     data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
@@ -150,41 +150,41 @@ def write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
 def write_recorded(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write files into a folder and record them in its manifest.
 
-    A kill at any moment leaves the old or the new version of each file, and a manifest that accepts both.
+    If the process is killed, each file has its old or its new version, and the manifest accepts both.
     """
     digests = _digests(contents)
     update_json(
         folder / MANIFEST,
-        lambda before: before | {name: sorted({*_known(before, name), own}) for name, own in digests.items()},
+        lambda old: old | {name: sorted({*_known_digests(old, name), digest}) for name, digest in digests.items()},
     )
     for name, data in contents.items():
         write_bytes(folder / name, data)
-    update_json(folder / MANIFEST, lambda before: before | digests)
+    update_json(folder / MANIFEST, lambda old: old | digests)
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Add the SHA-256 of these files to the manifest of their folder."""
-    found = {name: sha256(folder / name) for name in names}
-    update_json(folder / MANIFEST, lambda before: before | found)
+    digests = {name: sha256(folder / name) for name in names}
+    update_json(folder / MANIFEST, lambda manifest: manifest | digests)
 
 
 def recorded(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder; empty where there is none."""
+    """The manifest of a folder; empty if there is none."""
     return read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else {}
 
 
 def unrecord(folder: Path, names: Iterable[str]) -> None:
     """Remove files that are about to change from the manifest."""
-    if gone := set(recorded(folder)) & set(names):
-        update_json(folder / MANIFEST, lambda before: {k: v for k, v in before.items() if k not in gone})
+    if removed := set(recorded(folder)) & set(names):
+        update_json(folder / MANIFEST, lambda manifest: {k: v for k, v in manifest.items() if k not in removed})
 
 
 def verify(folder: Path, names: Iterable[str]) -> None:
     """Refuse a folder in which one of these files differs from the manifest."""
     manifest = read_json(folder / MANIFEST)
     for name in names:
-        known = _known(manifest, name)
-        if not known or not (folder / name).is_file():
+        digests = _known_digests(manifest, name)
+        if not digests or not (folder / name).is_file():
             raise ValueError(f"{folder / name} is missing or not in {MANIFEST}: use another copy of the folder")
         if not matches(folder, name, manifest):
             raise ValueError(
@@ -195,11 +195,11 @@ def verify(folder: Path, names: Iterable[str]) -> None:
 
 def matches(folder: Path, name: str, manifest: Mapping[str, Any] | None = None) -> bool:
     """Whether a file has the SHA-256 that the manifest records."""
-    return sha256(folder / name) in _known(manifest or read_json(folder / MANIFEST), name)
+    return sha256(folder / name) in _known_digests(manifest or read_json(folder / MANIFEST), name)
 
 
-def _known(manifest: Mapping[str, Any], name: str) -> set[str]:
-    """The SHA-256 recorded for a file: two where a kill interrupted `write_recorded`."""
+def _known_digests(manifest: Mapping[str, Any], name: str) -> set[str]:
+    """The recorded SHA-256 digests of a file: two if `write_recorded` was interrupted."""
     recorded = manifest.get(name, [])
     return {str(digest) for digest in (recorded if isinstance(recorded, list) else [recorded])}
 
@@ -209,7 +209,7 @@ def _digests(contents: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+    """Read the JSON object in a file."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -222,7 +222,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in a safetensors file; no other format is loaded, so that no file can run code."""
+    """Read the tensors of a safetensors file; no other format is loaded, so that no file can run code."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -237,7 +237,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def is_folder(path: Path | str) -> bool:
-    """Whether a folder exists; False for a name that no file system accepts."""
+    """Whether a folder exists; False for names that the file system does not accept."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -245,7 +245,7 @@ def is_folder(path: Path | str) -> bool:
 
 
 def new_file(folder: Path) -> tuple[Path, BinaryIO]:
-    """A new temporary file, open for writing and locked until it is closed."""
+    """Create a temporary file, open for writing and locked until it is closed."""
     while True:
         path = _temporary_name(folder, "")
         handle = os.open(path, _NEW, 0o666)
@@ -254,7 +254,7 @@ def new_file(folder: Path) -> tuple[Path, BinaryIO]:
 
 
 def new_folder(folder: Path, kind: str = "") -> tuple[Path, int]:
-    """A new temporary folder, and the handle that locks it until it is closed."""
+    """Create a temporary folder; return it with the handle that locks it until it is closed."""
     while True:
         path = _temporary_name(folder, kind)
         path.mkdir()
@@ -266,7 +266,7 @@ def new_folder(folder: Path, kind: str = "") -> tuple[Path, int]:
 
 @contextmanager
 def temporary_folder(folder: Path, kind: str = "") -> Iterator[Path]:
-    """A new temporary folder, which is removed when the block ends unless it was renamed."""
+    """Create a temporary folder, which is removed at the end of the block unless it was renamed."""
     path, handle = new_folder(folder, kind)
     try:
         yield path
@@ -276,14 +276,14 @@ def temporary_folder(folder: Path, kind: str = "") -> Iterator[Path]:
 
 
 def sweep(folder: Path, kind: str = "") -> None:
-    """Remove temporary names that killed processes left in a folder; those of a living process are locked."""
-    for stray in folder.glob(f"{TEMPORARY}{kind}*"):
-        with suppress(OSError):  # such as one that is locked, a symbolic link, or already gone
-            handle = os.open(stray, os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0))
+    """Remove temporary files and folders of killed processes; those of running processes are locked."""
+    for path in folder.glob(f"{TEMPORARY}{kind}*"):
+        with suppress(OSError):  # such as a locked file, a symbolic link, or one that is already removed
+            handle = os.open(path, os.O_RDONLY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0))
             try:
                 if lock_descriptor(handle, blocking=False):
-                    directory = stat.S_ISDIR(os.fstat(handle).st_mode)
-                    shutil.rmtree(stray, ignore_errors=True) if directory else stray.unlink()
+                    is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
+                    shutil.rmtree(path, ignore_errors=True) if is_directory else path.unlink()
             finally:
                 os.close(handle)
 
@@ -299,8 +299,8 @@ def _temporary_name(folder: Path, kind: str) -> Path:
 
 
 def _locked(path: Path, handle: int) -> bool:
-    """Lock a new name; False, with the handle closed, where another process has swept it meanwhile."""
-    with suppress(OSError):  # some network file systems have no locks; nothing is swept there either
+    """Lock a new file; False, with the handle closed, if another process has removed it in the meantime."""
+    with suppress(OSError):  # some network file systems have no locks; nothing is removed there either
         lock_descriptor(handle, poll_interval=POLL)
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(handle), path.lstat()):
@@ -315,7 +315,7 @@ def _flush_file(file: BinaryIO) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -324,8 +324,8 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def _in_turn(folder: Path) -> Iterator[None]:
-    """Let one process at a time write into a folder; the lock of a killed process is free again."""
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Let one process at a time write into a folder; the lock is released if the process is killed."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # not every file system has locks
@@ -351,7 +351,7 @@ def explaining_no_room(path: Path, needed: str, cure: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _NO_SPACE:
             raise ValueError(f"{path} cannot be written: {_first_line(error)}; choose another folder") from error
         free = shutil.disk_usage(next(p for p in path.absolute().parents if p.is_dir())).free
         raise ValueError(

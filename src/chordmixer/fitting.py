@@ -1,4 +1,4 @@
-"""From a data set to a trained model: what `chordmixer train` does with files."""
+"""Train on a data set, compare with baselines and write the report: the steps of `chordmixer train` on files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def fit(
     `folds` and `replicates` train an ensemble on small data. `baselines=False` fits no baselines, `ladder` also
     trains the network without its encoder. `start` is a run whose encoder is the initial one, `freeze` keeps it
     fixed. `settings` changes any setting of config.json: `{"training.steps": 500}`. After an interruption, the same
-    call with `resume=True` continues the run, or starts one where there is none. `verbose=False` prints nothing.
+    call with `resume=True` continues the run, or starts one if there is none. `verbose=False` prints nothing.
     """
     from chordmixer.predictor import Predictor
 
@@ -74,19 +74,19 @@ def fit(
     folder = temporary / "run" if temporary else Path(out or "")
     cache = temporary / "stores" if temporary and data.records is not None else None
 
-    def recipe(known: Any) -> Experiment:
-        return for_files(known, minutes, folds or replicates or 1, device, start, freeze)
+    def recipe(config: Any) -> Experiment:
+        return for_files(config, minutes, folds or replicates or 1, device, start, freeze)
 
-    shown = terminal.show_log() if verbose else nullcontext()
+    log = terminal.show_log() if verbose else nullcontext()
     try:
-        with shown:
-            again, stored = resume and (folder / "config.json").exists(), data.stored(cache)
-            if again and minutes:
-                experiment = _begun(folder, stored, nested(changes))
+        with log:
+            resuming, stored = resume and (folder / "config.json").exists(), data.stored(cache)
+            if resuming and minutes:
+                experiment = _resumed(folder, stored, nested(changes))
             else:
                 experiment = build(recipe, stored, nested(changes))
             console = terminal.console(quiet=not verbose)
-            run_files(experiment, folder, resume=again, baselines=baselines, ladder=ladder, console=console)
+            run_files(experiment, folder, resume=resuming, baselines=baselines, ladder=ladder, console=console)
             from_main_rank(lambda: None)  # the main rank has written all files
             return Predictor(open_run(folder, device), temporary)
     except BaseException:
@@ -95,8 +95,8 @@ def fit(
         raise
 
 
-def _begun(run: Path, data: FilesConfig, changes: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run whose number of steps was measured when it began, and would be another one today."""
+def _resumed(run: Path, data: FilesConfig, changes: Mapping[str, Any]) -> Experiment:
+    """Load the experiment of a run to resume: its number of steps was measured, and would now differ."""
     experiment = override(Experiment.load(run, cache=data.cache), changes)
     if experiment.data.key != Files(data).config.key:
         raise ValueError(f"{run} was started on other records: resume with the same ones, or give a new folder")
@@ -105,12 +105,12 @@ def _begun(run: Path, data: FilesConfig, changes: Mapping[str, Any]) -> Experime
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a run on files gave."""
+    """The results of a run on files."""
 
     evaluation: Evaluation
-    """Of the delivered answer, on the test records."""
-    beside: list[Evaluation]
-    """Of the baselines and the networks that it is compared with."""
+    """Scores of the delivered prediction on the test records."""
+    compared: list[Evaluation]
+    """Scores of the baselines and other networks on the same records."""
     report: Path
 
 
@@ -126,10 +126,10 @@ def run_files(
 ) -> Fitted | None:
     """Train a run on files to its end, compare it with baselines, and write the report.
 
-    None of the ranks but the first, where `torchrun` started several, has anything to report.
+    If `torchrun` started several ranks, all but the first return None.
     """
-    several, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
-    if ladder and several:
+    is_ensemble, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
+    if ladder and is_ensemble:
         raise ValueError(
             "--ladder is of one network, and this run trains several: leave it out, or train without them"
         )
@@ -137,26 +137,26 @@ def run_files(
     if first:
         _introduce(experiment)
     console = console or terminal.console()
-    how: dict[str, Any] = {"resume": resume, "unverified": unverified, "console": console}
-    if several:
-        evaluation = train_members(experiment, out, baselines=baselines, **how)
+    options: dict[str, Any] = {"resume": resume, "unverified": unverified, "console": console}
+    if is_ensemble:
+        evaluation = train_members(experiment, out, baselines=baselines, **options)
         if not first:
             return None
-        return Fitted(evaluation, [own.evaluation for own in Run.load(out).baselines], _report(out, cache))
-    evaluation = train(experiment, out, **how)
+        return Fitted(evaluation, [scored.evaluation for scored in Run.load(out).baselines], _report(out, cache))
+    evaluation = train(experiment, out, **options)
     if baselines and from_main_rank(lambda: ladder or (out / LOCAL_FOLDER).exists()):
         train_local(out, console, cache)
     if not first:
         return None
-    beside = []
+    compared = []
     if baselines:
-        beside = compare(out, cache, deliver=True)
+        compared = compare(out, cache, deliver=True)
         evaluation = Run.load(out).test or evaluation
-    return Fitted(evaluation, beside, _report(out, cache))
+    return Fitted(evaluation, compared, _report(out, cache))
 
 
 def _report(out: Path, cache: str | None) -> Path:
-    """The page of a finished run, with explanations of some test records where these can be had."""
+    """Write the report of a finished run, with explanations of some test records if they can be computed."""
     try:
         explain_tests(out, cache)
     except ValueError as error:
@@ -165,11 +165,11 @@ def _report(out: Path, cache: str | None) -> Path:
 
 
 def _introduce(experiment: Experiment) -> None:
-    """Log what was read, how it is split, and what may mislead."""
+    """Log which records were read, how they are split, and warnings about the data."""
     task: Any = experiment.build_task()
     for line in task.account.lines():
         logger.info(line)
-    sizes = ", ".join(f"{len(own):,} for {part}" for part, own in task.split.parts.items())
+    sizes = ", ".join(f"{len(records):,} for {part}" for part, records in task.split.parts.items())
     logger.info(f"split ({task.split.method}): {sizes}")
     for part, leak in task.leaks.items():
         if leak.total:
@@ -191,7 +191,7 @@ def for_files(
     freeze: bool,
     unverified: bool = False,
 ) -> Experiment:
-    """The recipe for files, within so many minutes for all members, from a trained run where one is given."""
+    """Build the experiment for files; `minutes` are for all members together, `start` is a run to fine-tune."""
     if freeze and start is None:
         raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     experiment = recipes.files(data, minutes / members if minutes else None, device or "auto")
@@ -199,61 +199,61 @@ def for_files(
 
 
 def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, int]:
-    """The options of an ensemble as settings."""
-    given = {"data.split.folds": ("--folds", folds), "training.replicates": ("--replicates", replicates)}
-    asked = {name: (option, number) for name, (option, number) in given.items() if number is not None}
-    if len(asked) == 2:
+    """Translate the options of an ensemble into settings."""
+    options = {"data.split.folds": ("--folds", folds), "training.replicates": ("--replicates", replicates)}
+    chosen = {name: (option, number) for name, (option, number) in options.items() if number is not None}
+    if len(chosen) == 2:
         raise ValueError("--folds and --replicates are two ways to choose members: give one of them")
-    for option, number in asked.values():
+    for option, number in chosen.values():
         if not 2 <= number <= MOST_MEMBERS:
             raise ValueError(f"{option} {number} is not possible: give 2 to {MOST_MEMBERS}")
-    return {name: number for name, (_, number) in asked.items()}
+    return {name: number for name, (_, number) in chosen.items()}
 
 
-def build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any]) -> Experiment:
-    """The recipe's experiment for these data, with the settings given in tables `data`, `model` and `training`.
+def build(recipe: Callable[[Any], Experiment], data: Any, settings: Mapping[str, Any]) -> Experiment:
+    """Build the recipe's experiment for these data, changed by settings in tables `data`, `model` and `training`.
 
-    All that differs from the recipe is logged, so that a slip is seen before a long run. With several ranks the main
-    one decides, since a recipe may measure the time of a step.
+    All differences from the recipe are logged, so that a mistake is seen before a long run. With several ranks the
+    main one decides, since a recipe may measure the time of a step.
     """
-    return from_main_rank(lambda: _build(recipe, data, given))
+    return from_main_rank(lambda: _build(recipe, data, settings))
 
 
-def _build(recipe: Callable[[Any], Experiment], data: Any, given: Mapping[str, Any]) -> Experiment:
-    proposed = recipe(override(data, as_table(given.get("data", {}), "data"), "data"))
-    made = override(proposed, {part: changes for part, changes in given.items() if part != "data"})
-    changed = list(_changed(given, replace(proposed, data=data), made))
+def _build(recipe: Callable[[Any], Experiment], data: Any, settings: Mapping[str, Any]) -> Experiment:
+    proposed = recipe(override(data, as_table(settings.get("data", {}), "data"), "data"))
+    experiment = override(proposed, {part: changes for part, changes in settings.items() if part != "data"})
+    changed = list(_changed(settings, replace(proposed, data=data), experiment))
     if changed:
         logger.info(f"settings changed: {', '.join(changed)}")
-    return made
+    return experiment
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted names as tables within tables.
+    """Convert settings with dotted names to nested tables.
 
     >>> nested({"training.steps": 500, "training.seed": 1})
     {'training': {'steps': 500, 'seed': 1}}
     """
-    found: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
     for name, value in settings.items():
-        put(found, name, value)
-    return found
+        put(tables, name, value)
+    return tables
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings in tables within tables by their dotted names.
+    """Convert nested tables to settings with dotted names.
 
     >>> dotted({"training": {"steps": 500, "seed": 1}})
     {'training.steps': 500, 'training.seed': 1}
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in table.items():
-        found |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        flat |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def put(table: dict[str, Any], name: str, value: Any) -> None:
-    """Set `a.b.c` in nested tables."""
+    """Set the setting with a dotted name, such as `a.b.c`, in nested tables."""
     *parents, last = name.split(".")
     for parent in parents:
         table = as_table(table.setdefault(parent, {}), parent)
@@ -261,22 +261,22 @@ def put(table: dict[str, Any], name: str, value: Any) -> None:
 
 
 def as_table(value: Any, name: str) -> dict[str, Any]:
-    """Refuse a value where settings are needed."""
+    """Return the value if it is a table of settings, else raise an error."""
     if not isinstance(value, dict):
         raise ValueError(f"{name}={value!r} is not a table of settings: write [{name}], or {name}.SETTING=VALUE")
     return value
 
 
-def _changed(given: Mapping[str, Any], before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Each setting that was given and is not what it would have been, with both values."""
-    for name, value in given.items():
+def _changed(settings: Mapping[str, Any], before: Any, after: Any, where: str = "") -> Iterator[str]:
+    """Describe each setting whose value differs from the default, with both values."""
+    for name, value in settings.items():
         old, new = (getattr(config, name, None) for config in (before, after))
         if isinstance(value, Mapping):
             yield from _changed(value, old, new, f"{where}{name}.")
         elif old != new:
-            yield f"{where}{name}={_shown(new)} (default {_shown(old)})"
+            yield f"{where}{name}={_formatted(new)} (default {_formatted(old)})"
 
 
-def _shown(value: Any) -> str:
-    """As --set takes it."""
+def _formatted(value: Any) -> str:
+    """Format a value in the syntax of --set."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""A trained model that takes sequences: tokenizer, network, baseline, labels and calibration in one object."""
+"""A trained model for sequences: tokenizer, network, baseline, labels and calibration in one object."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from chordmixer.views.report import model_card
 
 OverLength = Literal["error", "windows"]
 OnBad = Literal["error", "unknown"]
-LOCAL = "file://"
-"""Before a folder that stands in place of a Hugging Face repository."""
+LOCAL_PREFIX = "file://"
+"""Prefix of a folder that is used in place of a Hugging Face repository."""
 
 
 class Predictor:
@@ -38,8 +38,8 @@ class Predictor:
     `Predictor.from_pretrained(RUN)` opens the folder of a run, a folder made by `save_pretrained`, or a repository
     of the Hugging Face hub. `fit` returns one.
 
-    Sequences are strings, bytes or arrays of numbers, in a list or a `Dataset`. Predictions come in their order, and
-    that of a sequence does not depend on the others. A sequence above the model's `max_length` is an error;
+    Sequences are strings, bytes or arrays of numbers, in a list or a `Dataset`. Predictions have the same order, and
+    the prediction of a sequence does not depend on the others. A sequence above the model's `max_length` is an error;
     `over_length="windows"` takes the mean over windows that overlap by half. Letters outside the alphabet are an
     error; `on_bad="unknown"` reads them as unknown.
     """
@@ -47,7 +47,7 @@ class Predictor:
     def __init__(self, engine: Engine, temporary: Path | None = None) -> None:
         """`temporary` is a folder that is removed with this object."""
         self.engine = engine
-        """What computes the outputs; the command line uses it too."""
+        """Computes the outputs, also for the command line."""
         if temporary is not None:
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
 
@@ -62,15 +62,15 @@ class Predictor:
         unverified: bool = False,
         **hub: Any,
     ) -> Predictor:
-        """A trained model from a folder, `file://FOLDER`, or a repository of the Hugging Face hub.
+        """Load a trained model from a folder, `file://FOLDER`, or a repository of the Hugging Face hub.
 
-        `using` selects the `network`, the `baseline` or `both`, in place of the best of them. `hub` goes to
+        `using` selects the `network`, the `baseline` or `both`, in place of the best of them. `hub` are arguments of
         `huggingface_hub.snapshot_download`, such as `revision` and `token`.
         """
         folder = downloaded(source, run_folder.PATTERNS, hub)
         return cls(open_run(folder, device, batch_tokens, using=using, unverified=unverified))
 
-    # --- What it is ---
+    # --- Properties ---
 
     @property
     def folder(self) -> Path:
@@ -79,7 +79,7 @@ class Predictor:
 
     @property
     def target_type(self) -> Literal["classes", "labels", "number"]:
-        """What is predicted: one of several classes, several labels per record, or a number."""
+        """The kind of prediction: one of several classes, several labels per record, or a number."""
         target = self.engine.labels.target
         return (
             "number" if isinstance(target, Regression) else "labels" if isinstance(target, MultiLabel) else "classes"
@@ -93,30 +93,30 @@ class Predictor:
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a sequence; None where a baseline alone predicts, which has no limit."""
+        """Maximum number of tokens of a sequence; None if only a baseline predicts, which has no limit."""
         return self.engine.max_length if self.engine.network else None
 
     def __repr__(self) -> str:
-        what = "vectors"  # of a pre-trained model
+        content = "vectors"  # of a pre-trained model
         if not self.engine.pretrained:
-            what = f"{len(self.classes)} {self.target_type}" if self.classes else "a number"
-        return f"<Predictor of {what} from {self.engine.tokenizer.name} tokens, {self.folder}>"
+            content = f"{len(self.classes)} {self.target_type}" if self.classes else "a number"
+        return f"<Predictor of {content} from {self.engine.tokenizer.name} tokens, {self.folder}>"
 
     # --- Predictions ---
 
     def predict(
         self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
     ) -> ndarray:
-        """The class of each sequence (a string), its labels (a list of strings), or its number, as an array."""
+        """Predict the class of each sequence (a string), its labels (a list of strings) or its number."""
         rows, target = self._outputs(sequences, over_length, on_bad), self.engine.labels.target
         if isinstance(target, Regression):
             return target.values(rows)
         shares = self.engine.labels.probabilities(rows)
         if not isinstance(target, MultiLabel):
             return np.asarray(np.array(target.labels)[shares.argmax(axis=1)])
-        found = np.empty(len(shares), dtype=object)
-        found[:] = label_names(target, shares > 0.5)
-        return found
+        names = np.empty(len(shares), dtype=object)
+        names[:] = label_names(target, shares > 0.5)
+        return names
 
     def predict_proba(
         self, sequences: Dataset | Iterable[Any], *, over_length: OverLength = "error", on_bad: OnBad = "error"
@@ -134,18 +134,18 @@ class Predictor:
         over_length: OverLength = "error",
         on_bad: OnBad = "error",
     ) -> ndarray | list[ndarray]:
-        """The network's vector for each sequence, (sequences, C); with `per_token` a list of arrays (N, C)."""
+        """Compute the network's vector of each sequence, (sequences, C); with `per_token` a list of arrays (N, C)."""
         engine = self._network()
         if per_token:
-            found: list[ndarray] = []
+            vectors: list[ndarray] = []
             for window, pieces in self._windows(engine, sequences, "error", on_bad):
-                found += token_vectors(engine, window, pieces)
-            return found
+                vectors += token_vectors(engine, window, pieces)
+            return vectors
         windows = self._windows(engine, sequences, over_length, on_bad)
         return np.concatenate([record_vectors(engine, *window) for window in windows])
 
     def evaluate(self, data: Dataset, *, over_length: OverLength = "error", on_bad: OnBad = "error") -> Evaluation:
-        """Scores on records with targets, overall and by length, with 95 % intervals.
+        """Score on records with targets, overall and by length, with 95 % intervals.
 
         Records that the run was trained on are not excluded; `chordmixer evaluate RUN FILES` separates them.
         """
@@ -164,26 +164,26 @@ class Predictor:
         blocks: int = BLOCKS,
         on_bad: OnBad = "error",
     ) -> list[Explanation]:
-        """Where in each sequence the prediction came from: `values` has a number for each token.
+        """Explain predictions: `values` has the contribution of each token.
 
-        Occlusion hides one of up to `blocks` parts after the other, and counts by how much the prediction falls, be
-        it the network's, the baseline's or both; `gradients` are faster, less reliable, and of the network alone.
-        `target` is a class or label to explain; by default the one that is predicted.
+        Occlusion hides each of up to `blocks` parts in turn, and measures by how much the prediction of the network,
+        the baseline or both falls; `gradients` are faster, less reliable, and only of the network. `target` is a
+        class or label to explain; by default the predicted one.
         """
         self._check("error", on_bad)
-        how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "on_bad": on_bad}
-        return list(explain(self.engine, as_entries(sequences), **how))
+        options: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "on_bad": on_bad}
+        return list(explain(self.engine, as_entries(sequences), **options))
 
     # --- Saving and sharing ---
 
     def save_pretrained(self, folder: Path | str) -> None:
-        """Write what predictions need, and a model card (README.md), into a new or empty folder."""
+        """Write all files for predictions, and a model card (README.md), into a new or empty folder."""
         run_folder.save_model(self.folder, Path(folder), self.card())
 
     def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload the model to the Hugging Face hub, or save it to `file://FOLDER`; returns the address."""
-        if repository.startswith(LOCAL):
-            self.save_pretrained(repository.removeprefix(LOCAL))
+        if repository.startswith(LOCAL_PREFIX):
+            self.save_pretrained(repository.removeprefix(LOCAL_PREFIX))
             return repository
         from huggingface_hub import HfApi
 
@@ -195,18 +195,18 @@ class Predictor:
 
     def card(self) -> str:
         """The model card: data, scores by length, baselines and how to load it, in Markdown."""
-        written = self.folder / run_folder.CARD
-        return written.read_text(encoding="utf-8") if written.exists() else model_card(self.folder)
+        path = self.folder / run_folder.CARD
+        return path.read_text(encoding="utf-8") if path.exists() else model_card(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle, as scikit-learn's tools use it to send models between processes."""
+        """Support pickle, with which scikit-learn's tools send models between processes."""
         with tempfile.TemporaryDirectory() as folder:
             saved = Path(folder) / "model"
             self.save_pretrained(saved)
-            inside = [path for path in saved.rglob("*") if path.is_file()]
-            packed = {path.relative_to(saved).as_posix(): path.read_bytes() for path in inside}
+            paths = [path for path in saved.rglob("*") if path.is_file()]
+            contents = {path.relative_to(saved).as_posix(): path.read_bytes() for path in paths}
         using = None if self.engine.combined is None else self.engine.combined.using
-        return {"files": packed, "how": {"batch_tokens": self.engine.batch_tokens, "using": using}}
+        return {"files": contents, "how": {"batch_tokens": self.engine.batch_tokens, "using": using}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         folder = Path(tempfile.mkdtemp(prefix="chordmixer-"))
@@ -215,10 +215,10 @@ class Predictor:
             (folder / name).write_bytes(content)
         self.__init__(open_run(folder, **state["how"]), folder)  # type: ignore[misc]
 
-    # --- The way from sequences to numbers ---
+    # --- From sequences to outputs ---
 
     def _outputs(self, sequences: Dataset | Iterable[Any], over_length: str, on_bad: str) -> ndarray:
-        """Of each sequence, in the layout of the network's head."""
+        """Outputs for each sequence, in the layout of the network's head."""
         windows = self._windows(self.engine, sequences, over_length, on_bad)
         return np.concatenate([self.engine.outputs(window, pieces) for window, pieces in windows])
 
@@ -227,11 +227,11 @@ class Predictor:
     ) -> Iterator[tuple[Sequence[Item], Sequence[Piece]]]:
         self._check(over_length, on_bad)
         windows = engine.windows(as_entries(sequences), Account(), on_bad)  # type: ignore[arg-type]
-        some = False
+        has_sequences = False
         for window in windows:
-            some = True
+            has_sequences = True
             yield window, engine.pieces(window, over_length)  # type: ignore[arg-type]
-        if not some:
+        if not has_sequences:
             raise ValueError("no sequences were given: there is nothing to answer; give at least one")
 
     def _check(self, over_length: str, on_bad: str) -> None:
@@ -239,7 +239,7 @@ class Predictor:
         check_choice("on_bad", on_bad, get_args(OnBad))
 
     def _network(self) -> Engine:
-        """What embeds: the network, also where a baseline answers."""
+        """The engine with the network, for embeddings, also if a baseline predicts."""
         if isinstance(self.engine, EnsembleEngine):
             raise ValueError(
                 f"{self.folder} is an ensemble, whose networks have no vectors in common: embed with one of them, "

@@ -1,6 +1,6 @@
-"""Output for the terminal: control characters in ids, labels, file names and replies of servers become escapes.
+"""Output for the terminal: control characters in ids, labels, file names and replies of servers are escaped.
 
-No content of a file can move the cursor, colour or hide a line.
+No content of a file can move the cursor, change colours or hide a line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that are escaped: control, formatting such as right-to-left overrides, halves, unassigned."""
+"""Unicode categories that are escaped: control, format (right-to-left overrides), surrogate, private, unassigned."""
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters as escapes; line breaks and tabs stay.
+    r"""Escape control characters other than line breaks and tabs.
 
     >>> printable("gene\x1b[31m7\n")
     'gene\\x1b[31m7\n'
@@ -35,29 +35,29 @@ def printable(text: str) -> str:
 
 
 def tell(line: str, *, stderr: bool = False) -> None:
-    """Print a line, and flush it."""
+    """Print a line and flush the output."""
     print(printable(line), file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def rank_count() -> int:
-    """Processes of this run: what torchrun or accelerate has started, else one."""
+    """The number of processes that torchrun or accelerate has started for this run, or 1."""
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def first_rank() -> bool:
-    """Whether this process prints, where torchrun started several."""
+    """Whether this process is the only one or rank 0, which prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 class LogHandler(logging.Handler):
     """Prints log messages by `tell`, in the first rank only; warnings have a prefix.
 
-    A record with `extra={"stderr": True}` goes to standard error. An error of the output, such as a full disk, is
-    raised and not swallowed.
+    A record with `extra={"stderr": True}` is printed to standard error. Errors of the output, such as a full disk,
+    are raised.
     """
 
     stderr = False
-    """Whether all of them go to standard error."""
+    """Whether all messages are printed to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if first_rank():
@@ -67,14 +67,14 @@ class LogHandler(logging.Handler):
 
 @contextmanager
 def show_log(*, stderr: bool = False) -> Iterator[None]:
-    """Print what the library logs from level INFO on; the logger is restored afterwards.
+    """Print the library's log messages of level INFO and above; the logger is restored afterwards.
 
-    Within another `show_log` no line is printed twice; `stderr` then holds for the inner one.
+    Within another `show_log` no line is printed twice; `stderr` then applies within the inner block.
     """
     logger = logging.getLogger("chordmixer")
     outer = next((handler for handler in logger.handlers if isinstance(handler, LogHandler)), None)
     handler, level = outer or LogHandler(), logger.level
-    before, handler.stderr = handler.stderr, stderr or handler.stderr
+    outer_stderr, handler.stderr = handler.stderr, stderr or handler.stderr
     if outer is None:
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -82,20 +82,20 @@ def show_log(*, stderr: bool = False) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-        handler.stderr = before
+        handler.stderr = outer_stderr
         if outer is None:
             logger.removeHandler(handler)
 
 
 def console(**options: Any) -> Console:
-    """A rich console for tables and bars, with its own colours and `printable` texts; quiet but in the first rank."""
-    made: Console = _console_class()(**{"quiet": not first_rank(), **options})
-    return made
+    """A rich console for tables and bars that escapes texts by `printable`; quiet except in the first rank."""
+    rich_console: Console = _console_class()(**{"quiet": not first_rank(), **options})
+    return rich_console
 
 
 @lru_cache(maxsize=1)
 def _console_class() -> type:
-    from rich.console import Console  # rich takes a while to load, and most commands need none of it at first
+    from rich.console import Console  # loading rich takes time, and most commands do not need it at the start
 
     class PrintableConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

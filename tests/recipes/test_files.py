@@ -9,7 +9,7 @@ import pytest
 
 from chordmixer import Model, Packed
 from chordmixer.recipes import files
-from chordmixer.recipes.files import EVALUATIONS, FEWEST, ONE_PASS, STEPS, TOKENS, TRIAL, training
+from chordmixer.recipes.files import EVALUATIONS, MIN_EVALUATIONS, ONE_PASS, STEPS, TOKENS, TRIAL, training
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment
 
@@ -75,7 +75,7 @@ def test_long_records_do_not_take_hours_on_a_cpu() -> None:
     lengths = [75_000] * 700
     made = training(lengths, 460_000, "cpu", validation=100 * 75_000)
     tokens = made.steps * made.batch_sequences * lengths[0]
-    assert tokens <= ONE_PASS["cpu"] < sum(lengths) and made.steps // made.evaluate_every <= FEWEST
+    assert tokens <= ONE_PASS["cpu"] < sum(lengths) and made.steps // made.evaluate_every <= MIN_EVALUATIONS
     few = training([36_000] * 3360, 264_000, "cpu", validation=480 * 36_000)
     assert few.steps < 10 and few.evaluate_every > few.steps  # one evaluation, at the end
     assert training(lengths, 460_000, "cuda", validation=100 * 75_000) == training(lengths, 460_000, "cuda")

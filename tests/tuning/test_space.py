@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from chordmixer import Dataset, Experiment, recipes
-from chordmixer.tuning.space import WORDS, default_values, search_space, settings_of, suggest, with_values
+from chordmixer.tuning.space import USES_WORDS, default_values, search_space, settings_of, suggest, with_values
 
 GENERAL = {"training.learning_rate", "training.weight_decay", "model.head", "model.head_dropout"}
 NETWORK = {"model.network.track_size", "model.network.hidden", "model.network.dropout"} | {
@@ -33,7 +33,7 @@ def series() -> Experiment:
 
 
 def test_only_what_applies_to_the_data_is_searched(letters: Experiment, series: Experiment) -> None:
-    assert {*search_space(letters)} == GENERAL | NETWORK | {WORDS, "model.words.dropout"}
+    assert {*search_space(letters)} == GENERAL | NETWORK | {USES_WORDS, "model.words.dropout"}
     assert {*search_space(series)} == GENERAL | NETWORK | {"data.augment"}
     started = replace(letters, training=replace(letters.training, start="RUN"))
     assert {*search_space(started)} == GENERAL
@@ -44,7 +44,7 @@ def test_only_what_applies_to_the_data_is_searched(letters: Experiment, series: 
 
 def test_settings_that_were_given_are_not_searched(letters: Experiment) -> None:
     fixed = ["model.words.lengths", "training.learning_rate", "training.seed"]
-    assert {*search_space(letters, fixed)} == {*search_space(letters)} - {WORDS, "training.learning_rate"}
+    assert {*search_space(letters, fixed)} == {*search_space(letters)} - {USES_WORDS, "training.learning_rate"}
 
 
 @pytest.mark.parametrize("recipe", ["letters", "series"])
@@ -55,13 +55,13 @@ def test_the_recipe_is_a_point_of_the_space(recipe: str, request: pytest.Fixture
     study = optuna.create_study()
     study.enqueue_trial(values)
     assert suggest(study.ask(), space) == values  # one outside would warn, and be another
-    same = replace(experiment.training, trial=0.0 if WORDS in values else experiment.training.trial)
+    same = replace(experiment.training, trial=0.0 if USES_WORDS in values else experiment.training.trial)
     assert with_values(experiment, values) == replace(experiment, training=same)
 
 
 def test_values_change_the_experiment(letters: Experiment, series: Experiment) -> None:
-    values: dict[str, Any] = {"model.network.hidden": 32, "training.learning_rate": 0.0012345, WORDS: False}
+    values: dict[str, Any] = {"model.network.hidden": 32, "training.learning_rate": 0.0012345, USES_WORDS: False}
     made = with_values(letters, {**values, "model.words.dropout": 0.3})
     assert (made.model.network.hidden, made.training.learning_rate, made.training.trial) == (32, 0.00123, 0)
-    assert made.model.words.lengths == () and "model.words.dropout" not in settings_of({**values, WORDS: False})
+    assert made.model.words.lengths == () and "model.words.dropout" not in settings_of({**values, USES_WORDS: False})
     assert with_values(series, {"data.augment": False}).data.augment is False

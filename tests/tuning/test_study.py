@@ -121,7 +121,7 @@ def test_a_trial_whose_processes_die_is_given_up(records: Path, tmp_path: Path) 
     search(records, tmp_path, trials=2)
     known, _ = open_journal(tmp_path)
     trial = known.ask()
-    trial.set_user_attr(study.STARTED, study.STARTS)
+    trial.set_user_attr(study.STARTED, study.MAX_STARTS)
     found = search(records, tmp_path, trials=4)
     assert [own.state for own in found.trials][:3] == ["finished", "finished", "failed"]
     assert "killed" in found.trials[2].reason and len(found.trials) == 4
@@ -181,7 +181,7 @@ def test_bad_trials_are_pruned_and_late_ones_stopped(
     monkeypatch.setattr(study.MedianPruner, "prune", lambda self, own, trial: trial.number == 2)
     found = search(records, tmp_path, trials=3)
     assert [trial.state for trial in found.trials] == ["finished", "finished", "pruned"]
-    monkeypatch.setattr(study.Search, "_goes_on", lambda self: len(self.study.trials) < 4)
+    monkeypatch.setattr(study.Search, "_has_work", lambda self: len(self.study.trials) < 4)
     assert search(records, tmp_path, minutes=1e-9).trials[3].state == "out of time"
 
 

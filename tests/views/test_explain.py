@@ -21,9 +21,9 @@ from chordmixer.training.inference import Engine
 from chordmixer.training.labels import OutputLabels
 from chordmixer.views import explain as explaining
 from chordmixer.views.explain import (
-    SHOWN,
-    TOKENS,
-    WORK,
+    MAX_SHOWN,
+    MAX_TOKENS,
+    MAX_WORK,
     affordable,
     bedgraph,
     choose,
@@ -69,10 +69,10 @@ def test_bedgraph_and_tsv_have_all_values(
 
 
 def test_a_page_has_the_first_records(random_run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    fasta = write_fasta(tmp_path / "many.fa", [10] * (SHOWN + 3))
+    fasta = write_fasta(tmp_path / "many.fa", [10] * (MAX_SHOWN + 3))
     explain_files(random_run, [fasta], tmp_path / "a.html", blocks=2)
     page = (tmp_path / "a.html").read_text()
-    assert page.count("<h2>") == SHOWN and "3 more records are not shown" in page
+    assert page.count("<h2>") == MAX_SHOWN and "3 more records are not shown" in page
     assert "Explanations of the predictions of run" in page and "Each part of a record was hidden in turn" in page
     assert any("3 more records are not shown: a page has the first 20" in line for line in log.messages)
 
@@ -179,14 +179,14 @@ def test_damaged_explanations_are_refused(run: Path) -> None:
 
 
 def test_long_records_are_left_out_and_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explaining, "TOKENS", 4 * 17 * 40)
+    monkeypatch.setattr(explaining, "MAX_TOKENS", 4 * 17 * 40)
     made = explain_tests(run)
     lengths = Predictions.read(run / "predictions.parquet").lengths
     left_out = int((lengths > 40).sum())
     counted = f"{left_out} of {len(lengths)} test records are longer than 40 tokens and left out"
     assert made.said[1].startswith(counted)
     assert made.records and all(len(own.letters or "") <= 40 for own in made.records)
-    monkeypatch.setattr(explaining, "TOKENS", 100)
+    monkeypatch.setattr(explaining, "MAX_TOKENS", 100)
     none = explain_tests(run)
     assert none.records == () and "48 of 48 test records are longer" in none.said[0]
     assert "48 of 48 test records are longer" in write_report(run).read_text()
@@ -194,11 +194,11 @@ def test_long_records_are_left_out_and_counted(run: Path, monkeypatch: pytest.Mo
 
 def test_work_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Engine(make_run(tmp_path / "one"))
-    assert affordable(one) == TOKENS
+    assert affordable(one) == MAX_TOKENS
     weights = sum(p.numel() for p in one.model.encoder.parameters())
     both = Engine(make_run(tmp_path / "both", both_strands=True))
-    monkeypatch.setattr(explaining, "TOKENS", 10**12)
-    assert affordable(one) == int(WORK / weights) and affordable(both) == int(WORK / (2 * weights))
+    monkeypatch.setattr(explaining, "MAX_TOKENS", 10**12)
+    assert affordable(one) == int(MAX_WORK / weights) and affordable(both) == int(MAX_WORK / (2 * weights))
 
 
 def predictions(outputs: list[list[float]], targets: list[object]) -> Predictions:
@@ -234,7 +234,7 @@ def test_numbers_have_their_extremes() -> None:
     rows = predictions([[0.0], [3.0], [-1.0], [9.0]], [10.0, 16.0, 20.0, 0.0])
     chosen = [*choose(OutputLabels(target, "dna"), rows, np.array([True, True, True, False]))]
     assert [own[:2] for own in chosen] == [(1, None), (2, None)]
-    assert chosen[1].said == "The smallest prediction; the true value is 20.00."
+    assert chosen[1].sentence == "The smallest prediction; the true value is 20.00."
 
 
 def test_other_tasks_are_refused(tmp_path: Path) -> None:

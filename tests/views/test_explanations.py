@@ -20,7 +20,7 @@ from chordmixer.data.tokenizers import Bytes, Numbers
 from chordmixer.training.explanation import Explanation
 from chordmixer.views import explanations
 from chordmixer.views.explanations import (
-    REPORTED,
+    MAX_REPORT_LETTERS,
     Explained,
     Picture,
     document,
@@ -78,7 +78,7 @@ def test_the_strongest_places_are_listed() -> None:
     values = np.zeros(100)
     values[10:17], values[13], values[40], values[60] = 3, 0, 1, 0.5
     assert [place[:2] for place in strongest_regions(values)] == [(10, 17), (40, 41)]
-    assert len(strongest_regions(np.tile([1.0, 0, 0, 0], 9))) == explanations.REGIONS
+    assert len(strongest_regions(np.tile([1.0, 0, 0, 0], 9))) == explanations.MAX_REGIONS
     assert strongest_regions(np.zeros(4)) == []
 
 
@@ -111,7 +111,7 @@ def test_values_of_any_size(values: list[float]) -> None:
 def test_everything_is_escaped_and_nothing_is_loaded() -> None:
     evil = "<script>alert('1')</script>&amp; \r\n<b>\r"
     own = explanation(np.linspace(-1, 1, len(evil)).tolist(), evil, answer=evil, explained=evil)
-    markup = document(evil, evil, [Picture.of(own, evil)] * 2, more=7)
+    markup = document(evil, evil, [Picture.of(own, evil)] * 2, omitted=7)
     found = Reader(markup)
     assert found.text == 2 * evil.replace("\r\n", " \n").replace("\r", "\n")
     assert "b" not in found.tags and markup.count("<script>") == 1  # the page's own
@@ -164,6 +164,6 @@ def test_records_of_both_kinds(make_run: Callable[..., Path]) -> None:
     known = replace(run, explained=Explained(pictures, ("7 of 9 test records are left out.",)))
     markup = explanations_section(run.folder, known.explained)
     assert "7 of 9 test records are left out." in markup and "<h3>&lt;b&gt;</h3>" in markup and "<i>" not in markup
-    assert f"Letters 1 to {REPORTED} of 900" in markup and "drop in the number" in markup
+    assert f"Letters 1 to {MAX_REPORT_LETTERS} of 900" in markup and "drop in the number" in markup
     assert "chordmixer explain" in markup and markup in page(known)
     assert 'id="explanations"' not in page(run)

@@ -34,7 +34,7 @@ class Reader(HTMLParser):
 def test_any_text_stays_text(words: str) -> None:
     read = Reader(tag("p", words, title=words))
     assert read.tags == ["p"]
-    assert read.words.replace("\r", "\n") == page._UNSEEN.sub("\ufffd", words).replace("\r", "\n")
+    assert read.words.replace("\r", "\n") == page._INVISIBLE.sub("\ufffd", words).replace("\r", "\n")
 
 
 def test_lone_surrogates_and_controls_can_be_written() -> None:
@@ -57,7 +57,7 @@ def test_a_figure_folds_its_numbers() -> None:
 
 
 def test_long_text_is_cut() -> None:
-    assert short("x" * 500) == "x" * (page.LONGEST - 1) + "…"
+    assert short("x" * 500) == "x" * (page.MAX_TEXT - 1) + "…"
     assert short("short") == "short"
 
 

@@ -20,7 +20,7 @@ from chordmixer.training.evaluation import Evaluation, LengthBin, Score
 from chordmixer.views import plots
 from chordmixer.views.plots import (
     COLOURS,
-    NAMED,
+    MAX_NAMED,
     neighbours,
     plot_embeddings,
     principal_components,
@@ -110,7 +110,7 @@ def test_the_plane_keeps_what_differs_most() -> None:
     assert principal_components(vectors[:, :1])[0].shape == (200, 2)
 
 
-@pytest.mark.parametrize(("labels", "records"), [(3, 60), (NAMED + 5, 300), (1, 2), (60, 120)])
+@pytest.mark.parametrize(("labels", "records"), [(3, 60), (MAX_NAMED + 5, 300), (1, 2), (60, 120)])
 def test_a_plot_of_embeddings(tmp_path: Path, labels: int, records: int) -> None:
     path = plot_embeddings(*clouds(labels, records, apart=5.0), tmp_path / "map.png")
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and path.stat().st_size > 10_000

@@ -47,7 +47,7 @@ def test_what_was_not_looked_for_is_said(make_run: Make) -> None:
 def test_many_classes_share_a_bar(make_run: Make) -> None:
     run = Run.load(make_run("many"))
     assert run.data is not None and run.data.inspection is not None
-    assert f"{len(run.data.inspection.classes) - report_data.CLASSES} more" in data_section(run)
+    assert f"{len(run.data.inspection.classes) - report_data.MAX_CLASSES} more" in data_section(run)
 
 
 def test_a_task_without_files_shows_the_test_lengths(make_run: Make) -> None:

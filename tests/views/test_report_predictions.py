@@ -224,7 +224,7 @@ def test_answers_are_in_the_targets_own_unit() -> None:
 
 
 def test_many_records_are_counted_in_squares() -> None:
-    shown = regression_section(Regression(mean=20.0, scale=5.0), shifted(report_predictions.DOTS + 1, 0.5))
+    shown = regression_section(Regression(mean=20.0, scale=5.0), shifted(report_predictions.MAX_DOTS + 1, 0.5))
     assert "The shade of a square" in shown and shown.count('class="heat"') < report_predictions.SQUARES**2
 
 

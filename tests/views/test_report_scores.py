@@ -181,10 +181,10 @@ def test_the_most_confident_wrong_answers_come_first() -> None:
 
 
 def test_only_so_many_are_shown() -> None:
-    count = report_scores.ERRORS + 5
+    count = report_scores.MAX_ERRORS + 5
     rows = Predictions(["x"] * count, np.ones(count, int), np.ones(count, int), np.tile([[2.0, 0.0]], (count, 1)))
     shown = errors_section(OutputLabels(EVEN, "dna"), EVEN, rows)
-    assert len(ids(shown)) == report_scores.ERRORS and "the 20 most confident:" in shown
+    assert len(ids(shown)) == report_scores.MAX_ERRORS and "the 20 most confident:" in shown
 
 
 def test_no_mistake_is_said_to_be_none() -> None:

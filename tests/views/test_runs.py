@@ -27,7 +27,7 @@ def test_all_parts_are_there(make_run: Make) -> None:
     assert run.data is not None and run.data.inspection is not None and run.data.account is not None
     assert run.data.inspection.percentiles[50] > 0 and run.data.account.rejected.total() == 2
     assert run.versions == {"chordmixer": "1.2.3", "torch": "2.13.0"}
-    assert run.answers is not None and run.answers.temperature is not None and len(run.labels) == 5
+    assert run.output_labels is not None and run.output_labels.temperature is not None and len(run.labels) == 5
 
 
 def test_intervals_that_are_not_there(make_run: Make) -> None:
@@ -74,7 +74,7 @@ def test_several_targets_are_a_matrix(make_run: Make) -> None:
 def test_a_task_of_its_own_has_its_target(make_run: Make) -> None:
     run = Run.load(make_run("adding"))
     assert run.target == Regression(tolerance=0.04)
-    assert (run.answers, run.data, run.baselines, run.labels) == (None, None, [], [])
+    assert (run.output_labels, run.data, run.baselines, run.labels) == (None, None, [], [])
 
 
 def test_only_the_config_is_needed(make_run: Make) -> None:

@@ -65,7 +65,7 @@ def test_cells_of_a_stacked_table_name_their_column() -> None:
 
 
 def test_only_long_words_may_be_broken() -> None:
-    long = "x" * (tables.UNBROKEN + 1)
+    long = "x" * (tables.LONGEST_WORD + 1)
     grid = ReportTable(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1)).html()
     assert f'<th scope="row" class="words long">{long}</th><td class="words">a b</td><td>{long}</td>' in grid
     assert f'<th scope="row" class="words">y</th><td class="words long">{long}</td><td>1</td>' in grid

@@ -125,7 +125,7 @@ def test_warnings(make_run: Make) -> None:
 
 def test_a_temperature_at_its_end_is_said(make_run: Make) -> None:
     run = Run.load(make_run("two"))
-    assert run.answers is not None
-    hot = replace(run, answers=replace(run.answers, temperature=20.0))
+    assert run.output_labels is not None
+    hot = replace(run, output_labels=replace(run.output_labels, temperature=20.0))
     assert any("temperature 20 is at the end of its range" in line for line in verdict.warnings(hot))
     assert not any("temperature" in line for line in verdict.warnings(run))

@@ -1,4 +1,4 @@
-"""The command line: each command calls one library function. torch is imported only when one runs."""
+"""The command line: each command calls a library function. torch is imported only when a command runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CORE = {
     "fetch": "chordmixer.cli.fetch:fetch",
     "sample": "chordmixer.cli.fetch:sample",
 }
-"""Commands on a user's own data: the function, imported when it is called or listed."""
+"""Commands on a user's own data: the path of the function, imported when it is called or listed."""
 PAPER = {
     "reproduce": (
         "chordmixer.paper.cli:reproduce",
@@ -45,7 +45,7 @@ PAPER = {
         "Two minutes on two cores: ChordMixer on a small Adding problem, beside the same network without mixing.",
     ),
 }
-"""Commands that are imported only when they are called: the function, and its line in the list of commands."""
+"""Commands that are imported only when they are called: the path of the function, and its line in the help."""
 WITH_RANKS = ("train", "pretrain", "predict", "embed", "variants", "reproduce")
 """Commands whose work several ranks can share."""
 
@@ -68,15 +68,15 @@ class Commands(TyperGroup):
 
 
 def _imported(path: str) -> Any:
-    """The command of a function, named as `module:function`, with its options."""
+    """Import a function, given as `module:function`, as a command with its options."""
     module, name = path.split(":")
-    alone = typer.Typer(add_completion=False)
-    alone.command(name)(getattr(import_module(module), name))
-    return typer.main.get_command(alone)
+    single = typer.Typer(add_completion=False)
+    single.command(name)(getattr(import_module(module), name))
+    return typer.main.get_command(single)
 
 
 def _placeholder() -> None:
-    """Stands for a command until it is imported."""
+    """Placeholder of a command that is not yet imported."""
 
 
 app = typer.Typer(
@@ -111,7 +111,7 @@ def main() -> None:
         with show_log():
             code = app(standalone_mode=False) or 0
         if sys.stdout is not None:
-            sys.stdout.flush()  # a full device shows here, and not when the interpreter ends
+            sys.stdout.flush()  # fails here if the device is full, and not when the interpreter ends
         raise SystemExit(code)
     except ValueError as error:
         _stop(error, 2)
@@ -130,7 +130,7 @@ def main() -> None:
 
 
 def _leave_ranks(error: Exception) -> None:
-    """End without a traceback where another rank was the first to fail, or was killed."""
+    """Exit without a traceback if another rank was the first to fail, or was killed."""
     from chordmixer.training import ranks
 
     if ranks.is_lost(error):
@@ -140,7 +140,7 @@ def _leave_ranks(error: Exception) -> None:
 
 
 def _prints() -> bool:
-    """Whether this process prints its error: of several ranks, the first that fails."""
+    """Whether this process prints its error: the only one, or the first of several ranks that fails."""
     if rank_count() == 1:
         return True
     from chordmixer.training.ranks import first_to_fail
@@ -155,13 +155,13 @@ def _stop(reason: object, code: int) -> None:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # else the interpreter tries again, and leaves with a code of its own
+    except OSError:  # otherwise the interpreter tries again, and exits with another code
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(code) from None
 
 
 def _refusal(error: OSError) -> str:
-    """What the operating system refused: files have errors of their own, so most often standard output."""
+    """Describe an error of the operating system; errors of files are handled elsewhere, so mostly of stdout."""
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF):
         return f"standard output cannot be written ({error.strerror}): make room, or send it to another place"
     what = "" if error.filename is None else f"{str(error.filename)[:100]!r}: "

@@ -1,4 +1,4 @@
-"""`fetch` and `sample`: get files, from NCBI or made by a rule."""
+"""The commands `fetch`, which downloads records from NCBI, and `sample`, which writes synthetic files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chordmixer.cli.options import argument, option
 from chordmixer.terminal import tell
 
 EVERY_SECONDS = 10.0
-"""Between lines of progress where there is no terminal."""
+"""Interval between lines of progress if there is no terminal."""
 NEXT = {
     "dna": "train gattaca.fa cattaga.fa --out RUN --minutes 0.1",
     "table": "train table.csv --out RUN --epochs 20",
     "series": "train series.csv --out RUN --epochs 20",
 }
-"""The command to try on each sample, in its folder."""
+"""The command to try on each sample in its folder."""
 
 
 def fetch(
@@ -91,29 +91,29 @@ class FetchMeter:
     def __init__(self, name: str) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self.name, self.before = name, -1
+        self.name, self.done_before = name, -1
         self.bar = Progress(TextColumn("{task.description}"), BarColumn(), console=terminal.console(stderr=True))
         self.line = self.bar.add_task(name, total=None)
 
     def __enter__(self) -> Self:
         if self.bar.console.is_terminal:
             self.bar.start()
-        self.began = self.spoke = time.monotonic()
+        self.started = self.last_line = time.monotonic()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.bar.console.is_terminal:  # elsewhere it would write an empty line
+        if self.bar.console.is_terminal:  # otherwise it would write an empty line
             self.bar.stop()
 
     def update(self, done: int, wanted: int) -> None:
         """Show that `done` of `wanted` records are fetched."""
         now = time.monotonic()
-        if self.before < 0:  # records of an earlier start do not count for the speed
-            self.before, self.began = done, now
-        rate = (done - self.before) / max(now - self.began, 1e-9)
+        if self.done_before < 0:  # records of an earlier call do not count for the speed
+            self.done_before, self.started = done, now
+        rate = (done - self.done_before) / max(now - self.started, 1e-9)
         left = f"{timedelta(seconds=int((wanted - done) / rate))} left" if rate else "starting"
         text = f"{self.name}  {done:,} of {wanted:,} records  {rate:,.0f} records/s  {left}"
         self.bar.update(self.line, description=text, completed=done, total=wanted)
-        if not self.bar.console.is_terminal and now - self.spoke >= EVERY_SECONDS:
-            self.spoke = now
+        if not self.bar.console.is_terminal and now - self.last_line >= EVERY_SECONDS:
+            self.last_line = now
             tell(text, stderr=True)

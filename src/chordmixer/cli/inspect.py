@@ -1,4 +1,4 @@
-"""`inspect`, `evaluate` and `report`: look at files, and at trained runs."""
+"""The commands `inspect`, `evaluate` and `report`, on files and on trained runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inspect(
     from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
     from chordmixer.data.tokenizers import TokenizerConfig
     from chordmixer.tasks.questions import inspect_target
-    from chordmixer.views import inspection as view
+    from chordmixer.views import inspection as inspection_view
     from chordmixer.views.plots import plot_histogram
 
     paths, reading = files.named(inputs)
@@ -46,10 +46,10 @@ def inspect(
     if labelled != reading:
         print_line(file_labels_line(paths))
     store, _ = gather(paths, labelled, config, cache or cache_folder())
-    found = inspect_target(store, target_type)  # type: ignore[arg-type]
-    terminal.console().print(view.report(found))
+    inspection = inspect_target(store, target_type)  # type: ignore[arg-type]
+    terminal.console().print(inspection_view.report(inspection))
     if plot:
-        tell(f"plot: {plot_histogram(found, plot)}")
+        tell(f"plot: {plot_histogram(inspection, plot)}")
 
 
 @options.with_options
@@ -93,7 +93,7 @@ def evaluate(
     show_lengths([evaluation], run)
 
 
-def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None, *, force: bool, **how: Any) -> None:
+def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None, *, force: bool, **use: Any) -> None:
     from chordmixer.data.entries import Account
     from chordmixer.data.store_cache import file_labels_line, with_file_labels
     from chordmixer.training import file_evaluation
@@ -105,19 +105,19 @@ def _score_files(run: Path, paths: list[str], reading: Reading, out: Path | None
     account = Account()
     labelled = with_file_labels(paths, reading)
     with show_log(stderr=True):
-        found = file_evaluation.evaluate_files(run, paths, reading=labelled, account=account, **how)
+        evaluation = file_evaluation.evaluate_files(run, paths, reading=labelled, account=account, **use)
     notes = [] if labelled == reading else [file_labels_line(paths)]
-    for line in (tables.seen_line(found), *notes, *account.lines()):
+    for line in (tables.seen_line(evaluation), *notes, *account.lines()):
         print_line(line)
-    columns = tables.seen_and_unseen(found)
+    columns = tables.seen_and_unseen(evaluation)
     terminal.console().print(tables.metrics_table(columns).terminal())
-    shown = [next(iter(columns.values()))]
-    print_lengths(shown)
+    headline = [next(iter(columns.values()))]
+    print_lengths(headline)
     if out is None:
         print_line("not saved: add -o FOLDER to keep the scores, predictions and plot")
         return
-    file_evaluation.save(out, found, run, paths)
-    plot_lengths(shown, out / file_evaluation.PLOT)
+    file_evaluation.save(out, evaluation, run, paths)
+    plot_lengths(headline, out / file_evaluation.PLOT)
     print_line(f"saved in {out}: {file_evaluation.SCORES}, {file_evaluation.ROWS}, {file_evaluation.PLOT}")
 
 

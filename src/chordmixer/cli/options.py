@@ -1,4 +1,4 @@
-"""Options that several commands share, each defined once, and the settings of a run that they make."""
+"""Options that several commands share, and their translation into the settings of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POLICIES = ("error", "reject")
 
 
 def one_of(words: Sequence[str]) -> Callable[..., str | None]:
-    """Check an option's value; the message names the option as it was typed."""
+    """Return a callback that checks the value of an option; its message names the option as it was typed."""
 
     def check(option: typer.CallbackParam, value: str | None) -> str | None:
         if value is not None and value not in words:
@@ -44,7 +44,7 @@ def one_of(words: Sequence[str]) -> Callable[..., str | None]:
 
 
 def option(help: str, panel: str | None = None, *flags: str, choices: Sequence[str] = (), **more: Any) -> Any:
-    """An option under the heading `panel`, with a fixed set of values where `choices` are given."""
+    """Define an option under the heading `panel`; `choices` are its allowed values."""
     check = one_of(choices) if choices else None
     return typer.Option(*flags, help=help, rich_help_panel=panel, callback=check, **more)
 
@@ -119,7 +119,7 @@ Group = Annotated[
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How files are read whose labels do not matter."""
+    """Options of reading files without labels."""
 
     format: Annotated[
         str,
@@ -148,22 +148,22 @@ class FileOptions:
     ] = None
 
     def reading(self) -> Reading:
-        """The options as the library takes them."""
+        """Convert the options to the library's `Reading`."""
         from chordmixer.data.columns import Columns
         from chordmixer.data.reading import Reading
 
-        found = Reading(
+        reading = Reading(
             kind=self.format,  # type: ignore[arg-type]
             columns=columns_from(self.column or [], Columns()),
             features=self.features,
             on_empty=self.on_empty,  # type: ignore[arg-type]
         )
-        return found if self.max_record is None else replace(found, max_record=self.max_record)
+        return reading if self.max_record is None else replace(reading, max_record=self.max_record)
 
 
 @dataclass(frozen=True)
 class LabelOptions(FileOptions):
-    """How files with labels are read."""
+    """Options of reading files with labels."""
 
     labels: Annotated[
         str | None,
@@ -183,12 +183,12 @@ class LabelOptions(FileOptions):
     ] = "error"
 
     def reading(self) -> Reading:
-        """The options as the library takes them."""
-        known = {name: getattr(self, name) for name in ("labels", "group", "rank", "on_unmatched")}
-        return replace(super().reading(), **known)
+        """Convert the options to the library's `Reading`."""
+        changes = {name: getattr(self, name) for name in ("labels", "group", "rank", "on_unmatched")}
+        return replace(super().reading(), **changes)
 
     def named(self, inputs: list[str]) -> tuple[list[str], Reading]:
-        """Paths, and how they are read: inputs such as CLASS=FILE name their classes."""
+        """Split inputs such as CLASS=FILE into paths and class names; return the paths and how they are read."""
         from chordmixer.data.reading import FILES, named_files
 
         reading = self.reading()
@@ -204,7 +204,7 @@ class LabelOptions(FileOptions):
 
 @dataclass(frozen=True)
 class UseOptions:
-    """How a trained run is used on files; `vars` gives the keyword arguments of the library's functions."""
+    """Options of using a trained run on files; `vars` returns the keyword arguments of the library's functions."""
 
     on_bad: OnBad = None
     over_length: OverLength = "error"
@@ -216,7 +216,7 @@ class UseOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `train`, `pretrain` and `plan` share: how data are split, and settings of a run."""
+    """Options that `train`, `pretrain` and `plan` share: how data are split, and settings of a run."""
 
     split: Annotated[
         str,
@@ -240,7 +240,7 @@ class RunOptions:
     set: Settings = None
 
     def data(self, files: list[str]) -> dict[str, Any]:
-        """The fields of a task's config that every run on files has."""
+        """The fields of a task's config that all runs on files share."""
         return {
             "files": files,
             "split": {"method": self.split},
@@ -249,15 +249,15 @@ class RunOptions:
         }
 
     def changes(self, minutes: bool = True) -> list[str]:
-        """The options for common settings as arguments of --set, then those of --set itself."""
-        given: dict[str, object] = {"training.epochs": self.epochs}
+        """Convert the options for common settings to arguments of --set, followed by those of --set itself."""
+        settings: dict[str, object] = {"training.epochs": self.epochs}
         if minutes and self.minutes:
-            given |= {"training.minutes": self.minutes, "training.ema": 0}  # the number of steps is not known then
-        given |= {"training.seed": self.seed, "training.device": self.device}
-        return [f"{name}={value}" for name, value in given.items() if value is not None] + [*(self.set or [])]
+            settings |= {"training.minutes": self.minutes, "training.ema": 0}  # the number of steps is then unknown
+        settings |= {"training.seed": self.seed, "training.device": self.device}
+        return [f"{name}={value}" for name, value in settings.items() if value is not None] + [*(self.set or [])]
 
     def build(self, recipe: Callable[[Any], Experiment], data: Any, changes: Iterable[str]) -> Experiment:
-        """The recipe's experiment for these data, changed by the TOML file, then by `changes`."""
+        """Build the recipe's experiment for these data, changed by the TOML file, then by `changes`."""
         from chordmixer import fitting
 
         return fitting.build(recipe, data, settings_table(self.config, changes))
@@ -265,7 +265,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class TrainOptions(RunOptions):
-    """What `train` and `plan` share: also what is learned, and by which network."""
+    """Options that `train` and `plan` share: also the target type, the ensemble and the encoder."""
 
     target_type: TargetType = "auto"
     rc: Annotated[
@@ -287,7 +287,7 @@ class TrainOptions(RunOptions):
         return super().data(files) | {"target_type": self.target_type, "both_strands": self.rc}
 
     def changes(self, minutes: bool = True) -> list[str]:
-        """The options for common settings as arguments of --set, also those of an ensemble."""
+        """Convert the options for common settings, also those of an ensemble, to arguments of --set."""
         from chordmixer.fitting import ensemble_settings
 
         encoder = [] if self.model is None else [f"model.encoder={self.model}"]
@@ -295,7 +295,7 @@ class TrainOptions(RunOptions):
         return [*encoder, *super().changes(minutes), *(f"{name}={number}" for name, number in members.items())]
 
     def files_experiment(self, inputs: list[str], reading: Reading) -> Experiment:
-        """The experiment of `train` on files."""
+        """Build the experiment of `train` on files."""
         from chordmixer import fitting
         from chordmixer.config import override
         from chordmixer.tasks.files import FilesConfig
@@ -304,24 +304,24 @@ class TrainOptions(RunOptions):
         start = (self.device, self.start, self.freeze, self.unverified)
         data = override(FilesConfig(reading=reading), self.data(inputs), "data")
         changes = self.changes(minutes=False)  # the recipe measures the time
-        return self.build(lambda known: fitting.for_files(known, self.minutes, members, *start), data, changes)
+        return self.build(lambda config: fitting.for_files(config, self.minutes, members, *start), data, changes)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter of a command that is a group of options by the options of that group."""
+    """Replace each parameter of a command that is a group of options by the single options of the group."""
     groups: dict[str, Any] = {p.name: p.annotation for p in _parameters(command) if is_dataclass(p.annotation)}
-    own = [p for p in _parameters(command) if p.name not in groups]
+    single = [p for p in _parameters(command) if p.name not in groups]
     grouped = [p for group in groups.values() for p in _parameters(group)]
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        made = {
-            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+    def run(**values: Any) -> None:
+        built = {
+            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        command(**values, **built)
 
-    ordered = [p.replace(kind=p.KEYWORD_ONLY) for p in own + grouped]
+    ordered = [p.replace(kind=p.KEYWORD_ONLY) for p in single + grouped]
     run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in ordered}
     del run.__wrapped__  # else its signature is found in place of this one
@@ -334,14 +334,14 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p.replace(annotation=hints[p.name]) for p in inspect.signature(function).parameters.values()]
 
 
-def columns_from(given: list[str], default: Any) -> Any:
-    """Columns by their roles, as --column names them; other roles keep their default."""
+def columns_from(arguments: list[str], default: Any) -> Any:
+    """Read the arguments of --column into columns by role; other roles keep their default."""
     from chordmixer.config import override
 
-    pairs = [text.partition("=") for text in given]
-    for text, (role, found, name) in zip(given, pairs, strict=True):
-        if not (role and found and name):
-            raise ValueError(f"--column {text} is not ROLE=NAME: write it as --column label=NAME")
+    pairs = [argument.partition("=") for argument in arguments]
+    for argument, (role, equals, name) in zip(arguments, pairs, strict=True):
+        if not (role and equals and name):
+            raise ValueError(f"--column {argument} is not ROLE=NAME: write it as --column label=NAME")
     return override(default, {role.strip(): name for role, _, name in pairs}, "--column")
 
 
@@ -349,16 +349,16 @@ def columns_from(given: list[str], default: Any) -> Any:
 
 
 def settings_table(config: Path | None, settings: Iterable[str]) -> dict[str, Any]:
-    """The settings of a TOML file, changed by those of --set."""
+    """Read the settings of a TOML file, changed by those of --set."""
     from chordmixer.fitting import put
 
-    found = _read_toml(config) if config else {}
+    table = _read_toml(config) if config else {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set {setting} has no '=': write it as training.epochs=3")
-        put(found, name.strip(), _parsed(text))
-    return found
+        put(table, name.strip(), _parsed(text))
+    return table
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """A value as TOML reads it, or a bare word."""
+    """Read a value as TOML, or as a bare word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
@@ -379,7 +379,7 @@ def _parsed(text: str) -> Any:
 
 
 def check_resume(out: Path) -> None:
-    """Refuse to resume a run that does not exist, unless torchrun repeats one command for the start and restarts."""
+    """Refuse to resume a run that does not exist, unless torchrun uses the same command for start and restarts."""
     restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
     if not restarts and not (out / "config.json").exists():
         raise ValueError(f"{out} holds no run to resume: give the folder of one, or leave out --resume")

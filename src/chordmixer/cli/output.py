@@ -1,4 +1,4 @@
-"""What commands print: lines of the first process, and tables of scores with their plots."""
+"""Output of commands: lines of the first process, and tables of scores with their plots."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def print_line(line: str) -> None:
-    """Print a line, in the first process alone."""
+    """Print a line, only in the first process."""
     if first_rank():
         tell(line)
 
 
 def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Path) -> None:
-    """The scores of a model by length beside the best baseline's, the headline score of each, and the verdict."""
+    """Show the scores by length of a model and the best baseline, the headline score of each, and the verdict."""
     from chordmixer.training.results import NETWORKS
     from chordmixer.views import metrics, verdict
     from chordmixer.views.runs import Run
@@ -37,7 +37,7 @@ def show_comparison(evaluation: Evaluation, others: list[Evaluation], folder: Pa
 
 
 def show_lengths(evaluations: list[Evaluation], folder: Path) -> None:
-    """Scores by length, as a table and as a plot in the folder."""
+    """Show scores by length as a table, and plot them into the folder."""
     from chordmixer.views.plots import plot_lengths
 
     if first_rank():
@@ -46,7 +46,7 @@ def show_lengths(evaluations: list[Evaluation], folder: Path) -> None:
 
 
 def print_lengths(evaluations: list[Evaluation]) -> None:
-    """Scores by length, as a table."""
+    """Print scores by length as a table."""
     from chordmixer.views.tables import length_table
 
     console = terminal.console()

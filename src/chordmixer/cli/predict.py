@@ -1,4 +1,4 @@
-"""`predict`, `embed` and `explain`: use a trained run on files."""
+"""The commands `predict`, `embed` and `explain`, which use a trained run on files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def predict(
 
     chordmixer predict RUN new.fa.gz --using baseline -o answers.tsv
     """
-    from chordmixer.training.prediction import predict as answer
+    from chordmixer.training.prediction import predict as predict_files
 
     with show_log(stderr=True):  # standard output may hold the predictions
-        account = answer(
+        account = predict_files(
             run,
             inputs,
             out,
@@ -66,9 +66,9 @@ def embed(
     """
     from chordmixer.training.prediction import embed as write
 
-    how = {"reading": files.reading(), "resume": resume, **vars(use)}
+    keywords = {"reading": files.reading(), "resume": resume, **vars(use)}
     with show_log(stderr=True):
-        account = write(run, inputs, out, per_token=per_token, **how)
+        account = write(run, inputs, out, per_token=per_token, **keywords)
     _to_stderr(account.lines())
 
 
@@ -119,6 +119,6 @@ def explain(
 
 
 def _to_stderr(lines: Iterable[str]) -> None:
-    """Standard output may hold the predictions."""
+    """Print lines to standard error, since standard output may hold the predictions."""
     for line in lines if first_rank() else ():
         tell(line, stderr=True)

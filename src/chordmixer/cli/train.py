@@ -1,4 +1,4 @@
-"""`train`, `pretrain` and `plan`: make a run, or say what it would take."""
+"""The commands `train` and `pretrain`, which create a run, and `plan`, which estimates its cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chordmixer.training.evaluation import Evaluation
 
 SMALL = 2_000
-"""Training records below which `train` suggests --folds."""
+"""Number of training records below which `train` suggests --folds."""
 
 Out = Annotated[Path | None, option("The run folder to create.")]
 Resume = Annotated[bool, option("Continue an interrupted run.", None, "--resume")]
@@ -35,7 +35,7 @@ def train(
             "text. With --resume alone: a run folder."
         ),
     ],
-    given: TrainOptions,
+    args: TrainOptions,
     files: LabelOptions,
     out: Out = None,
     resume: Resume = False,
@@ -66,16 +66,16 @@ def train(
     paths, reading = files.named(inputs)
     if resume and out is None:
         others = len(paths) > 1 or files != LabelOptions() or base_length is not None
-        out, experiment = _resumed(paths[0], given, TrainOptions, others)
+        out, experiment = _resumed(paths[0], args, TrainOptions, others)
     else:
         out = _new_folder(out, resume)
         build = _task_experiment if _is_task(paths) else _files_experiment
-        experiment = build(paths, reading, given, base_length)
+        experiment = build(paths, reading, args, base_length)
     if experiment.task != "files":
-        _train_task(experiment, out, resume, given.unverified, baselines)
+        _train_task(experiment, out, resume, args.unverified, baselines)
         return
-    how: dict[str, Any] = {"resume": resume, "unverified": given.unverified}
-    fitted = fitting.run_files(experiment, out, baselines=baselines, ladder=ladder, **how)
+    keywords: dict[str, Any] = {"resume": resume, "unverified": args.unverified}
+    fitted = fitting.run_files(experiment, out, baselines=baselines, ladder=ladder, **keywords)
     if fitted is not None:
         _conclude(fitted, out)
 
@@ -85,7 +85,7 @@ def pretrain(
     inputs: Annotated[
         list[str], argument("Files to learn from; labels are ignored. With --resume alone: a run folder.")
     ],
-    given: RunOptions,
+    args: RunOptions,
     files: FileOptions,
     out: Out = None,
     resume: Resume = False,
@@ -106,7 +106,7 @@ def pretrain(
 
     if resume and out is None:
         others = len(inputs) > 1 or files != FileOptions() or group is not None
-        out, experiment = _resumed(inputs[0], given, RunOptions, others)
+        out, experiment = _resumed(inputs[0], args, RunOptions, others)
         if experiment.task != "masking":
             raise ValueError(
                 f"{out} is a run of {experiment.task}: continue with chordmixer train --resume "
@@ -114,9 +114,9 @@ def pretrain(
             )
     else:
         out = _new_folder(out, resume)
-        experiment = _masking_experiment(inputs, replace(files.reading(), group=group), given)
+        experiment = _masking_experiment(inputs, replace(files.reading(), group=group), args)
     _introduce(experiment)
-    evaluation = run(experiment, out, resume=resume, unverified=given.unverified)
+    evaluation = run(experiment, out, resume=resume, unverified=args.unverified)
     if first_rank():
         _conclude_pretraining(evaluation, out, baselines, experiment.data.cache)
 
@@ -124,7 +124,7 @@ def pretrain(
 @options.with_options
 def plan(
     inputs: options.Inputs,
-    given: TrainOptions,
+    args: TrainOptions,
     files: LabelOptions,
     pretrain: Annotated[bool, option("Plan `pretrain`, not `train`.", None, "--pretrain")] = False,
     time: Annotated[bool, option("Measure a few steps to estimate the time of a run.")] = True,
@@ -148,12 +148,12 @@ def plan(
     paths, reading = files.named(inputs)
     if pretrain:
         _refuse(files, ("labels", "rank", "on_unmatched"))
-        _refuse(given, ("target_type", "rc", "folds", "replicates", "start", "freeze"))
-        experiment = _masking_experiment(paths, reading, given)
+        _refuse(args, ("target_type", "rc", "folds", "replicates", "start", "freeze"))
+        experiment = _masking_experiment(paths, reading, args)
     else:
-        experiment = given.files_experiment(paths, reading)
-        if given.start is not None:
-            take_over(Model(experiment.model), Model.from_pretrained(given.start))  # the same refusals as `train`
+        experiment = args.files_experiment(paths, reading)
+        if args.start is not None:
+            take_over(Model(experiment.model), Model.from_pretrained(args.start))  # the same refusals as `train`
     for line in plan_lines(experiment, timed=time):
         print_line(line)
     command = "pretrain" if pretrain else "train"
@@ -171,52 +171,52 @@ def _new_folder(out: Path | None, resume: bool) -> Path:
     return out
 
 
-def _resumed(run: str, given: RunOptions, kind: Callable[..., RunOptions], others: bool) -> tuple[Path, Experiment]:
-    """A run to continue, and its own experiment: of all options only the cache may be another one."""
+def _resumed(run: str, args: RunOptions, kind: Callable[..., RunOptions], others: bool) -> tuple[Path, Experiment]:
+    """The folder and experiment of a run to resume; of all options only the cache may differ."""
     from chordmixer.training import Experiment
 
-    if others or given != kind(cache=given.cache, unverified=given.unverified):
+    if others or args != kind(cache=args.cache, unverified=args.unverified):
         raise ValueError("--resume RUN takes its settings from the run: leave out the other options")
-    return Path(run), Experiment.load(Path(run), cache=given.cache, unverified=given.unverified)
+    return Path(run), Experiment.load(Path(run), cache=args.cache, unverified=args.unverified)
 
 
 def _is_task(paths: list[str]) -> bool:
-    """Whether the first word names a task of the paper, and no file."""
+    """Whether the first argument is the name of a task of the paper and not an existing file."""
     from chordmixer import recipes
 
     return paths[0] in recipes.RECIPES and not Path(paths[0]).exists()
 
 
-def _task_experiment(paths: list[str], reading: Reading, given: TrainOptions, base_length: int | None) -> Experiment:
-    """The experiment of a task of the paper."""
+def _task_experiment(paths: list[str], reading: Reading, args: TrainOptions, base_length: int | None) -> Experiment:
+    """Build the experiment for a task of the paper."""
     from chordmixer import recipes
     from chordmixer.data.reading import Reading
     from chordmixer.tasks import task_class
     from chordmixer.training.fine_tuning import start_from
 
     name, *others = paths
-    if others or reading != Reading() or given.data([]) != TrainOptions().data([]):
+    if others or reading != Reading() or args.data([]) != TrainOptions().data([]):
         raise ValueError(
             f"{name} is a task, not a file, and takes no files beside it: leave them out; if it needs data, "
             "name them with --set data.source=PATH or data.files=[...]"
         )
-    for flag, number in (("--folds", given.folds), ("--replicates", given.replicates)):
+    for flag, number in (("--folds", args.folds), ("--replicates", args.replicates)):
         if number is not None:
             raise ValueError(f"{flag} is for files with labels: leave it out with a task of the paper")
-    if given.freeze and given.start is None:
+    if args.freeze and args.start is None:
         raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     recipe = recipes.load(recipes.RECIPES[name])
 
     def started(data: Any) -> Experiment:
-        made: Experiment = recipe(data)
-        return made if given.start is None else start_from(made, given.start, given.freeze, given.unverified)
+        base: Experiment = recipe(data)
+        return base if args.start is None else start_from(base, args.start, args.freeze, args.unverified)
 
     lengths = [] if base_length is None else [f"data.base_length={base_length}"]
-    return given.build(started, task_class(name).Config(), lengths + given.changes())
+    return args.build(started, task_class(name).Config(), lengths + args.changes())
 
 
-def _files_experiment(paths: list[str], reading: Reading, given: TrainOptions, base_length: int | None) -> Experiment:
-    """The experiment of a run on files that exist."""
+def _files_experiment(paths: list[str], reading: Reading, args: TrainOptions, base_length: int | None) -> Experiment:
+    """Build the experiment for files, which must exist."""
     from chordmixer import recipes
 
     for path in paths:
@@ -231,23 +231,23 @@ def _files_experiment(paths: list[str], reading: Reading, given: TrainOptions, b
         )
     if base_length is not None:
         raise ValueError("--base-length is an option of the task adding: leave it out, or name that task")
-    return given.files_experiment(paths, reading)
+    return args.files_experiment(paths, reading)
 
 
-def _masking_experiment(paths: list[str], reading: Reading, given: RunOptions) -> Experiment:
-    """The experiment of `pretrain`."""
+def _masking_experiment(paths: list[str], reading: Reading, args: RunOptions) -> Experiment:
+    """Build the experiment of `pretrain`."""
     from chordmixer.config import override
     from chordmixer.recipes.masking import masking
     from chordmixer.tasks.masking import MaskingConfig
 
-    data = override(MaskingConfig(reading=reading), RunOptions.data(given, paths), "data")
-    return given.build(masking, data, given.changes())
+    data = override(MaskingConfig(reading=reading), RunOptions.data(args, paths), "data")
+    return args.build(masking, data, args.changes())
 
 
-def _refuse(given: FileOptions | RunOptions, names: tuple[str, ...]) -> None:
+def _refuse(args: FileOptions | RunOptions, names: tuple[str, ...]) -> None:
     """Refuse options of `train` that `pretrain` does not have."""
     for name in names:
-        if getattr(given, name) != getattr(type(given), name):
+        if getattr(args, name) != getattr(type(args), name):
             flag = "--from" if name == "start" else f"--{name.replace('_', '-')}"
             raise ValueError(f"{flag} is an option of train, not of pretrain: leave out {flag} or --pretrain")
 
@@ -256,7 +256,7 @@ def _refuse(given: FileOptions | RunOptions, names: tuple[str, ...]) -> None:
 
 
 def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: bool, baselines: bool) -> None:
-    """A task of the paper, or resumed pre-training."""
+    """Train on a task of the paper, or resume pre-training, and show the scores."""
     from chordmixer import recipes
     from chordmixer.training.loop import train as run
     from chordmixer.views.report import write_report
@@ -273,29 +273,29 @@ def _train_task(experiment: Experiment, out: Path, resume: bool, unverified: boo
 
 
 def _conclude(fitted: Fitted, out: Path) -> None:
-    """The scores of a run on files beside those of the baselines, the report, and the next commands."""
+    """Show the scores of a run on files with those of the baselines, the report, and the next commands."""
     from chordmixer.views.runs import Run
 
-    show_comparison(fitted.evaluation, fitted.beside, out)
+    show_comparison(fitted.evaluation, fitted.compared, out)
     tell(f"report: {fitted.report}")
-    known, run = Run.load(out), shlex.quote(str(out))
-    tell(f"Next:  chordmixer predict {run} NEW_FILES -o answers.tsv")
-    if not known.ensemble:
-        tell(f"       chordmixer embed {run} FILES -o embeddings.parquet")
-    tell(f"       chordmixer explain {run} FILES -o why.html")
-    tell(f"       chordmixer evaluate {run} OTHER_FILES")
-    if not known.ensemble and known.data and known.data.split["sizes"].get("training", SMALL) < SMALL:
+    saved, run_name = Run.load(out), shlex.quote(str(out))
+    tell(f"Next:  chordmixer predict {run_name} NEW_FILES -o answers.tsv")
+    if not saved.ensemble:
+        tell(f"       chordmixer embed {run_name} FILES -o embeddings.parquet")
+    tell(f"       chordmixer explain {run_name} FILES -o why.html")
+    tell(f"       chordmixer evaluate {run_name} OTHER_FILES")
+    if not saved.ensemble and saved.data and saved.data.split["sizes"].get("training", SMALL) < SMALL:
         tell("small data: --folds 5 gives cross-validated scores and an ensemble")
 
 
 def _introduce(experiment: Experiment) -> None:
-    """What was read for pre-training, and how it is split and cut."""
+    """Show which records were read for pre-training, and how they are split and cut into segments."""
     if not first_rank():
         return
     task: Any = experiment.build_task()
     for line in task.account.lines():
         print_line(line)
-    sizes = ", ".join(f"{len(own.starts):,} for {part}" for part, own in task.ranges.items())
+    sizes = ", ".join(f"{len(ranges.starts):,} for {part}" for part, ranges in task.ranges.items())
     print_line(f"split ({task.method}): {sizes}")
     if task.segmented:
         counts = ", ".join(f"{len(task.records(part)):,} for {part}" for part in task.ranges)
@@ -303,7 +303,7 @@ def _introduce(experiment: Experiment) -> None:
 
 
 def _conclude_pretraining(evaluation: Evaluation, out: Path, baselines: bool, cache: str | None) -> None:
-    """The scores beside those of the Markov chains, and the next commands."""
+    """Show the scores of pre-training with those of the Markov chains, and the next commands."""
     from chordmixer.training.results import compare
     from chordmixer.views.runs import Run
     from chordmixer.views.verdict import baseline_sentence

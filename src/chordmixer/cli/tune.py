@@ -1,4 +1,4 @@
-"""`tune`: search for better settings than the default ones."""
+"""The command `tune`, which searches for better settings than the default ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chordmixer.terminal import tell
 
 @dataclass(frozen=True)
 class TuneOptions(TrainOptions):
-    """The options of `train`, with another meaning of --minutes, and without ensembles."""
+    """The options of `train`, without ensembles; --minutes is the time of the whole study."""
 
     minutes: Annotated[
         float | None, option("Time of the whole study, however many processes work on it.", options.SETTINGS, min=0)
@@ -26,7 +26,7 @@ class TuneOptions(TrainOptions):
 @options.with_options
 def tune(
     inputs: options.Inputs,
-    given: TuneOptions,
+    args: TuneOptions,
     files: LabelOptions,
     out: Annotated[Path | None, option("The folder of the study, new or to be continued.")] = None,
     trials: Annotated[int | None, option("Most trials; default: as many as the time allows.", min=1)] = None,
@@ -50,15 +50,15 @@ def tune(
     tuning.check_start()
     if out is None:
         raise ValueError("no folder for the study: add --out STUDY")
-    if given.minutes is None:
+    if args.minutes is None:
         raise ValueError("no time for the study: add --minutes M")
     paths, reading = files.named(inputs)
-    experiment = replace(given, minutes=None).files_experiment(paths, reading)
-    settings = dotted(options.settings_table(given.config, given.changes(minutes=False)))
-    found = tuning.search(experiment, settings, out, minutes=given.minutes, trials=trials, steps=steps)
-    for line in found.lines():
+    experiment = replace(args, minutes=None).files_experiment(paths, reading)
+    settings = dotted(options.settings_table(args.config, args.changes(minutes=False)))
+    study = tuning.search(experiment, settings, out, minutes=args.minutes, trials=trials, steps=steps)
+    for line in study.lines():
         tell(line)
-    if found.finished:
-        tell(f"page: {found.page}")
-        best = shlex.quote(str(found.config))
+    if study.finished:
+        tell(f"page: {study.page}")
+        best = shlex.quote(str(study.config))
         tell(f"Next:  chordmixer train with the same files and options, --config {best} --out RUN")

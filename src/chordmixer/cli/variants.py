@@ -1,4 +1,4 @@
-"""`variants`: learn the effect of genetic variants, or score new ones with a run."""
+"""The command `variants`, which learns the effect of genetic variants or scores new ones with a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VariantOptions:
-    """Options of training on variants: how they are read, and what is learned."""
+    """Options of training on variants: how they are read, and their targets."""
 
     window: Annotated[int | None, option("Bases of the reference around a variant.", READING)] = None
     names: Annotated[
@@ -43,7 +43,7 @@ def variants(
     inputs: Annotated[
         list[str], argument("VCF files, tables (CSV, TSV, Parquet), or a folder of VCF files; also compressed.")
     ],
-    given: VariantOptions,
+    args: VariantOptions,
     reference: Annotated[Path, option("The FASTA file, plain or bgzip, that the variants were called on.")],
     out: Annotated[
         str, option("The run folder to create; with --run a .vcf, .vcf.gz or table; - is TSV.", None, "--out", "-o")
@@ -86,11 +86,13 @@ def variants(
             raise ValueError(
                 f"--run scores in one process, and {rank_count()} were started: start it without torchrun"
             )
-        if len(inputs) > 1 or given.window or given.names or given.start or given.freeze or given.config or given.set:
+        if len(inputs) > 1 or args.window or args.names or args.start or args.freeze or args.config or args.set:
             raise ValueError("--run takes one file and the run's own settings: leave out the options of training")
-        how = ScoringConfig(columns, context, on_mismatch, batch_tokens, device, safe_cells)  # type: ignore[arg-type]
+        scoring = ScoringConfig(columns, context, on_mismatch, batch_tokens, device, safe_cells)  # type: ignore[arg-type]
         with show_log(stderr=True):  # standard output may hold the scores
-            account = score(run, inputs[0], reference, out, how, resume=resume, force=force, unverified=unverified)
+            account = score(
+                run, inputs[0], reference, out, scoring, resume=resume, force=force, unverified=unverified
+            )
         for line in account.lines():
             tell(line, stderr=True)
         return
@@ -101,13 +103,13 @@ def variants(
     if resume:
         options.check_resume(Path(out))
     data = {"files": inputs, "reference": str(reference), "on_mismatch": on_mismatch}
-    experiment = _experiment(data, columns, given, unverified)
+    experiment = _experiment(data, columns, args, unverified)
     evaluation = train(experiment, Path(out), resume=resume, unverified=unverified)
     if first_rank():
         _conclude(evaluation, Path(out), baselines, experiment)
 
 
-def _experiment(data: dict[str, Any], columns: Any, given: VariantOptions, unverified: bool) -> Experiment:
+def _experiment(data: dict[str, Any], columns: Any, args: VariantOptions, unverified: bool) -> Experiment:
     from chordmixer import fitting
     from chordmixer.config import override
     from chordmixer.recipes.variants import gtex, is_gtex
@@ -115,21 +117,21 @@ def _experiment(data: dict[str, Any], columns: Any, given: VariantOptions, unver
     from chordmixer.tasks.variants import VariantsConfig, variant_files
     from chordmixer.training.fine_tuning import start_from
 
-    tissues = given.names is None and is_gtex(variant_files(data["files"]))
+    tissues = args.names is None and is_gtex(variant_files(data["files"]))
     if tissues:
         print_line("files named TISSUE_pos.vcf and TISSUE_neg.vcf: tissues and classes are read from their names")
-    data |= {name: getattr(given, name) for name in ("names", "on_unmatched", "target_type")}
-    data |= {} if given.window is None else {"window": given.window}
+    data |= {name: getattr(args, name) for name in ("names", "on_unmatched", "target_type")}
+    data |= {} if args.window is None else {"window": args.window}
     config = override(VariantsConfig(columns=columns), data, "data")
-    changes = options.settings_table(given.config, given.set or [])
+    changes = options.settings_table(args.config, args.set or [])
     experiment = fitting.build(gtex if tissues else recipe, config, changes)
-    if given.freeze and given.start is None:
+    if args.freeze and args.start is None:
         raise ValueError("--freeze keeps the weights of a run as they are: name it with --from RUN, or leave it out")
-    return experiment if given.start is None else start_from(experiment, given.start, given.freeze, unverified)
+    return experiment if args.start is None else start_from(experiment, args.start, args.freeze, unverified)
 
 
 def _conclude(evaluation: Evaluation, out: Path, baselines: bool, experiment: Experiment) -> None:
-    """The scores beside those of the baselines, and the next command."""
+    """Show the scores with those of the baselines, and the next command."""
     from chordmixer.training.results import compare
     from chordmixer.views.report import write_report
 

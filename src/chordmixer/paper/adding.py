@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chordmixer.config import MANY, check_numbers
+from chordmixer.config import MAX_RECORDS, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.loading import Record
 from chordmixer.packed import Packed
@@ -42,8 +42,8 @@ class AddingConfig:
     """Seed of the data."""
 
     def __post_init__(self) -> None:
-        sizes = dict.fromkeys(("training", "validation", "test", "max_length"), (0, MANY))
-        check_numbers(self, **sizes, base_length=(1, MANY))
+        sizes = dict.fromkeys(("training", "validation", "test", "max_length"), (0, MAX_RECORDS))
+        check_numbers(self, **sizes, base_length=(1, MAX_RECORDS))
         if not 2 <= self.min_length <= self.longest:
             raise ValueError(
                 f"lengths from {self.min_length} to {self.longest} are not a range of at least 2 tokens: "

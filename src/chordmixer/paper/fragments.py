@@ -16,7 +16,7 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer.config import LONGEST, MANY, check_numbers
+from chordmixer.config import LONGEST, MAX_RECORDS, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.loading import Record, as_tensor
 from chordmixer.data.reading import Reading
@@ -67,7 +67,7 @@ class FragmentsConfig:
     """Name of the store in that folder: a hash of the content of the files and of the reading settings."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, **dict.fromkeys(PARTS, (1, MANY)), longest=(1, LONGEST), spread=(0, 100))
+        check_numbers(self, **dict.fromkeys(PARTS, (1, MAX_RECORDS)), longest=(1, LONGEST), spread=(0, 100))
         if not 1 <= self.shortest <= self.median <= self.longest:
             raise ValueError(
                 f"shortest={self.shortest}, median={self.median}, longest={self.longest} are not in this order, or "

@@ -26,7 +26,7 @@ from chordmixer.paper.lra.listops import ListOpsConfig
 from chordmixer.paper.lra.pathfinder import PathfinderConfig
 from chordmixer.paper.lra.retrieval import RetrievalConfig
 from chordmixer.paper.lra.text import TextConfig
-from chordmixer.recipes.batches import SMALL, network_for, training
+from chordmixer.recipes.batches import SMALL_DATA, network_for, training
 from chordmixer.tasks import task_class
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
@@ -156,7 +156,7 @@ def paper_files(data: FilesConfig) -> Experiment:
     task = Files(data)
     lengths = task.records("training").lengths
     symbols = task.embedding == "tokens"
-    small = len(lengths) < SMALL
+    small = len(lengths) < SMALL_DATA
     network = network_for(task.max_length, small=small)
     network = network if symbols else replace(network, prenorm=None, init="xavier")
     model = ModelConfig(

@@ -1,4 +1,4 @@
-"""Settings of runs, as functions that return an `Experiment`; one by name: a literal dictionary, imported lazily."""
+"""Recipes, functions that return an `Experiment`, and a dictionary of them by name, imported lazily."""
 
 from importlib import import_module
 from typing import Any
@@ -16,15 +16,15 @@ RECIPES = {
     "text": "chordmixer.paper.recipes:text",
     "variants": "chordmixer.recipes.variants:variants",
 }
-"""What `chordmixer train TASK` starts from: a function of the task's config. `files` is for the user's own."""
+"""Recipes of `chordmixer train TASK`, functions of the task's config. `files` is for a user's own files."""
 TASK_BASELINES = "chordmixer.paper.baselines:compare"
-"""What it ends with: baselines of any such task."""
+"""The function that compares a run of any of these tasks with baselines."""
 
 __all__ = ["RECIPES", "TASK_BASELINES", "files", "load"]
 
 
 def load(path: str) -> Any:
-    """What `module:name` stands for, imported now.
+    """Import an object given as `module:name`.
 
     >>> load(RECIPES["masking"]).__name__
     'masking'

@@ -1,4 +1,4 @@
-"""Network, batches, passes and patience of a run, from the lengths of its records, with what was measured."""
+"""Choose network, batches, passes and patience of a run by the lengths of its records, based on measurements."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from chordmixer.models import ChordMixerConfig
 from chordmixer.training import TrainingConfig
 
 STEPS = 4_000
-"""Optimiser steps at least, however small the data are: on one H200 fragments of mitochondria left the plateau after
-660 and went on to learn until 2,600 of them, introns after 190 and 740."""
+"""Minimum number of optimiser steps, also on small data: on one H200 the loss on fragments of mitochondria left its
+plateau after 660 steps and fell until 2,600; on introns after 190 and until 740."""
 PASSES = (10, 200)
-"""Over the training records, at least and at most, as long as `TOKENS` allow it."""
+"""Minimum and maximum number of passes over the training records, as far as `TOKENS` allows."""
 TOKENS = 4_000_000_000
-"""Of all passes together, after which a run ends, but never before three."""
+"""Maximum number of tokens of all passes; a run has at least three passes in any case."""
 BATCH_TOKENS = {"cuda": 1 << 18, "cpu": 1 << 16}
-"""Of a batch at most, unless a single record is longer: 2 to 4 GB of either by the forecast, S = 16 and H = 128.
-Gradients of several such batches are added up where records are long, so that a step is the same on both."""
+"""Maximum number of tokens of a batch, unless a single record is longer: 2 to 4 GB of memory by the forecast for
+S = 16 and H = 128. For long records gradients of several batches are accumulated, so that a step is equal on both."""
 EVALUATIONS = 40
-"""In a run, at most: more would tell nothing new."""
-SMALL = 1_000
-"""Training records below which the network is a quarter of the size: it overfits soon enough."""
+"""Maximum number of evaluations in a run."""
+SMALL_DATA = 1_000
+"""Number of training records below which the network has a quarter of the size, against overfitting."""
 
 
 def network_for(longest: int, *, small: bool = False, dropout: float = 0.0) -> ChordMixerConfig:
@@ -39,9 +39,9 @@ def network_for(longest: int, *, small: bool = False, dropout: float = 0.0) -> C
 
 
 def training(lengths: list[int], longest: int, device: str, most: int = 128) -> TrainingConfig:
-    """Batches, passes and patience for training records of these lengths; `longest` is that of all parts.
+    """Choose batches, passes and patience by the lengths of the training records.
 
-    A step has at most so many records.
+    `longest` is the maximum length over all parts, `most` the maximum number of records of a step.
 
     >>> introns = training([300] * 48_000, longest=16_000, device="cuda")
     >>> introns.batch_sequences, introns.epochs, introns.accumulate
@@ -69,9 +69,9 @@ def training(lengths: list[int], longest: int, device: str, most: int = 128) -> 
 
 
 def batches(lengths: list[int], longest: int, device: str, most: int) -> tuple[int, int, int, int]:
-    """Most sequences and tokens of a batch, batches a step, and steps in a pass.
+    """Choose the maximum numbers of sequences and tokens of a batch, batches per step, and steps per pass.
 
-    A step has 16 records or more, up to `most`, and a pass 50 steps or more where there are records enough.
+    A step has 16 to `most` records, and a pass at least 50 steps if there are enough records.
 
     >>> batches([300] * 24_000, longest=16_000, device="cuda", most=64)
     (64, 38400, 1, 375)
@@ -80,6 +80,6 @@ def batches(lengths: list[int], longest: int, device: str, most: int) -> tuple[i
     sequences = min(max(1 << (records // 50).bit_length() - 1, 16), most) if records >= 50 else 16
     wanted = 2 * sequences * tokens // records
     budget = max(longest, min(wanted, BATCH_TOKENS[device]))
-    in_a_batch = min(sequences, max(1, budget * records // tokens))
-    accumulate = max(1, round(sequences / in_a_batch))
-    return sequences, budget, accumulate, -(-records // (in_a_batch * accumulate))
+    per_batch = min(sequences, max(1, budget * records // tokens))
+    accumulate = max(1, round(sequences / per_batch))
+    return sequences, budget, accumulate, -(-records // (per_batch * accumulate))

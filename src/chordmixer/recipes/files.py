@@ -1,7 +1,7 @@
-"""Settings for a user's own files, chosen from the data alone. What was measured stands with each number.
+"""The recipe for a user's own files: settings that depend only on the data, with the measurements behind them.
 
-`recipes.paper_files` is the paper's network on files; this one is what real data want: convolutions before the
-encoder, words, three ways of pooling.
+`recipes.paper_files` is the paper's network on files; this recipe adds what improves results on real data:
+convolutions before the encoder, words, three kinds of pooling.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from chordmixer.models import ModelConfig
 from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
-from chordmixer.recipes.batches import SMALL, batches, network_for
+from chordmixer.recipes.batches import SMALL_DATA, batches, network_for
 from chordmixer.tasks import Task
 from chordmixer.tasks.files import Files, FilesConfig
 from chordmixer.training import Experiment, TrainingConfig
@@ -27,32 +27,32 @@ from chordmixer.training.speed import loading_seconds, settle_precision
 logger = logging.getLogger(__name__)
 
 STEPS = {"cuda": 4_000, "cpu": 2_000}
-"""Optimiser steps of a run with batches of 64, unless `TOKENS` end it before."""
+"""Optimiser steps of a run with batches of 64, unless `TOKENS` is reached before."""
 TOKENS = {"cuda": 600_000_000, "cpu": 4_000_000}
-"""Of all steps together; at least one pass over the training records is made, as far as `ONE_PASS` allows it."""
+"""Maximum number of tokens of all steps; a run has at least one pass, as far as `ONE_PASS` allows."""
 ONE_PASS = {"cuda": math.inf, "cpu": 8_000_000}
-"""Tokens of a run that is one pass or less: on two cores about five minutes, where a pass over long records takes
-hours."""
+"""Maximum number of tokens of a run of one pass or less: about five minutes on two cores, on which a pass over long
+records may take hours."""
 SEQUENCES = 64
-"""In a step, at most, below `MANY` training records."""
-MANY, LARGE, LARGE_STEPS = 20_000, 128, 2_500
-"""Training records from which on a step on a GPU has more sequences, how many, and the steps of such a run. Introns:
+"""Maximum number of sequences of a step, below `LARGE_DATA` training records."""
+LARGE_DATA, LARGE_BATCH, LARGE_STEPS = 20_000, 128, 2_500
+"""Training records from which a step on a GPU has more sequences, their number, and the steps of such a run. Introns:
 validation ROC-AUC 0.9743 with 128 sequences, 0.9719 with 64; with 2,500 steps and more dropout 0.9760."""
-EVALUATIONS, FEWEST = 20, 3
-"""On the validation records, in a run: where they take little time, and at least; one where steps are few as well."""
-EVALUATED = 1.5
-"""Tokens of all evaluations per token of the steps, at most, which takes half of the time of the steps."""
-FEW_STEPS = 100
-"""Below which a network learns too little to be of use, and a share of them tells nothing of words."""
+EVALUATIONS, MIN_EVALUATIONS = 20, 3
+"""Maximum and minimum number of evaluations in a run; fewer if they take long, and at least one if steps are few."""
+EVALUATED_TOKENS = 1.5
+"""Maximum number of evaluated tokens per training token: evaluations then take half of the time of the steps."""
+TOO_FEW_STEPS = 100
+"""Number of steps below which a network learns too little, and short runs cannot decide about words."""
 TRIAL = 0.2
-"""Share of the steps that each of the two short runs gets which decide about words."""
-WORDS = {"dna": (4, 6, 8), "protein": (2, 3), "text": (3, 5, 7)}
-"""Lengths of the words of each kind of tokens."""
+"""Fraction of the steps of each of the two short runs that decide about words."""
+WORD_LENGTHS = {"dna": (4, 6, 8), "protein": (2, 3), "text": (3, 5, 7)}
+"""Lengths of words for each kind of tokens."""
 WORD_BITS = {"dna": 16, "protein": 14, "text": 18}
-LEAST_STEPS = 20
-"""However little time there is."""
-APART = 10
-"""Steps from one evaluation to the next at least, in a given time: each takes as long as several steps."""
+MIN_STEPS = 20
+"""Minimum number of steps, also if they exceed the given time."""
+MIN_INTERVAL = 10
+"""Minimum number of steps between evaluations in a run of given time: each takes as long as several steps."""
 
 
 def files(data: FilesConfig, minutes: float | None = None, device: str = "auto") -> Experiment:
@@ -75,21 +75,21 @@ def files(data: FilesConfig, minutes: float | None = None, device: str = "auto")
       of the head's features and a tenth of the letters are hidden in training.
     - AdamW at 1e-3 with beta2 0.98, weights averaged over a twentieth of the run; bfloat16 on a GPU, and on a CPU
       where that is faster.
-    - With `minutes`, as many steps as fit into them here, by measurement: the number then stands in config.json.
+    - With `minutes`, as many steps as fit into them by a measurement on this machine; config.json has the number.
     """
     task = Files(data)
     if data.augment is None:
-        told_apart = task.embedding == "real" and task.question.kind != "number"
-        task = Files(replace(task.config, augment=told_apart))
+        augment = task.embedding == "real" and task.question.kind != "number"
+        task = Files(replace(task.config, augment=augment))
     lengths = task.records("training").lengths
-    place = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
-    model = _model(task, cpu=place == "cpu", small=place == "cpu" or len(lengths) < SMALL)
-    config = _training(task, place)
-    trial = TRIAL if model.words.lengths and config.steps >= FEW_STEPS else 0.0
+    device_type = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
+    model = _model(task, cpu=device_type == "cpu", small=device_type == "cpu" or len(lengths) < SMALL_DATA)
+    config = _training(task, device_type)
+    trial = TRIAL if model.words.lengths and config.steps >= TOO_FEW_STEPS else 0.0
     experiment = Experiment("files", task.config, model, replace(config, trial=trial))
     if minutes is not None:
-        return _fitted(experiment, task, minutes)
-    if config.steps < FEW_STEPS:
+        return _within_minutes(experiment, task, minutes)
+    if config.steps < TOO_FEW_STEPS:
         logger.warning(
             f"only {config.steps} steps of training, as these records are long for a CPU: use a GPU, or give the "
             "network more time, as with --minutes 60; baselines are not affected"
@@ -101,7 +101,7 @@ def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
     symbols, kind = task.embedding == "tokens", task.kind
     words = WordsConfig()
     if symbols:
-        words = WordsConfig(lengths=WORDS[kind], bits=WORD_BITS[kind], dropout=0.5 if cpu else 0.7)
+        words = WordsConfig(lengths=WORD_LENGTHS[kind], bits=WORD_BITS[kind], dropout=0.5 if cpu else 0.7)
     return ModelConfig(
         inputs=task.inputs,
         outputs=task.target.outputs,
@@ -127,8 +127,8 @@ def _training(task: Files, device: str, steps: int | None = None) -> TrainingCon
 def training(
     lengths: list[int], longest: int, device: str, steps: int | None = None, validation: int = 0
 ) -> TrainingConfig:
-    """Batches, steps and patience for training records of these lengths; `longest` is that of all parts, and
-    `validation` the number of tokens of the validation records.
+    """Choose batches, steps and patience by the lengths of the training records; `longest` is the maximum length over
+    all parts, and `validation` the number of tokens of the validation records.
 
     >>> introns = training([300] * 24_000, longest=16_000, device="cuda")
     >>> introns.batch_sequences, introns.steps, introns.epochs, introns.accumulate
@@ -137,16 +137,21 @@ def training(
     >>> plasmids.batch_sequences, plasmids.steps, plasmids.epochs, plasmids.accumulate
     (16, 445, 13, 3)
     """
-    large = device == "cuda" and len(lengths) >= MANY
-    sequences, budget, accumulate, a_pass = batches(lengths, longest, device, LARGE if large else SEQUENCES)
+    large = device == "cuda" and len(lengths) >= LARGE_DATA
+    sequences, budget, accumulate, pass_steps = batches(lengths, longest, device, LARGE_BATCH if large else SEQUENCES)
     if steps is None:
-        most, a_step = LARGE_STEPS if large else STEPS[device], sum(lengths) / a_pass
-        steps = int(max(min(most, TOKENS[device] / a_step), min(a_pass, ONE_PASS[device] / a_step), 1))
+        max_steps, step_tokens = LARGE_STEPS if large else STEPS[device], sum(lengths) / pass_steps
+        steps = int(
+            max(min(max_steps, TOKENS[device] / step_tokens), min(pass_steps, ONE_PASS[device] / step_tokens), 1)
+        )
     evaluations = EVALUATIONS
     if validation:
-        fewest = FEWEST if steps >= FEW_STEPS else 1
-        evaluations = min(EVALUATIONS, max(fewest, int(EVALUATED * steps * sum(lengths) / (a_pass * validation))))
-    epochs = -(-steps // a_pass) + 1  # a pass may have fewer batches than counted here
+        min_evaluations = MIN_EVALUATIONS if steps >= TOO_FEW_STEPS else 1
+        evaluations = min(
+            EVALUATIONS,
+            max(min_evaluations, int(EVALUATED_TOKENS * steps * sum(lengths) / (pass_steps * validation))),
+        )
+    epochs = -(-steps // pass_steps) + 1  # a pass may have fewer batches than counted here
     return TrainingConfig(
         epochs=epochs,
         steps=steps,
@@ -164,27 +169,27 @@ def training(
     )
 
 
-def _fitted(experiment: Experiment, task: Files, minutes: float) -> Experiment:
-    """The same with as many steps as fit into the time, trials and validation included."""
+def _within_minutes(experiment: Experiment, task: Files, minutes: float) -> Experiment:
+    """Set the number of steps to what fits into the time, trials and validation included."""
     experiment = settle_precision(experiment)
-    a_step, passes = measured_seconds(experiment, task)  # type: ignore[arg-type]  # read-only
-    steps = max(LEAST_STEPS, int((60 * minutes - passes) / a_step))
-    made = _training(task, choose_device(experiment.training).type, steps)
-    every = max(APART, made.evaluate_every)
+    step_seconds, passes = measured_seconds(experiment, task)  # type: ignore[arg-type]  # read-only
+    steps = max(MIN_STEPS, int((60 * minutes - passes) / step_seconds))
+    config = _training(task, choose_device(experiment.training).type, steps)
+    interval = max(MIN_INTERVAL, config.evaluate_every)
     trial, precision = experiment.training.trial, experiment.training.precision
-    return replace(experiment, training=replace(made, evaluate_every=every, trial=trial, precision=precision))
+    return replace(experiment, training=replace(config, evaluate_every=interval, trial=trial, precision=precision))
 
 
 def measured_seconds(
     experiment: Experiment, task: Task, scored: Sequence[str] = ("validation", "test")
 ) -> tuple[float, float]:
-    """Seconds of a step, with its share of the trials, and of all passes over the scored parts, measured now."""
+    """Measure the seconds of a step, with its share of the trials, and of all passes over the scored parts."""
     lengths, device = task.records("training").lengths, choose_device(experiment.training)
-    others = {part: own for part, own in scored_lengths(task).items() if part in scored}
-    timed = forecast(experiment, lengths, device, timed=True, scored=others)
+    scored_parts = {part: part_lengths for part, part_lengths in scored_lengths(task).items() if part in scored}
+    timed = forecast(experiment, lengths, device, timed=True, scored=scored_parts)
     assert timed.seconds is not None
-    a_step = timed.seconds / -(-timed.batches // experiment.training.accumulate)
-    if device.type == "cuda":  # beside whose steps the host makes batches
-        made = loading_seconds(task.records("training"), experiment.training.sampler(lengths), device)
-        a_step = max(a_step, made * experiment.training.accumulate)
-    return (1 + 2 * experiment.training.trial) * a_step, timed.validation + timed.test
+    step_seconds = timed.seconds / -(-timed.batches // experiment.training.accumulate)
+    if device.type == "cuda":  # where the host prepares batches during the steps
+        batch_seconds = loading_seconds(task.records("training"), experiment.training.sampler(lengths), device)
+        step_seconds = max(step_seconds, batch_seconds * experiment.training.accumulate)
+    return (1 + 2 * experiment.training.trial) * step_seconds, timed.validation + timed.test

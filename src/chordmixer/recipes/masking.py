@@ -1,4 +1,4 @@
-"""Settings for pre-training on a user's own files, chosen from the data alone."""
+"""The recipe for pre-training on a user's own files: settings that depend only on the data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def masking(data: MaskingConfig) -> Experiment:
 
     - The paper's autoencoder: encoder and decoder are ChordMixer networks of the same settings, 30 % of the tokens
       are masked. `model.decoder=none` reads the masked tokens straight from the encoder's, with half the weights.
-    - Networks and training are those of `recipes.paper_files` for letters and text, of the larger size whatever the
-      number of records: masks are drawn anew in every pass, which holds back overfitting. Not tuned beyond that.
+    - Networks and training are those of `recipes.paper_files` for letters and text, of the larger size for any
+      number of records: masks differ in every pass, which reduces overfitting. Not tuned beyond that.
     """
     task = Masking(data)
     model = ModelConfig(

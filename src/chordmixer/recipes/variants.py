@@ -1,4 +1,4 @@
-"""The effect of variants: settings for a user's own, for saturation mutagenesis, and for the tissues of GTEx."""
+"""Recipes for the effect of variants: a user's own, saturation mutagenesis, and the tissues of GTEx."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from chordmixer.data.variants import VariantColumns, values_of_name
 from chordmixer.models import ModelConfig
-from chordmixer.recipes.batches import SMALL, network_for, training
+from chordmixer.recipes.batches import SMALL_DATA, network_for, training
 from chordmixer.tasks.variants import Variants, VariantsConfig, variant_files
 from chordmixer.training import Experiment
 
@@ -21,11 +21,11 @@ GTEX_NAMES = r"(?P<context>.+)_(?P<label>pos|neg)\.vcf"
 GTEx the probably causal variants in, say, `Whole_Blood_pos.vcf`, and others, matched to them, in
 `Whole_Blood_neg.vcf`."""
 GTEX_WINDOW = 20_000
-"""Bases, the most that the paper takes."""
+"""Window in bases, the largest of the paper."""
 MPRA = ("variants.tsv.gz", "elements.fa")
-"""Variants, and the elements that they are in, each a contig of its own."""
+"""File names of the variants and of the elements that contain them, each of which is a contig."""
 MPRA_WINDOW = 21
-"""Bases. There are some twenty loci to learn from, and with a wider window the network overfits. ROC-AUC of
+"""Window in bases. There are about twenty loci to learn from; with a wider window the network overfits. ROC-AUC of
 validation within elements, the mean of three splits on a CPU (S = 8, H = 64, four passes), from scratch and from a
 pre-trained network: 0.66 and 0.65 with 21 bases, 0.64 and 0.66 with 51, 0.64 and 0.63 with 101."""
 
@@ -46,8 +46,8 @@ def variants(data: VariantsConfig) -> Experiment:
     )
     logger.info(f"split ({about['split']['method']}): {sizes}")
     lengths = task.records("training").lengths
-    own = network_for(task.max_length, small=len(lengths) < SMALL)
-    model = ModelConfig(task.inputs, task.target.outputs, head="variant", final_norm="layer", network=own)
+    network = network_for(task.max_length, small=len(lengths) < SMALL_DATA)
+    model = ModelConfig(task.inputs, task.target.outputs, head="variant", final_norm="layer", network=network)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     longest = max(max(task.records(part).lengths) for part in task.split.parts)
     return Experiment("variants", task.config, model, training(lengths, longest, device))
@@ -74,26 +74,26 @@ def gtex(data: VariantsConfig) -> Experiment:
     """Does a variant change the expression of a gene in a tissue? One VCF file for each tissue and class.
 
     The tissue is the context of a variant, and its class `pos` or `neg`, both by the file's name (`GTEX_NAMES`).
-    A window that was left as it is by default is the paper's, of 20,000 bases.
+    If the window has its default value, it is the paper's, of 20,000 bases.
     """
     check_tissues(variant_files(data.files))
     window = GTEX_WINDOW if data.window == VariantsConfig().window else data.window
     return variants(replace(data, names=data.names or GTEX_NAMES, window=window))
 
 
-def check_tissues(found: list[Path]) -> None:
-    """Refuse a tissue that has one class alone."""
-    seen: dict[str, dict[str, Path]] = {}
-    for path in found:
-        said = values_of_name(path, GTEX_NAMES)
-        seen.setdefault(said["context"], {})[said["label"]] = path
-    for tissue, own in seen.items():
-        if len(own) < 2:
-            (label, path), *_ = own.items()
+def check_tissues(files: list[Path]) -> None:
+    """Refuse tissues with only one class."""
+    tissues: dict[str, dict[str, Path]] = {}
+    for path in files:
+        groups = values_of_name(path, GTEX_NAMES)
+        tissues.setdefault(groups["context"], {})[groups["label"]] = path
+    for tissue, classes in tissues.items():
+        if len(classes) < 2:
+            (label, path), *_ = classes.items()
             other = "neg" if label == "pos" else "pos"
             raise ValueError(f"{path} has no {tissue}_{other}.vcf beside it: each tissue needs both; add it")
 
 
-def is_gtex(found: list[Path]) -> bool:
-    """Whether files are named by this layout."""
-    return len(found) > 1 and all(path.stem.removesuffix(".vcf").endswith(("_pos", "_neg")) for path in found)
+def is_gtex(files: list[Path]) -> bool:
+    """Whether files are named by the layout of GTEx."""
+    return len(files) > 1 and all(path.stem.removesuffix(".vcf").endswith(("_pos", "_neg")) for path in files)

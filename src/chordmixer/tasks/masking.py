@@ -19,7 +19,7 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
-from chordmixer.config import LONGEST, MANY, check_numbers
+from chordmixer.config import LONGEST, MAX_RECORDS, check_numbers
 from chordmixer.data import draws
 from chordmixer.data.entries import Account
 from chordmixer.data.loading import Record, as_tensor
@@ -207,7 +207,7 @@ class MaskingConfig(StoreConfig):
                 f"balance={self.balance:g} is not between 0, where all files count alike, and 1, where they count by "
                 "size: give such a number"
             )
-        check_numbers(self, longest=(MIN_TOKENS, LONGEST), segments=(0, MANY), span=(1, LONGEST))
+        check_numbers(self, longest=(MIN_TOKENS, LONGEST), segments=(0, MAX_RECORDS), span=(1, LONGEST))
 
 
 class Masking:

@@ -36,11 +36,11 @@ def tune(
     settings: Mapping[str, Any] | None = None,
     verbose: bool = True,
 ) -> StudyResult:
-    """Search for settings with a lower validation loss than the default ones, for so many minutes in all.
+    """Search for settings with a lower validation loss than the default ones, for `minutes` in total.
 
-    `out` is the folder of the study; the same call in another process works on the same study, and goes on with one
-    that was interrupted. `trials` limits their number; `steps` are those of a trial, by default as many as let up
-    to twenty trials of the default network fit into the time. `settings` are kept in all trials, and not searched.
+    `out` is the folder of the study; the same call in another process works on the same study, and continues one
+    that was interrupted. `trials` limits their number; `steps` are the steps of a trial, by default chosen so that
+    up to twenty trials of the default network fit into the time. `settings` are fixed in all trials.
     `fit(data, settings=tune(...).settings)` trains with the best settings.
     """
     changes = dict(settings or {})
@@ -48,8 +48,8 @@ def tune(
         f"training.{name}": value for name, value in (("seed", seed), ("device", device)) if value is not None
     }
 
-    def recipe(known: Any) -> Experiment:
-        return fitting.for_files(known, None, 1, device, start, freeze)
+    def recipe(config: Any) -> Experiment:
+        return fitting.for_files(config, None, 1, device, start, freeze)
 
     with terminal.show_log() if verbose else nullcontext():
         check_start()
@@ -66,7 +66,7 @@ def search(
     trials: int | None = None,
     steps: int | None = None,
 ) -> StudyResult:
-    """Work on the study of this recipe; `given` are the settings, by their dotted names, that are not searched."""
+    """Work on the study of this recipe; `given` are the settings, by dotted name, that are fixed."""
     check_start()
     if not 0 < minutes < math.inf:
         raise ValueError(f"--minutes {minutes:g} is not the time of a study: give a finite number above zero")
@@ -82,13 +82,13 @@ def search(
 
     for _ in work.run():
         write_study(study_result(work, given))
-    found = study_result(work, given)
-    write_study(found)
-    return found
+    study = study_result(work, given)
+    write_study(study)
+    return study
 
 
 def check_start() -> None:
-    """Refuse to search on several ranks, or without the package that does it."""
+    """Refuse to search on several ranks, or without optuna."""
     if terminal.rank_count() > 1:
         raise ValueError("tune trains each network in one process: start it several times, without torchrun")
     if find_spec("optuna") is None:

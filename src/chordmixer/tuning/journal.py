@@ -1,6 +1,6 @@
-"""The journal of a study: a file that processes and machines share, and that a kill at any moment leaves whole.
+"""The journal of a study: a file that processes and machines share, and that stays valid if a process is killed.
 
-Its lock is the operating system's, as that of a run folder: it is free again when its process has died.
+It has a lock of the operating system, like a run folder, which is released when its process ends.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from chordmixer.training.run_folder import LOCK
 FILE = "journal.jsonl"
 NAME = "tune"
 SPAN = "span "
-"""Prefix of the study's attributes that say from when to when a process has worked on it."""
+"""Prefix of the study's attributes with the start and end time of the work of a process."""
 
 
 class JournalLock(JournalFileOpenLock):
-    """Held while the journal is written; a process may hold it longer, and write meanwhile.
+    """Lock that is held while the journal is written; a process may hold it longer, and write in the meantime.
 
-    optuna's own is a file that a killed process leaves, so that all others wait for half a minute.
+    optuna's own lock is a file that a killed process leaves, so that all others wait for half a minute.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class JournalLock(JournalFileOpenLock):
 
 
 def drop_unfinished_line(path: Path) -> None:
-    """Remove what a killed process wrote of a line: the next one would be appended to it."""
+    """Remove an unfinished line of a killed process, to which the next line would be appended."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -64,7 +64,7 @@ def drop_unfinished_line(path: Path) -> None:
 
 
 def open_journal(folder: Path) -> tuple[optuna.Study, JournalLock]:
-    """The study in a folder, which is created where there is none, and the lock of its journal."""
+    """Open the study in a folder, or create it; return it with the lock of its journal."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,17 +84,17 @@ def open_journal(folder: Path) -> tuple[optuna.Study, JournalLock]:
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Let optuna tell of nothing but warnings: each study that it creates would be a line."""
-    before = optuna.logging.get_verbosity()
+    """Let optuna log only warnings; otherwise it logs a line for each new study."""
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         yield
     finally:
-        optuna.logging.set_verbosity(before)
+        optuna.logging.set_verbosity(verbosity)
 
 
 class StudyClock:
-    """Seconds that processes have worked on a study: those of several at once count once, pauses do not."""
+    """Measures the seconds that processes have worked on a study; parallel work counts once, pauses do not count."""
 
     def __init__(self, study: optuna.Study) -> None:
         self.study = study
@@ -102,14 +102,14 @@ class StudyClock:
         self.start = time.time()
 
     def beat(self) -> float:
-        """Record that this process is at work; returns the seconds of all processes so far."""
+        """Record that this process is working; return the seconds of all processes so far."""
         now = time.time()
         self.study.set_user_attr(self.name, [self.start, now])
         return seconds_of(self.study)
 
 
 def seconds_of(study: optuna.Study) -> float:
-    """The seconds that the journal tells of."""
+    """The seconds of work that the journal records."""
     return covered(span for name, span in study.user_attrs.items() if name.startswith(SPAN))
 
 

@@ -1,4 +1,4 @@
-"""What a study has found: its trials, the best settings beside the recipe's, and best.toml for `train --config`."""
+"""The results of a study: its trials, the best settings compared with the recipe, and best.toml."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from chordmixer.tuning.study import DEFAULT, MINUTE, REASON, SECONDS, Search
 from chordmixer.version import __version__
 
 BEST, PAGE = "best.toml", "study.html"
-IMPORTANT = 6
-"""Finished trials from which on importances are estimated."""
+MIN_FOR_IMPORTANCE = 6
+"""Minimum number of finished trials to estimate importances."""
 STATES = {
     TrialState.COMPLETE: "finished",
     TrialState.FAIL: "failed",
@@ -32,7 +32,7 @@ STATES = {
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A trial as it is shown."""
+    """The settings and the outcome of a trial."""
 
     number: int
     state: str
@@ -40,37 +40,37 @@ class TrialResult:
     loss: float
     """The validation loss of the best weights; NaN unless it is finished."""
     values: dict[str, Any]
-    """Of the settings that are searched."""
+    """Values of the settings that are searched."""
     default: bool
-    """Whether they are those of the recipe, with or without words."""
+    """Whether these are the values of the recipe, with or without words."""
     seconds: float
     minute: float
-    """Of the study, in which it ended."""
+    """The minute of the study in which the trial ended."""
     reason: str
-    """Why it is not finished."""
+    """The reason why it is not finished."""
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study has found so far."""
+    """The results of a study so far."""
 
     folder: Path
     trials: list[TrialResult]
-    """In the order in which they began."""
+    """All trials, in the order in which they began."""
     minutes: float
-    """In which one process or more worked on it."""
+    """Minutes in which at least one process worked on the study."""
     steps: int
-    """Of a trial."""
+    """Number of steps of a trial."""
     full_steps: int
-    """Of a full run."""
+    """Number of steps of a full run."""
     given: dict[str, Any]
-    """Settings that were given, and not searched."""
+    """Settings that the user has set, which are not searched."""
     importances: dict[str, float]
-    """Shares of the variance of the losses, most important setting first; empty with few trials."""
+    """Fractions of the variance of the losses, most important setting first; empty with few trials."""
 
     @property
     def config(self) -> Path:
-        """The best settings, as `chordmixer train --config` takes them."""
+        """The file of the best settings, for `chordmixer train --config`."""
         return self.folder / BEST
 
     @property
@@ -84,8 +84,8 @@ class StudyResult:
 
     @property
     def default(self) -> TrialResult | None:
-        """The recipe itself: with or without words, whichever has the lower loss."""
-        return min((own for own in self.finished if own.default), key=lambda own: own.loss, default=None)
+        """The trial of the recipe itself, with or without words, whichever has the lower loss."""
+        return min((trial for trial in self.finished if trial.default), key=lambda trial: trial.loss, default=None)
 
     @property
     def finished(self) -> list[TrialResult]:
@@ -93,25 +93,25 @@ class StudyResult:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The best settings by their dotted names, as `fit` takes them, for a full run."""
+        """The best settings by dotted name, for a full run by `fit`."""
         steps = {} if self.given.get("training.minutes") else {"training.steps": self.full_steps}
         return {**self.given, **settings_of(self.best.values), **steps}
 
     def lines(self) -> Iterator[str]:
         """A summary for the terminal."""
         counts = Counter(trial.state for trial in self.trials)
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        yield f"{len(self.trials)} trials of {self.steps:,} steps in {self.minutes:.1f} min: {told}"
+        summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+        yield f"{len(self.trials)} trials of {self.steps:,} steps in {self.minutes:.1f} min: {summary}"
         if not self.finished:
             return
         best, default = self.best, self.default
         if default is not None:
             yield f"default: validation loss {default.loss:.5g}"
         yield f"best:    validation loss {best.loss:.5g}, trial {best.number}{self._gain()}"
-        known = {} if default is None else settings_of(default.values)
+        default_settings = {} if default is None else settings_of(default.values)
         for name, value in settings_of(best.values).items():
-            if name not in known or known[name] != value:
-                before = f"  (default {toml_value(known[name])})" if name in known else ""
+            if name not in default_settings or default_settings[name] != value:
+                before = f"  (default {toml_value(default_settings[name])})" if name in default_settings else ""
                 yield f"  {name} = {toml_value(value)}{before}"
 
     def _gain(self) -> str:
@@ -130,12 +130,12 @@ def percent_lower(loss: float, than: float) -> str:
 
 
 def study_result(search: Search, given: Mapping[str, Any]) -> StudyResult:
-    """The present state of a study."""
+    """Collect the present results of a study."""
     study = search.study
-    known = [trial for trial in study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
+    trials = [trial for trial in study.get_trials(deepcopy=False) if trial.state != TrialState.WAITING]
     return StudyResult(
         folder=search.out,
-        trials=[_result(trial) for trial in known],
+        trials=[_result(trial) for trial in trials],
         minutes=seconds_of(study) / 60,
         steps=search.steps,
         full_steps=search.full,
@@ -162,34 +162,34 @@ def _result(trial: FrozenTrial) -> TrialResult:
 
 
 def _loss(trial: FrozenTrial) -> float:
-    """A pruned trial has a value too: its last loss."""
+    """The loss of a finished trial, else NaN; the value of a pruned trial is its last loss."""
     return math.nan if trial.state != TrialState.COMPLETE or trial.value is None else trial.value
 
 
 def _importances(study: optuna.Study) -> dict[str, float]:
-    if len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))) < IMPORTANT:
+    if len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))) < MIN_FOR_IMPORTANCE:
         return {}
     try:
         return dict(get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0)))
-    except RuntimeError:  # all losses are the same
+    except RuntimeError:  # all losses are equal
         return {}
 
 
 # --- best.toml ---
 
 
-def best_toml(found: StudyResult) -> str:
-    """The best settings as TOML, in tables `data`, `model` and `training`."""
+def best_toml(study: StudyResult) -> str:
+    """Format the best settings as TOML, in tables `data`, `model` and `training`."""
     lines = [
-        f"# The best settings of {len(found.trials)} trials, by chordmixer {__version__}: trial {found.best.number}, "
-        f"validation loss {found.best.loss:.5g} after {found.steps:,} steps.",
+        f"# The best settings of {len(study.trials)} trials, by chordmixer {__version__}: trial {study.best.number}, "
+        f"validation loss {study.best.loss:.5g} after {study.steps:,} steps.",
         "# chordmixer train, with the same files and options as the study, takes them by --config.",
     ]
     tables: dict[str, list[str]] = {}
-    for name, value in sorted(found.settings.items()):
+    for name, value in sorted(study.settings.items()):
         table, _, rest = name.partition(".")
         tables.setdefault(table, []).append(f"{rest} = {toml_value(value)}")
-    return "\n".join([*lines, *(line for table, own in tables.items() for line in ("", f"[{table}]", *own))]) + "\n"
+    return "\n".join([*lines, *(line for table, rows in tables.items() for line in ("", f"[{table}]", *rows))]) + "\n"
 
 
 def toml_value(value: Any) -> str:

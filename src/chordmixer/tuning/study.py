@@ -1,7 +1,7 @@
-"""The search: short runs of settings that the journal's trials propose, each in a folder of its own.
+"""The search: a short run for each trial of the journal, in a folder of its own.
 
-A trial belongs to the process that holds STUDY/trials/N.lock. Where the lock is free and the trial not finished, its
-process has died: the next one to look for work goes on with it, from its last checkpoint.
+A trial belongs to the process that holds STUDY/trials/N.lock. If the lock is free and the trial not finished, its
+process was killed: the next process that looks for work resumes the trial from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from chordmixer import files, terminal
 from chordmixer.config import first_difference
 from chordmixer.data import draws
-from chordmixer.recipes.files import APART, LEAST_STEPS, measured_seconds
+from chordmixer.recipes.files import MIN_INTERVAL, MIN_STEPS, measured_seconds
 from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.forecast import forecast
@@ -38,7 +38,7 @@ from chordmixer.training.run_folder import CONFIG
 from chordmixer.training.speed import settle_precision
 from chordmixer.tuning.journal import StudyClock, open_journal, quiet_optuna, seconds_of
 from chordmixer.tuning.space import (
-    WORDS,
+    USES_WORDS,
     Space,
     default_values,
     search_space,
@@ -51,28 +51,28 @@ from chordmixer.tuning.space import (
 logger = logging.getLogger(__name__)
 
 TRIALS = "trials"
-SHARES, FEWEST, SHORTEST = 20, 5, 10
-"""Trials of the default network that fit into the time of a study; fewer, down to `FEWEST`, where each would be
-shorter than one n-th of a full run, for n = `SHORTEST`: very short ones favour high learning rates and no dropout."""
-EVALUATIONS = 10
-"""On the validation records, in a trial; fewer in a short one, where they would take longer than its steps."""
+MAX_TRIALS_BY_TIME, MIN_TRIALS_BY_TIME, SHORTENING = 20, 5, 10
+"""Number of trials of the default network that fit into the time of a study; fewer, down to the second number, if
+each were shorter than 1 / `SHORTENING` of a full run: very short ones favour high learning rates and no dropout."""
+MAX_EVALUATIONS = 10
+"""Maximum number of evaluations in a trial; short trials have fewer, since they would take longer than the steps."""
 CHECKPOINT_MINUTES = 0.5
-"""Work of a trial that a kill may cost, at most."""
-STARTUP, UNPRUNED = 8, 4
-"""Trials before the sampler learns from their losses, and before any is pruned."""
-STARTS = 3
-"""Processes that may die over a trial before it counts as failed: it may be what kills them."""
-FAILURES = 3
-"""Failed trials in a row after which a process gives up: the fault is then hardly in their settings."""
+"""Maximum number of minutes between checkpoints of a trial, which are lost if a process is killed."""
+STARTUP_TRIALS, UNPRUNED_TRIALS = 8, 4
+"""Number of trials before the sampler uses their losses, and before any trial is pruned."""
+MAX_STARTS = 3
+"""Number of starts of a trial after which it counts as failed, since it may itself be what kills its processes."""
+MAX_FAILURES = 3
+"""Number of failed trials in a row after which a process stops: their settings are then not the likely cause."""
 
 ABOUT, DEFAULT, STARTED, REASON, SECONDS, MINUTE = "about", "default", "starts", "reason", "seconds", "minute"
-"""Attributes: what a study is of; of a trial, whether it is the recipe itself, how often it was started, why it ended
-early, how long it took, and the minute of the study in which it ended."""
+"""Attribute names: of a study, its settings and space; of a trial, whether it is the recipe itself, how often it was
+started, why it ended early, its seconds, and the minute of the study in which it ended."""
 OUT_OF_TIME, INFEASIBLE, WORSE = "out of time", "infeasible", "pruned"
 
 
 class _Ended(Exception):
-    """A trial that is not worth its remaining steps."""
+    """Ends a trial before its last step."""
 
 
 class Search:
@@ -87,9 +87,9 @@ class Search:
         trials: int | None = None,
         steps: int | None = None,
     ) -> None:
-        """A study of so many seconds, for at most so many `trials`; `fixed` settings are not searched.
+        """Open or begin a study of `seconds` and at most `trials`; `fixed` settings are not searched.
 
-        `steps` are those of a trial; by default they follow from the time that the default network needs for them.
+        `steps` are the steps of a trial, by default computed from the measured speed of the default network.
         """
         self.experiment, self.out, self.seconds, self.trials = experiment, out, seconds, trials
         self.task = experiment.build_task()
@@ -105,24 +105,26 @@ class Search:
             self._check(steps)
             self._sweep()
         self.steps = int(self.study.user_attrs[ABOUT]["steps"])
-        self.study.pruner = MedianPruner(UNPRUNED, n_warmup_steps=self.steps // 3)
+        self.study.pruner = MedianPruner(UNPRUNED_TRIALS, n_warmup_steps=self.steps // 3)
 
-    # --- What the study is of ---
+    # --- Settings of the study ---
 
     def _measured_steps(self) -> int:
-        """A share of the time, but not too short to tell settings apart, nor longer than a full run."""
-        a_step, passes = measured_seconds(self._shortened(self.experiment, self.full), self.task, ("validation",))
+        """Steps of a trial by its share of the time: enough to distinguish settings, and at most a full run."""
+        step_seconds, passes = measured_seconds(
+            self._shortened(self.experiment, self.full), self.task, ("validation",)
+        )
 
-        def within(trials: int) -> int:
-            return int((self.seconds / trials - passes) / a_step)
+        def steps_for(trials: int) -> int:
+            return int((self.seconds / trials - passes) / step_seconds)
 
-        steps = max(within(SHARES), min(self.full // SHORTEST, within(FEWEST)))
-        return min(max(LEAST_STEPS, within(self.trials) if self.trials else steps), self.full)
+        steps = max(steps_for(MAX_TRIALS_BY_TIME), min(self.full // SHORTENING, steps_for(MIN_TRIALS_BY_TIME)))
+        return min(max(MIN_STEPS, steps_for(self.trials) if self.trials else steps), self.full)
 
     def _begin(self, steps: int) -> None:
-        """The recipe itself first, with and without words: its own short runs choose between the two."""
+        """Enqueue the recipe first, with and without words, since its own short runs choose between the two."""
         default = default_values(self.experiment, self.space)
-        others = [{**default, WORDS: False}] if WORDS in self.space else []
+        others = [{**default, USES_WORDS: False}] if USES_WORDS in self.space else []
         for values in [default, *others]:
             self.study.enqueue_trial(values, {DEFAULT: True}, skip_if_exists=True)
         self.study.set_user_attr(ABOUT, self._about(steps))
@@ -134,30 +136,30 @@ class Search:
             "space": space_document(self.space),
             "steps": steps,
         }
-        read: dict[str, Any] = json.loads(json.dumps(about))
-        return read
+        decoded: dict[str, Any] = json.loads(json.dumps(about))
+        return decoded
 
     def _check(self, steps: int | None) -> None:
         """Refuse a study of other records, settings or trials."""
-        theirs = self.study.user_attrs[ABOUT]
-        ours = self._about(steps or theirs["steps"])
-        if theirs["settings"]["data"].get("key") != ours["settings"]["data"].get("key"):
+        stored = self.study.user_attrs[ABOUT]
+        current = self._about(steps or stored["steps"])
+        if stored["settings"]["data"].get("key") != current["settings"]["data"].get("key"):
             raise ValueError(f"{self.out} is a study of other records: give the same files, or a new folder")
-        if found := first_difference(theirs, ours):
-            name, before, now = found
+        if difference := first_difference(stored, current):
+            name, before, now = difference
             raise ValueError(
                 f"{self.out} is a study with {name.removeprefix('settings.')}={before}, not {now}: give the same "
                 "options, or a new folder"
             )
-        if {*theirs["space"]} != {*ours["space"]}:
-            odd = min({*theirs["space"]} ^ {*ours["space"]})
+        if {*stored["space"]} != {*current["space"]}:
+            odd = min({*stored["space"]} ^ {*current["space"]})
             raise ValueError(
                 f"{self.out} searches other settings ({odd} only in one of the two): give the same options, or a "
                 "new folder"
             )
 
     def _sweep(self) -> None:
-        """Remove what killed processes left: trials that have ended, and unfinished files."""
+        """Remove files of killed processes: folders of trials that have ended, and temporary files."""
         files.sweep(self.out)
         running = {str(trial.number) for trial in self.study.get_trials(states=(TrialState.RUNNING,))}
         for path in (self.out / TRIALS).glob("[0-9]*"):
@@ -165,49 +167,49 @@ class Search:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _shortened(self, experiment: Experiment, steps: int) -> Experiment:
-        """The same over so many steps."""
-        every = max(1, min(APART, steps // 2), -(-steps // EVALUATIONS))
-        short = replace(experiment.training, steps=steps, minutes=0.0, evaluate_every=every, trial=0.0)
-        saved = min(short.checkpoint_minutes, CHECKPOINT_MINUTES)
-        return replace(experiment, training=replace(short, checkpoint_minutes=saved, tensorboard=False))
+        """The experiment with this number of steps, and without short runs for words."""
+        interval = max(1, min(MIN_INTERVAL, steps // 2), -(-steps // MAX_EVALUATIONS))
+        short = replace(experiment.training, steps=steps, minutes=0.0, evaluate_every=interval, trial=0.0)
+        checkpoint_minutes = min(short.checkpoint_minutes, CHECKPOINT_MINUTES)
+        return replace(experiment, training=replace(short, checkpoint_minutes=checkpoint_minutes, tensorboard=False))
 
     # --- Trials ---
 
     def run(self) -> Iterator[None]:
-        """Run trials, one at each turn, until the study has taken its time, or has its trials."""
+        """Run a trial per iteration, until the time or the number of trials is used up."""
         failed: list[str] = []
         while (claimed := self._claim()) is not None:
-            trial, held = claimed
+            trial, lock = claimed
             try:
-                failed = [*failed, why] if (why := self._try(trial)) else []
+                failed = [*failed, reason] if (reason := self._try(trial)) else []
             finally:
-                held.release()
+                lock.release()
             gc.collect()  # the network and its optimiser, before the memory of the next trial is forecast
-            if len(failed) == FAILURES:
-                raise ValueError(f"{FAILURES} trials in a row failed, the last because: {failed[-1]}")
+            if len(failed) == MAX_FAILURES:
+                raise ValueError(f"{MAX_FAILURES} trials in a row failed, the last because: {failed[-1]}")
             yield
 
     def _claim(self) -> tuple[Trial, FileLock] | None:
-        """A trial that a dead process has left, or a new one; None where the time or the trials are used up."""
+        """Claim a trial of a killed process, or a new one; None if the time or the number of trials is used up."""
         with self.lock:
-            for old in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                if (held := self._hold(old.number)) is not None:
-                    if old.user_attrs.get(STARTED, 0) < STARTS:
-                        return self._started(Trial(self.study, old._trial_id)), held
-                    left = Trial(self.study, old._trial_id)
-                    self._finish(left, TrialState.FAIL, "its processes were killed", time.monotonic())
-                    held.release()
-            if not self._goes_on():
+            for running in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                if (lock := self._hold(running.number)) is not None:
+                    if running.user_attrs.get(STARTED, 0) < MAX_STARTS:
+                        return self._started(Trial(self.study, running._trial_id)), lock
+                    abandoned = Trial(self.study, running._trial_id)
+                    self._finish(abandoned, TrialState.FAIL, "its processes were killed", time.monotonic())
+                    lock.release()
+            if not self._has_work():
                 return None
             if not self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
                 self._propose()
             trial = self._started(self.study.ask())
-            held = self._hold(trial.number)
-            assert held is not None
-            return trial, held
+            lock = self._hold(trial.number)
+            assert lock is not None
+            return trial, lock
 
     def _hold(self, number: int) -> FileLock | None:
-        """The lock of a trial, unless a living process has it."""
+        """The lock of a trial, or None if another process holds it."""
         (self.out / TRIALS).mkdir(exist_ok=True)
         lock = FileLock(self.out / TRIALS / f"{number}.lock")
         try:
@@ -217,15 +219,15 @@ class Search:
         return lock
 
     def _propose(self) -> None:
-        """Let the next trial have values that the sampler learns from the others.
+        """Enqueue the next trial with values that the sampler derives from the others.
 
-        They are drawn on a copy and written as one line, so that a kill leaves all of them or none. Each trial has a
-        sampler of its own: processes draw different values, and a restarted one the same.
+        They are drawn on a copy and written as one line, so that a killed process leaves all of them or none. Each
+        trial has its own sampler: processes draw different values, and a restarted process the same.
         """
         trials = self.study.get_trials()
         seed = draws.key(self.experiment.training.seed, "tune", len(trials)) % 2**32
         with quiet_optuna():
-            copy = optuna.create_study(sampler=TPESampler(seed=seed, n_startup_trials=STARTUP))
+            copy = optuna.create_study(sampler=TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS))
         copy.add_trials(trials)
         self.study.enqueue_trial(suggest(copy.ask(), self.space))
 
@@ -233,18 +235,18 @@ class Search:
         trial.set_user_attr(STARTED, trial.user_attrs.get(STARTED, 0) + 1)
         return trial
 
-    def _goes_on(self) -> bool:
-        """Whether another trial is asked for, and half of one would still fit into the time."""
-        known = self.study.get_trials(deepcopy=False)
-        if any(trial.state == TrialState.WAITING for trial in known) and not _losses(known):
+    def _has_work(self) -> bool:
+        """Whether another trial is needed, and half of a typical one still fits into the time."""
+        trials = self.study.get_trials(deepcopy=False)
+        if any(trial.state == TrialState.WAITING for trial in trials) and not _losses(trials):
             return True
-        if self.trials and sum(trial.state != TrialState.WAITING for trial in known) >= self.trials:
+        if self.trials and sum(trial.state != TrialState.WAITING for trial in trials) >= self.trials:
             return False
-        took = [trial.user_attrs.get(SECONDS, 0.0) for trial in known if trial.state == TrialState.COMPLETE]
-        return self.clock.beat() + (median(took) / 2 if took else 0.0) < self.seconds
+        seconds = [trial.user_attrs.get(SECONDS, 0.0) for trial in trials if trial.state == TrialState.COMPLETE]
+        return self.clock.beat() + (median(seconds) / 2 if seconds else 0.0) < self.seconds
 
     def _try(self, trial: Trial) -> str:
-        """Train with the settings of a trial; returns the reason of a failure."""
+        """Train with the settings of a trial; return the reason of a failure, or an empty string."""
         folder = self.out / TRIALS / str(trial.number)
         default = DEFAULT in trial.user_attrs
         began = time.monotonic()
@@ -268,12 +270,12 @@ class Search:
         return ""
 
     def _check_memory(self, experiment: Experiment) -> None:
-        """End a trial that needs more memory than is free, before any is allocated."""
-        if experiment.model.encoder != COUNTED:  # others are refused by what their weights need
+        """End a trial that needs more memory than is free, before it allocates any."""
+        if experiment.model.encoder != COUNTED:  # other encoders are refused by the memory of their weights
             return
-        needs = forecast(experiment, self.lengths, self.device, limits=False)
-        if not needs.fits:
-            wanted, free = format_bytes(needs.peak + needs.retained), format_bytes(needs.free)
+        expected = forecast(experiment, self.lengths, self.device, limits=False)
+        if not expected.fits:
+            wanted, free = format_bytes(expected.peak + expected.retained), format_bytes(expected.free)
             raise _Ended(f"{INFEASIBLE}: needs about {wanted} of memory, {free} are free")
 
     def _train(self, trial: Trial, experiment: Experiment, folder: Path) -> float:
@@ -305,17 +307,17 @@ class Search:
             trial.set_user_attr(REASON, reason)
             self.study.tell(trial, loss, state)
             shutil.rmtree(self.out / TRIALS / str(trial.number), ignore_errors=True)
-            with suppress(OSError):  # where files in use cannot be removed
+            with suppress(OSError):  # on systems that cannot remove files in use
                 (self.out / TRIALS / f"{trial.number}.lock").unlink()
         self._tell(self.study.get_trials(deepcopy=False)[trial.number])
 
     def _tell(self, trial: FrozenTrial) -> None:
-        """Log how a trial ended, and in what it differs from the recipe."""
-        ended = f"validation loss {trial.value:.5g}" if trial.state == TrialState.COMPLETE else _why(trial)
-        before = settings_of(default_values(self.experiment, self.space))
-        own = {name: value for name, value in settings_of(trial.params).items() if before.get(name) != value}
-        settings = ", ".join(f"{name}={value}" for name, value in own.items()) or "the default settings"
-        logger.info(f"trial {trial.number}, {seconds_of(self.study) / 60:.1f} min: {ended}: {settings}")
+        """Log how a trial ended, and its differences from the recipe."""
+        outcome = f"validation loss {trial.value:.5g}" if trial.state == TrialState.COMPLETE else _why(trial)
+        default = settings_of(default_values(self.experiment, self.space))
+        changed = {name: value for name, value in settings_of(trial.params).items() if default.get(name) != value}
+        settings = ", ".join(f"{name}={value}" for name, value in changed.items()) or "the default settings"
+        logger.info(f"trial {trial.number}, {seconds_of(self.study) / 60:.1f} min: {outcome}: {settings}")
 
 
 def _why(trial: FrozenTrial) -> str:
@@ -328,7 +330,7 @@ def _losses(trials: list[FrozenTrial]) -> list[float]:
 
 
 def _full_steps(experiment: Experiment, batches: int) -> int:
-    """The steps of a full run of the recipe."""
+    """The number of steps of a full run of the recipe."""
     config = experiment.training
     steps = config.epochs * -(-batches // config.accumulate)
     return min(steps, config.steps or steps)

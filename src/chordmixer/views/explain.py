@@ -36,13 +36,13 @@ from chordmixer.views.page import short
 
 logger = logging.getLogger(__name__)
 
-KINDS = (".bedgraph", ".bedGraph", ".tsv", ".html")
-SHOWN = 20  # records on a page of `explain`
-RIGHT = 3  # correct predictions that a report explains, each of another class; then one wrong prediction
-LEAST = 16  # minimum number of blocks that a test record is hidden in: records too long for that are left out
-WORK, TOKENS = 15e9, 150_000
-"""Maximum number of multiplications and of predicted tokens for a report: about three seconds of one core."""
-SERIES = 100_000  # approximate multiplications per sample of the baseline of series
+SUFFIXES = (".bedgraph", ".bedGraph", ".tsv", ".html")
+MAX_SHOWN = 20  # number of records on a page of `explain`
+CORRECT_RECORDS = 3  # number of correct predictions in a report, each of another class; it also has a wrong one
+MIN_BLOCKS = 16  # minimum number of parts of a test record that are hidden in turn; longer records are left out
+MAX_WORK, MAX_TOKENS = 15e9, 150_000
+"""Maximum number of multiplications and of predicted tokens for a report: about three seconds on one core."""
+SERIES_COST = 100_000  # approximate number of multiplications per sample of the baseline for series
 METHODS = {
     "occlusion": "Each part of a record was hidden in turn, and the prediction repeated.",
     "gradients": "Estimated from the gradients of the run's network, in one pass, without the baseline.",
@@ -76,56 +76,56 @@ def explain_files(
     """
     from chordmixer.training.output_files import check_output
 
-    check_output(out, paths, KINDS, force=force)
+    check_output(out, paths, SUFFIXES, force=force)
     engine = open_run(run, device, batch_tokens, using=using, unverified=unverified)
     account = Account()
     entries = read(paths, (reading or Reading()).unlabelled, account)
-    shown = islice(entries, SHOWN) if Path(out).suffix == ".html" else entries
-    how: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "over_length": over_length}
-    found = explain(engine, shown, on_bad=on_bad, account=account, **how)
+    selected = islice(entries, MAX_SHOWN) if Path(out).suffix == ".html" else entries
+    options: dict[str, Any] = {"method": method, "target": target, "blocks": blocks, "over_length": over_length}
+    explained = explain(engine, selected, on_bad=on_bad, account=account, **options)
     if chosen := speed.threads_line():
         logger.info(chosen)
     if Path(out).suffix == ".html":
-        _write_page(Path(out), engine, found, entries, method)
+        _write_page(Path(out), engine, explained, entries, method)
     else:
         column = "sample" if engine.tokenizer.dtype.kind == "f" else "letter"
-        lines = tsv(found, column) if Path(out).suffix == ".tsv" else bedgraph(found)
+        lines = tsv(explained, column) if Path(out).suffix == ".tsv" else bedgraph(explained)
         with files.explaining_no_room(Path(out), "more", ""), files.replacing(Path(out), sweeping=True) as file:
             file.writelines(line.encode() for line in lines)
     return account
 
 
-def bedgraph(found: Iterable[Explanation]) -> Iterator[str]:
-    """Half-open intervals from 0, in the order of the records; neighbours of equal value are one line."""
-    before = set()
-    for own in found:
-        name = own.entry.id
+def bedgraph(explanations: Iterable[Explanation]) -> Iterator[str]:
+    """Format explanations as bedGraph: half-open intervals from 0, with neighbours of equal value on one line."""
+    seen = set()
+    for explanation in explanations:
+        name = explanation.entry.id
         if not name or any(c.isspace() or not c.isprintable() for c in name):
             raise ValueError(f"id {name!r} cannot stand in a bedGraph: it needs one word; write .tsv, or rename it")
-        if name in before:
+        if name in seen:
             raise ValueError(
                 f"id {name} occurs twice: a bedGraph has one record of a name; write .tsv, or rename one"
             )
-        before.add(name)
-        values = own.by_letter
+        seen.add(name)
+        values = explanation.by_letter
         for a, b in pairwise(runs(values).tolist()):
             yield f"{name}\t{a}\t{b}\t{values[a]:.6g}\n"
 
 
-def tsv(found: Iterable[Explanation], column: str = "letter") -> Iterator[str]:
-    """A header, then one line per position, from 1; a tab or line break of a text is written as an escape."""
+def tsv(explanations: Iterable[Explanation], column: str = "letter") -> Iterator[str]:
+    """Format explanations as TSV: a header, then one line per position, from 1; tabs and line breaks are escaped."""
     yield f"id\tposition\t{column}\tvalue\n"
-    for own in found:
-        name, values = _cell(own.entry.id), own.by_letter.tolist()
-        for place, (sample, value) in enumerate(zip(_samples(own), values, strict=True), 1):
-            yield f"{name}\t{place}\t{sample}\t{value:.6g}\n"
+    for explanation in explanations:
+        name, values = _cell(explanation.entry.id), explanation.by_letter.tolist()
+        for position, (sample, value) in enumerate(zip(_samples(explanation), values, strict=True), 1):
+            yield f"{name}\t{position}\t{sample}\t{value:.6g}\n"
 
 
-def _samples(own: Explanation) -> Iterator[str]:
-    """Letters, or the numbers of all channels, separated by commas."""
-    if own.letters is not None:
-        return map(_cell, own.letters)
-    rows: ndarray = np.asarray(own.sequence).reshape(len(own.values), -1)
+def _samples(explanation: Explanation) -> Iterator[str]:
+    """Each letter, or the numbers of all channels of each sample, separated by commas."""
+    if explanation.letters is not None:
+        return map(_cell, explanation.letters)
+    rows: ndarray = np.asarray(explanation.sequence).reshape(len(explanation.values), -1)
     return (",".join(f"{value:.6g}" for value in row) for row in rows.tolist())
 
 
@@ -136,15 +136,15 @@ def _cell(text: str) -> str:
 def _write_page(
     out: Path,
     engine: Engine,
-    found: Iterator[Explanation],
+    explained: Iterator[Explanation],
     rest: Iterator[Entry],
     method: Method,
 ) -> None:
-    pictures = [Picture.of(own) for own in found]
+    pictures = [Picture.of(explanation) for explanation in explained]
     more = sum(1 for _ in rest)
     if more:
         logger.info(
-            f"{more:,} more records are not shown: a page has the first {SHOWN}; a .tsv or .bedgraph file has all"
+            f"{more:,} more records are not shown: a page has the first {MAX_SHOWN}; a .tsv or .bedgraph file has all"
         )
     title = f"Explanations of the predictions of {engine.folder.resolve().name}"
     files.write_text(out, explanations.document(title, METHODS[method], pictures, more))
@@ -158,7 +158,7 @@ class ChosenRecord(NamedTuple):
 
     record: int
     label: str | None  # the class or label to explain; None: the number
-    said: str
+    sentence: str  # on whether the prediction is correct
 
 
 def explain_tests(run: Path | str, cache: Path | str | None = None) -> Explained:
@@ -171,39 +171,40 @@ def explain_tests(run: Path | str, cache: Path | str | None = None) -> Explained
     engine = open_run(folder, "cpu" if experiment.training.device == "cpu" else None)
     predictions = Predictions.read(folder / predictions_file("test"))
     allowed = affordable(engine)
-    longest = allowed // ((RIGHT + 1) * (LEAST + 1))
+    longest = allowed // ((CORRECT_RECORDS + 1) * (MIN_BLOCKS + 1))
     chosen = [*choose(engine.labels, predictions, predictions.lengths <= longest)]
     tokens = task.tokens("test")
-    total = sum(len(tokens[own.record]) for own in chosen)
+    total = sum(len(tokens[choice.record]) for choice in chosen)
     blocks = min(BLOCKS, allowed // max(total, 1) - 1)
     pictures = []
-    for own in chosen:
-        name = predictions.names[own.record]
-        entry = Entry(name, from_tokens(tokens[own.record], engine.tokenizer), f"test record {name}")
+    for choice in chosen:
+        name = predictions.names[choice.record]
+        entry = Entry(name, from_tokens(tokens[choice.record], engine.tokenizer), f"test record {name}")
         pictures += [
-            Picture.of(found, own.said) for found in explain(engine, [entry], target=own.label, blocks=blocks)
+            Picture.of(explanation, choice.sentence)
+            for explanation in explain(engine, [entry], target=choice.label, blocks=blocks)
         ]
-    made = Explained(tuple(pictures), (*_notes(predictions.lengths, longest, blocks, bool(chosen)),))
+    explained = Explained(tuple(pictures), (*_notes(predictions.lengths, longest, blocks, bool(chosen)),))
     with RunLock(folder, WAIT):
-        files.write_recorded(folder, {EXPLANATIONS: files.json_bytes(to_dict(made))})
-    return made
+        files.write_recorded(folder, {EXPLANATIONS: files.json_bytes(to_dict(explained))})
+    return explained
 
 
 def affordable(engine: Engine) -> int:
-    """The number of tokens that may be predicted."""
+    """The number of tokens that may be predicted within `MAX_WORK` and `MAX_TOKENS`."""
     cost = 0
-    for own in engine.members:
-        if own.network:
-            parts: list[nn.Module | None] = [own.model.encoder, own.model.stem]
+    for member in engine.members:
+        if member.network:
+            parts: list[nn.Module | None] = [member.model.encoder, member.model.stem]
             weights = sum(p.numel() for part in parts if part is not None for p in part.parameters())
-            cost += weights * (2 if own.both_strands else 1)
-        if own.combined is not None and own.combined.using != "network" and own.tokenizer.dtype.kind == "f":
-            cost += SERIES
-    return int(min(TOKENS / len(engine.members), WORK / max(cost, 1)))
+            cost += weights * (2 if member.both_strands else 1)
+        if member.combined is not None and member.combined.using != "network" and member.tokenizer.dtype.kind == "f":
+            cost += SERIES_COST
+    return int(min(MAX_TOKENS / len(engine.members), MAX_WORK / max(cost, 1)))
 
 
-def _notes(lengths: ndarray, longest: int, blocks: int, some: bool) -> Iterator[str]:
-    if some:
+def _notes(lengths: ndarray, longest: int, blocks: int, any_chosen: bool) -> Iterator[str]:
+    if any_chosen:
         yield (
             f"Each record was cut into at most {blocks} parts; each part was hidden in turn, and the prediction "
             "repeated."
@@ -215,42 +216,43 @@ def _notes(lengths: ndarray, longest: int, blocks: int, some: bool) -> Iterator[
         )
 
 
-def choose(answers: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
-    """Of records that fit: the most confident correct predictions of three classes, and the most confident error.
+def choose(output_labels: OutputLabels, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
+    """Choose records to explain, among those that fit: confident correct predictions and the most confident error.
 
-    Labels are treated like classes. Of numbers: the largest and the smallest prediction, and the largest error.
+    The correct predictions are of up to three classes or labels. For numbers: the largest and the smallest
+    prediction, and the largest error.
     """
-    target = answers.target
+    target = output_labels.target
     if isinstance(target, Regression):
         yield from _numbers(target, predictions, fits)
         return
-    shares, decided = answers.probabilities(predictions.outputs), target.decided(predictions.outputs)
-    true, given = predictions.targets > 0.5, decided
+    shares, decided = output_labels.probabilities(predictions.outputs), target.decided(predictions.outputs)
+    is_true, predicted = predictions.targets > 0.5, decided
     if isinstance(target, Classification):
         classes = np.arange(target.outputs)
-        true, given = predictions.targets[:, None] == classes, decided[:, None] == classes
-    right = np.where(true & given & fits[:, None], shares, -1)
-    wrong = np.where(~true & given & fits[:, None], shares, -1)
-    frequent = np.argsort(-true.sum(axis=0), kind="stable")
-    for label in [k for k in frequent.tolist() if right[:, k].max(initial=-1) >= 0][:RIGHT]:
+        is_true, predicted = predictions.targets[:, None] == classes, decided[:, None] == classes
+    right = np.where(is_true & predicted & fits[:, None], shares, -1)
+    wrong = np.where(~is_true & predicted & fits[:, None], shares, -1)
+    frequent = np.argsort(-is_true.sum(axis=0), kind="stable")
+    for label in [k for k in frequent.tolist() if right[:, k].max(initial=-1) >= 0][:CORRECT_RECORDS]:
         yield ChosenRecord(int(right[:, label].argmax()), target.labels[label], "That is correct.")
     if wrong.max(initial=-1) >= 0:
         index, label = divmod(int(wrong.argmax()), target.outputs)
-        known = "the record does not have this label"
+        truth = "the record does not have this label"
         if isinstance(target, Classification):
-            known = f"the true class is {short(target.labels[int(predictions.targets[index])], 60)}"
-        yield ChosenRecord(index, target.labels[label], f"That is wrong: {known}.")
+            truth = f"the true class is {short(target.labels[int(predictions.targets[index])], 60)}"
+        yield ChosenRecord(index, target.labels[label], f"That is wrong: {truth}.")
 
 
 def _numbers(target: Regression, predictions: Predictions, fits: ndarray) -> Iterator[ChosenRecord]:
-    given, truth = target.values(predictions.outputs).astype(np.float64), predictions.targets.astype(np.float64)
+    predicted, truth = target.values(predictions.outputs).astype(np.float64), predictions.targets.astype(np.float64)
     if not fits.any():
         return
-    found = {
-        "The largest prediction": np.where(fits, given, -np.inf).argmax(),
-        "The smallest prediction": np.where(fits, -given, -np.inf).argmax(),
-        "The prediction with the largest error": np.where(fits, np.abs(given - truth), -np.inf).argmax(),
+    extremes = {
+        "The largest prediction": np.where(fits, predicted, -np.inf).argmax(),
+        "The smallest prediction": np.where(fits, -predicted, -np.inf).argmax(),
+        "The prediction with the largest error": np.where(fits, np.abs(predicted - truth), -np.inf).argmax(),
     }
-    for index in dict.fromkeys(int(own) for own in found.values()):
-        name = next(name for name, own in found.items() if own == index)
+    for index in dict.fromkeys(int(extreme) for extreme in extremes.values()):
+        name = next(name for name, extreme in extremes.items() if extreme == index)
         yield ChosenRecord(index, None, f"{name}; the true value is {metrics.number(truth[index])}.")

@@ -1,4 +1,4 @@
-"""What `chordmixer inspect` shows: the numbers of a data set, and warnings about what may mislead a model."""
+"""Tables of `chordmixer inspect`: statistics of a data set, and warnings about properties that mislead a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chordmixer.views.metrics import counted
 from chordmixer.views.page import short
 from chordmixer.views.tables import ReportTable
 
-ROWS, NAME = 12, 30  # of a table at most: letters, classes or channels; and the width of a class's name
-BAR = 32
-TELLS = 0.65  # ROC-AUC above which a warning says that one number predicts the label
-UNEVEN = 10  # ratio of the largest to the smallest class above which there is a warning
-AMBIGUOUS, MOST = 0.05, 0.5  # shares of tokens, and of equal targets, above which there is a warning
+MAX_ROWS, MAX_NAME = 12, 30  # maximum number of rows of a table, and maximum width of a name
+BAR_WIDTH = 32  # maximum width of a bar, in characters
+LEAKING_AUC = 0.65  # ROC-AUC of a single property above which there is a warning
+MAX_IMBALANCE = 10  # ratio of the largest to the smallest class above which there is a warning
+MAX_AMBIGUOUS, MAX_EQUAL = 0.05, 0.5  # fractions of tokens, and of equal targets, above which there is a warning
 
 
 def report(inspection: Inspection) -> Group:
@@ -35,38 +35,38 @@ def report(inspection: Inspection) -> Group:
         Text(),
         _facts(inspection),
     ]
-    said = [*warnings(inspection)]
-    if said:
-        parts += [Text(), Text("Warnings", style="bold yellow"), _two_columns((("-", line) for line in said), "")]
+    lines = [*warnings(inspection)]
+    if lines:
+        parts += [Text(), Text("Warnings", style="bold yellow"), _two_columns((("-", line) for line in lines), "")]
     return Group(*parts)
 
 
 def warnings(inspection: Inspection) -> Iterator[str]:
-    """What may mislead a model or whoever reads its scores, with what to do about it."""
-    for what, value in (("length", inspection.length_tells), ("GC content", inspection.gc_tells)):
-        if value is not None and value >= TELLS:
+    """Describe properties of the data that may mislead a model or a reader of its scores, each with a remedy."""
+    for name, value in (("length", inspection.length_tells), ("GC content", inspection.gc_tells)):
+        if value is not None and value >= LEAKING_AUC:
             yield (
-                f"{what} alone predicts the label with ROC-AUC {value:.2f}: a model with this score may use nothing "
-                f"else; match the classes in {what}, or compare scores with this one."
+                f"{name} alone predicts the label with ROC-AUC {value:.2f}: a model with this score may use nothing "
+                f"else; match the classes in {name}, or compare scores with this one."
             )
-    twice = inspection.duplicates
-    copies = twice.exact + (twice.reverse_complement or 0)
-    if copies:
-        kinds = f"{counted(twice.exact, 'exact duplicate')}"
-        if twice.reverse_complement is not None:
-            kinds += f" and {counted(twice.reverse_complement, 'reverse complement')} of another record"
-        example = " = ".join(twice.examples[0])
+    copies = inspection.duplicates
+    copy_count = copies.exact + (copies.reverse_complement or 0)
+    if copy_count:
+        kinds = f"{counted(copies.exact, 'exact duplicate')}"
+        if copies.reverse_complement is not None:
+            kinds += f" and {counted(copies.reverse_complement, 'reverse complement')} of another record"
+        example = " = ".join(copies.examples[0])
         yield (
             f"{kinds} (such as {example}): copies across training and test make scores too high; "
             "remove copies, or keep them together by a split by group or similarity."
         )
-    if twice.across_labels:
+    if copies.across_labels:
         noun = _noun(inspection)
         yield (
-            f"{counted(twice.across_labels, 'sequence')} under more than one {noun}: no model can separate these; "
+            f"{counted(copies.across_labels, 'sequence')} under more than one {noun}: no model can separate these; "
             f"correct the {noun}s or leave them out."
         )
-    if inspection.ambiguous is not None and inspection.ambiguous > AMBIGUOUS:
+    if inspection.ambiguous is not None and inspection.ambiguous > MAX_AMBIGUOUS:
         yield (
             f"{inspection.ambiguous:.1%} of the tokens are ambiguous or unknown: check that "
             f"{inspection.tokenizer} is what these files hold, or leave such records out."
@@ -77,7 +77,7 @@ def warnings(inspection: Inspection) -> Iterator[str]:
 
 
 def _noun(inspection: Inspection) -> str:
-    """What is predicted."""
+    """The noun for what is predicted."""
     return "target" if inspection.targets and not inspection.classes else "label"
 
 
@@ -89,7 +89,7 @@ def _warnings_of_targets(targets: TargetSummary) -> Iterator[str]:
         )
     if targets.commonest_share == 1:
         yield f"all targets are {metrics.number(targets.commonest)}: there is nothing to learn."
-    elif targets.commonest_share >= MOST:
+    elif targets.commonest_share >= MAX_EQUAL:
         yield (
             f"{targets.commonest_share:.0%} of the targets are {metrics.number(targets.commonest)}: a model that "
             "always predicts it has a small error; use R² and the Spearman correlation."
@@ -99,12 +99,12 @@ def _warnings_of_targets(targets: TargetSummary) -> Iterator[str]:
 def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
     if not inspection.classes:
         return
-    (most, many), (least, few) = (list(inspection.classes.items())[i] for i in (0, -1))
+    (most, n_most), (least, n_least) = (list(inspection.classes.items())[i] for i in (0, -1))
     if most == least:
         yield f"{most} is the only class: a classifier needs two or more."
-    elif many >= UNEVEN * few:
+    elif n_most >= MAX_IMBALANCE * n_least:
         yield (
-            f"{most} has {many / few:,.0f} times the records of {least}: always predicting {most} has a high "
+            f"{most} has {n_most / n_least:,.0f} times the records of {least}: always predicting {most} has a high "
             "accuracy; use ROC-AUC or the scores of each class."
         )
     small = [name for name, count in inspection.classes.items() if count < 3]
@@ -119,16 +119,16 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
 
 
 def _histogram(title: str, column: str, spans: Iterable[str], counts: Sequence[int]) -> Group:
-    most = max(counts)
+    highest = max(counts)
     rows = [
-        (span, f"{count:,}", Text(_bar(count / most), style="blue"))
+        (span, f"{count:,}", Text(_bar(count / highest), style="blue"))
         for span, count in zip(spans, counts, strict=True)
     ]
     return ReportTable((column, "records", ""), rows, title, words=(2,)).terminal()
 
 
 def length_spans(edges: Sequence[int]) -> list[str]:
-    """The lengths between edges, in words."""
+    """The ranges of lengths between edges, as text."""
     return [f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}" for low, high in pairwise(edges)]
 
 
@@ -139,7 +139,7 @@ def _targets(targets: TargetSummary) -> Group:
 
 
 def target_lines(targets: TargetSummary) -> list[str]:
-    """Count, quartiles, mean and repeated values of the targets, in words."""
+    """Describe count, quartiles, mean and repeated values of the targets."""
     names = ("lowest", "25%", "median", "75%", "highest")
     quartiles = zip(names, targets.quartiles, strict=True)
     lines = [
@@ -154,24 +154,29 @@ def target_lines(targets: TargetSummary) -> list[str]:
 
 
 def _shares(title: str, counts: Mapping[str, int]) -> Group:
-    """The most frequent, and the rest in one row."""
-    total, most = sum(counts.values()), max(counts.values())
+    """Table of the most frequent values, with the rest in one row."""
+    total, highest = sum(counts.values()), max(counts.values())
     rows: list[Sequence[object]] = [
-        (short(name if name.strip() else repr(name), NAME), f"{count:,}", f"{count / total:.1%}", _bar(count / most))
-        for name, count in list(counts.items())[:ROWS]
+        (
+            short(name if name.strip() else repr(name), MAX_NAME),
+            f"{count:,}",
+            f"{count / total:.1%}",
+            _bar(count / highest),
+        )
+        for name, count in list(counts.items())[:MAX_ROWS]
     ]
-    if len(counts) > ROWS:
-        rest = sum(list(counts.values())[ROWS:])
-        rows.append((f"{len(counts) - ROWS:,} more", f"{rest:,}", f"{rest / total:.1%}", ""))
+    if len(counts) > MAX_ROWS:
+        rest = sum(list(counts.values())[MAX_ROWS:])
+        rows.append((f"{len(counts) - MAX_ROWS:,} more", f"{rest:,}", f"{rest / total:.1%}", ""))
     return ReportTable(("", "count", "share", ""), rows, title, words=(3,)).terminal()
 
 
 def _channels(channels: Channels) -> Group:
-    """The range of each channel of series, the first few of many, and the number of missing values."""
+    """Table of the range of each channel of series, of many only the first, and the number of missing values."""
     values = zip(channels.least, channels.mean, channels.deviation, channels.most, strict=True)
     rows = [(f"{number}", *(f"{value:.4g}" for value in row)) for number, row in enumerate(values, start=1)]
-    if len(rows) > ROWS:
-        rows[ROWS:] = [(f"{len(rows) - ROWS:,} more", "", "", "", "")]
+    if len(rows) > MAX_ROWS:
+        rows[MAX_ROWS:] = [(f"{len(rows) - MAX_ROWS:,} more", "", "", "", "")]
     head = ("", "least", "mean", "standard deviation", "most")
     share = channels.missing / channels.numbers
     missing = f"missing numbers: {channels.missing:,} of {channels.numbers:,} ({share:.2%})"
@@ -179,15 +184,15 @@ def _channels(channels: Channels) -> Group:
 
 
 def _facts(inspection: Inspection) -> rich_table.Table:
-    """One line for each fact of a few numbers."""
-    twice, lengths = inspection.duplicates, inspection.percentiles
+    """List of the remaining statistics, one per line."""
+    duplicates, lengths = inspection.duplicates, inspection.percentiles
     named = {0: "shortest", 50: "median", 100: "longest"}
     spread = [f"{named.get(p, f'{p}%')} {length:,}" for p, length in lengths.items()]
-    copies = f"{twice.exact:,} exact"
-    if twice.reverse_complement is not None:
-        copies += f", {twice.reverse_complement:,} reverse complement"
+    copies = f"{duplicates.exact:,} exact"
+    if duplicates.reverse_complement is not None:
+        copies += f", {duplicates.reverse_complement:,} reverse complement"
     if inspection.classes or inspection.targets:
-        copies += f"; {counted(twice.across_labels, 'sequence')} across {_noun(inspection)}s"
+        copies += f"; {counted(duplicates.across_labels, 'sequence')} across {_noun(inspection)}s"
     tells = {"length": inspection.length_tells, "GC content": inspection.gc_tells}
     facts = {
         "targets": "\n".join(target_lines(inspection.targets)) if inspection.targets else None,
@@ -220,5 +225,5 @@ def _bar(share: float) -> str:
     >>> len(_bar(1.0)), _bar(0.001), _bar(0.0)
     (32, '▏', '')
     """
-    eighths: int = max(round(share * BAR * 8), 1) if share else 0
+    eighths: int = max(round(share * BAR_WIDTH * 8), 1) if share else 0
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

@@ -1,4 +1,4 @@
-"""Names, explanations and number formats of metrics, and counts and durations in words."""
+"""Names, explanations and number formats of metrics; counts and durations as text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DIFFERENCES = (
 
 
 def by_length(headline: str) -> str:
-    """The metric that is shown for each length bin: the error in place of R², which says little on a few records.
+    """The metric of length bins: the mean absolute error in place of R², which is unreliable on few records.
 
     >>> by_length("r2"), by_length("roc_auc")
     ('mae', 'roc_auc')
@@ -108,12 +108,12 @@ def sentence(score: Score) -> str:
     >>> sentence(Score(0.9, 0.85, 0.95)), sentence(Score(1.0))
     ('0.900 (95 % interval 0.850 to 0.950)', '1.000 (too few records for an interval)')
     """
-    known = f"95 % interval {interval(score)}" if interval(score) else "too few records for an interval"
-    return f"{number(score.value)} ({known})"
+    interval_text = f"95 % interval {interval(score)}" if interval(score) else "too few records for an interval"
+    return f"{number(score.value)} ({interval_text})"
 
 
 def ends(score: Score) -> tuple[float, float]:
-    """The ends of the interval, for a chart; NaN, which is not drawn, where there is none."""
+    """The ends of the interval, for a chart; NaN, which is not drawn, if there is none."""
     return (math.nan if score.low is None else score.low, math.nan if score.high is None else score.high)
 
 
@@ -131,7 +131,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them.
+    """Format seconds in a suitable unit.
 
     >>> [duration(s) for s in (0.2, 50, 400, 9_000, 300_000)]
     ['1 s', '50 s', '7 min', '2.5 hours', '3.5 days']

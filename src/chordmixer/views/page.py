@@ -1,4 +1,4 @@
-"""HTML from small functions. Text is escaped when it enters a page; only `Html` passes as markup."""
+"""Functions that build HTML. Text is escaped when it enters a page; only `Html` is kept as markup."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ let opened = [];
 addEventListener("beforeprint", () => { opened = all(); opened.forEach(d => d.open = true); });
 addEventListener("afterprint", () => opened.forEach(d => d.open = false));
 """
-"""Opens folded sections for printing, except the numbers of charts. The page works without it."""
-LONGEST = 160  # maximum number of letters shown of a user's text: a FASTA header may have thousands
+"""Opens collapsed sections for printing, except the numbers of charts. The page works without it."""
+MAX_TEXT = 160  # maximum number of letters shown of a user's text: a FASTA header may have thousands
 
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those that change the direction of text."""
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and characters that change the direction of text."""
 
 
 class Html(str):
-    """Markup. Any other string is text, and escaped."""
+    """Markup. Any other string is text, which is escaped."""
 
 
 def tag(name: str, *children: object, **attributes: object) -> Html:
-    """An element. Attributes that are None are left out; `class_` becomes class, `stroke_width` stroke-width.
+    """Build an element. Attributes that are None are omitted; `class_` becomes class, `stroke_width` stroke-width.
 
     >>> tag("p", "a < b, ", tag("b", "c"), class_="note")
     '<p class="note">a &lt; b, <b>c</b></p>'
     """
     named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    given = "".join(f' {key}="{text(value)}"' for key, value in named.items())
-    return Html(f"<{name}{given}>{join(children)}</{name}>")
+    attribute_text = "".join(f' {key}="{text(value)}"' for key, value in named.items())
+    return Html(f"<{name}{attribute_text}>{join(children)}</{name}>")
 
 
 def text(value: object) -> Html:
-    """Anything as text; control characters become a question mark.
+    """Convert any value to escaped text; control characters become a replacement character.
 
     >>> text("a & b" + chr(0x202e) + chr(0))
     'a &amp; b\ufffd\ufffd'
     """
     if isinstance(value, Html):
         return value
-    known = str(value).encode("utf-8", "replace").decode()
-    return Html(html.escape(_UNSEEN.sub("\ufffd", known)))
+    decoded = str(value).encode("utf-8", "replace").decode()
+    return Html(html.escape(_INVISIBLE.sub("\ufffd", decoded)))
 
 
 def join(parts: Iterable[object]) -> Html:
     return Html("".join(map(text, parts)))
 
 
-def short(value: object, most: int = LONGEST) -> str:
-    """Text cut to a number of letters.
+def short(value: object, most: int = MAX_TEXT) -> str:
+    """Cut text to a number of letters.
 
     >>> short("Cyprinidae", 6)
     'Cypri…'
@@ -65,7 +65,7 @@ def short(value: object, most: int = LONGEST) -> str:
 
 
 def details(summary: str, *inside: object) -> Html:
-    """A folded section."""
+    """A collapsed section."""
     return tag("details", tag("summary", summary), *inside)
 
 
@@ -74,13 +74,13 @@ def items(lines: Iterable[object]) -> Html:
 
 
 def figure(title: str, drawn: Html, caption: object = "", legend: Html | str = "", numbers: Html | str = "") -> Html:
-    """A chart with title, legend, caption, and its numbers folded below."""
+    """A chart with title, legend, caption, and a collapsed table of its numbers."""
     below = details(f"Numbers: {title}", numbers) if numbers else ""
     return tag("figure", tag("h3", title), drawn, legend, tag("figcaption", caption) if caption else "", below)
 
 
 def figures(*drawn: Html) -> Html:
-    """Figures side by side where there is room."""
+    """Figures side by side, if the page is wide enough."""
     return tag("div", *drawn, class_="figures")
 
 
@@ -92,18 +92,20 @@ class Section(Html):
 
 
 def section(name: str, heading: str, *parts: object) -> Section:
-    made = Section(tag("section", tag("h2", heading), *parts, id=name))
-    made.name, made.heading = name, heading
-    return made
+    element = Section(tag("section", tag("h2", heading), *parts, id=name))
+    element.name, element.heading = name, heading
+    return element
 
 
 def contents(sections: Iterable[Section], label: str) -> Html:
-    """Links to sections."""
-    return tag("nav", items(tag("a", own.heading, href=f"#{own.name}") for own in sections), aria_label=label)
+    """A list of links to sections."""
+    return tag(
+        "nav", items(tag("a", section.heading, href=f"#{section.name}") for section in sections), aria_label=label
+    )
 
 
 def document(title: str, *body: object) -> Html:
-    """A whole page, which loads nothing and runs no script but its own."""
+    """A complete page, which loads no resources and runs no script but `SCRIPT`."""
     digest = b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = f"""<!DOCTYPE html>

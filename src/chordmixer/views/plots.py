@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, written as PNG files: scores by length, lengths of records, embeddings."""
+"""Plots by matplotlib, written as PNG files: scores by length, lengths of records, embeddings."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from chordmixer.data.inspection import Inspection
 
 COLOURS = ("#1f5fbf", "#c4501b", "#2f8f4e", "#8a4fb0", "#8c8c1f", "#444444")
-"""Readable side by side, in print, and without red against green."""
-MARKERS = "osD^"  # the next one is used when all colours are
-FULL = 99.5  # percentile of the sizes at which a colour is full, so that a few large numbers leave the rest visible
-ROOM = 0.5
-"""Share of the distance between length bins over which models stand side by side, so that no bar hides another."""
-LETTERS = 11  # letters of a title per inch
-PANELS = 4  # panels side by side
-NAMED = len(COLOURS) * len(MARKERS)  # labels with a colour and marker of their own: the most frequent ones
+"""Colours that can be distinguished in print and by colour-blind readers."""
+MARKERS = "osD^"  # the next marker is used after all colours
+FULL_PERCENTILE = 99.5  # percentile of the absolute values with full colour, so that outliers do not hide the rest
+SPREAD = 0.5
+"""Fraction of the distance between length bins over which models are spread, so that no error bar hides another."""
+LETTERS_PER_INCH = 11  # letters of a title per inch
+PANELS_PER_ROW = 4  # number of panels in a row
+MAX_NAMED = len(COLOURS) * len(MARKERS)  # number of labels, the most frequent, with a colour and marker of their own
 
 
 def pyplot() -> Any:
-    """matplotlib's pyplot without a window, imported when something is drawn."""
+    """Import matplotlib's pyplot, with a backend that needs no window."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -47,46 +47,46 @@ def pyplot() -> Any:
 
 
 def save(figure: Any, path: Path, dpi: int = 150) -> Path:
-    """Write a figure as PNG, and close it."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=dpi)
+    """Write a figure as PNG and close it."""
+    content = io.BytesIO()
+    figure.savefig(content, dpi=dpi)
     pyplot().close(figure)
-    files.write_bytes(path, drawn.getvalue())
+    files.write_bytes(path, content.getvalue())
     return path
 
 
 def strongest(rows: ndarray, most: int) -> ndarray:
-    """At most so many rows: of several neighbours, for each column, the number that is farthest from zero.
+    """Reduce to at most `most` rows: in each group of neighbours, for each column, the number farthest from zero.
 
     >>> strongest(np.array([[1], [-3], [0], [2], [1]]), most=3).ravel().tolist()
     [-3, 2, 1]
     """
-    share = -(-len(rows) // most)
-    if share == 1:
+    size = -(-len(rows) // most)
+    if size == 1:
         return rows
-    short = -len(rows) % share
-    filled = np.concatenate([rows, np.zeros((short, *rows.shape[1:]), rows.dtype)])
-    grouped = filled.reshape(-1, share, *rows.shape[1:])
-    at = np.abs(grouped).argmax(axis=1)[:, None]
-    chosen: ndarray = np.take_along_axis(grouped, at, axis=1)[:, 0]
+    missing = -len(rows) % size
+    filled = np.concatenate([rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)])
+    grouped = filled.reshape(-1, size, *rows.shape[1:])
+    index = np.abs(grouped).argmax(axis=1)[:, None]
+    chosen: ndarray = np.take_along_axis(grouped, index, axis=1)[:, 0]
     return chosen
 
 
 def full_colour(values: ndarray) -> float:
-    """The size at which a colour is full: the `FULL` percentile, or the largest where most are zero.
+    """The absolute value with full colour: the `FULL_PERCENTILE` percentile, or the largest if most are zero.
 
     >>> full_colour(np.array([0.0, 0.0, -2.0])), full_colour(np.zeros(3))
     (1.98, 1.0)
     """
     sizes = np.abs(values)
-    return float(np.percentile(sizes, FULL)) or float(sizes.max()) or 1.0
+    return float(np.percentile(sizes, FULL_PERCENTILE)) or float(sizes.max()) or 1.0
 
 
 # --- Lengths of records ---
 
 
 def plot_histogram(inspection: Inspection, path: Path) -> Path:
-    """The lengths of records on a logarithmic axis, with median and 99th percentile."""
+    """Plot the lengths of records on a logarithmic axis, with median and 99th percentile."""
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
     figure, axes = pyplot().subplots(figsize=(8, 4.5), layout="constrained")
@@ -111,18 +111,18 @@ def plot_histogram(inspection: Inspection, path: Path) -> Path:
 
 
 def plot_lengths(evaluations: Sequence[Evaluation], path: Path, title: str = "") -> Path:
-    """Headline metric, or for R² the mean absolute error, by length percentile; dashed: the constant prediction.
+    """Plot the headline metric, or for R² the mean absolute error, by length; dashed: the constant prediction.
 
-    Bars are 95 % intervals, or from the lowest to the highest of a model's runs with several seeds. More models than
-    colours have a panel each, beside the first of them. The default title is the name of the task.
+    Error bars are 95 % intervals, or the range over a model's runs with several seeds. If there are more models than
+    colours, each has a panel, together with the first model. The default title is the name of the task.
     """
     models, first = mean_over_seeds(evaluations), evaluations[0]
     runs = Counter(e.encoder for e in evaluations)
     names = {e: e + (f", {n} runs" if n > 1 else "") for e, n in runs.items()}
     named = replace(first, task=title) if title else first
-    said = f"{records_name(named)}, {first.records:,} sequences; bars: {interval_name(evaluations)}"
+    title_text = f"{records_name(named)}, {first.records:,} sequences; bars: {interval_name(evaluations)}"
     figure = _panels(models, names) if len(models) > len(COLOURS) else _one_panel(models, names)
-    figure.suptitle(textwrap.fill(said, int(LETTERS * figure.get_figwidth())), fontsize=11)
+    figure.suptitle(textwrap.fill(title_text, int(LETTERS_PER_INCH * figure.get_figwidth())), fontsize=11)
     return save(figure, path)
 
 
@@ -130,7 +130,7 @@ def _one_panel(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
     figure, axes = pyplot().subplots(figsize=(8, 5), layout="constrained")
     metric = metrics.by_length(models[0].headline)
     for number, model in enumerate(models):
-        shift = ROOM * (number - (len(models) - 1) / 2) / max(len(models), 4)
+        shift = SPREAD * (number - (len(models) - 1) / 2) / max(len(models), 4)
         _line(axes, model, metric, names[model.encoder], shift, COLOURS[number], "o")
     _frame(axes, models[0], [f"{row.percentile}\n{row.longest:,}" for row in models[0].by_length])
     axes.set_xlabel("length percentile, and the longest sequence below it")
@@ -140,31 +140,36 @@ def _one_panel(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
 
 
 def _panels(models: Sequence[Evaluation], names: Mapping[str, str]) -> Any:
-    """The first model in every panel, with one of the others, the best of them first."""
+    """Draw a panel for each model but the first, sorted by score, together with the first model."""
     first, *others = models
     metric = metrics.by_length(first.headline)
     sign = 1 if metric in metrics.LESS_IS_BETTER else -1
     others.sort(key=lambda model: sign * model.scores[metric].value)
-    rows = -(-len(others) // PANELS)
+    rows = -(-len(others) // PANELS_PER_ROW)
     figure, grid = pyplot().subplots(
-        rows, PANELS, figsize=(2.6 * PANELS, 0.9 + 1.9 * rows), sharex=True, sharey=True, layout="constrained"
+        rows,
+        PANELS_PER_ROW,
+        figsize=(2.6 * PANELS_PER_ROW, 0.9 + 1.9 * rows),
+        sharex=True,
+        sharey=True,
+        layout="constrained",
     )
     for axes, other in zip(grid.flat, others, strict=False):
-        _line(axes, first, metric, names[first.encoder], -ROOM / 6, COLOURS[0], "")
-        _line(axes, other, metric, names[other.encoder], ROOM / 6, COLOURS[1], "o")
+        _line(axes, first, metric, names[first.encoder], -SPREAD / 6, COLOURS[0], "")
+        _line(axes, other, metric, names[other.encoder], SPREAD / 6, COLOURS[1], "o")
         _frame(axes, first, [str(row.percentile) for row in first.by_length])
         axes.set_title(f"{names[other.encoder]}: {_overall(other, metric)}", fontsize=9)
         axes.tick_params(labelsize=7)
     for axes in [*grid.flat][len(others) :]:
         axes.set_visible(False)
-    for axes in [*grid.flat][max(0, len(others) - PANELS) : len(others)]:
+    for axes in [*grid.flat][max(0, len(others) - PANELS_PER_ROW) : len(others)]:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("length percentile", fontsize=8)
     figure.supylabel(metrics.name(metric), fontsize=9)
-    known = {label: line for line, label in zip(*grid.flat[0].get_legend_handles_labels(), strict=True)}
-    own = names[first.encoder]
-    shown = {f"{own}: {_overall(first, metric)}": known[own], CONSTANT: known[CONSTANT]}
-    figure.legend([*shown.values()], [*shown], loc="outside lower center", ncols=2, frameon=False)
+    handles = {label: line for line, label in zip(*grid.flat[0].get_legend_handles_labels(), strict=True)}
+    first_name = names[first.encoder]
+    entries = {f"{first_name}: {_overall(first, metric)}": handles[first_name], CONSTANT: handles[CONSTANT]}
+    figure.legend([*entries.values()], [*entries], loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -185,7 +190,7 @@ def _frame(axes: Any, first: Evaluation, ticks: Sequence[str]) -> None:
     metric = metrics.by_length(first.headline)
     axes.axhline(first.guessing[metric], color="grey", linestyle="--", label=CONSTANT)
     axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlim(-ROOM, len(ticks) - 1 + ROOM)
+    axes.set_xlim(-SPREAD, len(ticks) - 1 + SPREAD)
     axes.set_ylim(*((-0.02, 1.02) if in_percent(metric) else (0, None)))
     axes.grid(alpha=0.3)
 
@@ -195,28 +200,28 @@ def _frame(axes: Any, first: Evaluation, ticks: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class NeighbourShares:
-    """How often the nearest records have a record's own label."""
+    """How often the nearest records have the same label."""
 
     records: int
     labels: int
-    shares: dict[int, float]  # by k: of the k nearest other records, the mean share with the same label
-    chance: float  # the same of other records drawn at random
+    shares: dict[int, float]  # by k: the mean fraction of the k nearest other records with the same label
+    chance: float  # the same fraction for other records drawn at random
     even_shares: dict[int, float]
-    """As `shares`, but first averaged within each label, so that rare and frequent labels count equally."""
+    """`shares` averaged within each label first, so that rare and frequent labels count equally."""
     even_chance: float
 
     def lines(self) -> list[str]:
-        """The numbers in words."""
-        found = [
+        """The fractions as sentences."""
+        sentences = [
             f"{share:.1%} of the {_nearest(k)} have the same label; as a mean over labels {self.even_shares[k]:.1%}"
             for k, share in self.shares.items()
         ]
         chance = f"by chance {self.chance:.1%}; as a mean over labels {self.even_chance:.1%}"
-        return [f"{self.records:,} records of {self.labels:,} labels", *found, chance]
+        return [f"{self.records:,} records of {self.labels:,} labels", *sentences, chance]
 
 
 def read_embeddings(path: Path | str, labels: Mapping[str, str]) -> tuple[Float[ndarray, "B C"], list[str]]:
-    """Vectors and labels from a Parquet file of `chordmixer embed`; records without a label are left out."""
+    """Read vectors and labels from a Parquet file of `chordmixer embed`; records without a label are omitted."""
     try:
         table = pq.read_table(path, columns=["id", "embedding"])
     except (OSError, pa.ArrowException) as error:
@@ -225,33 +230,33 @@ def read_embeddings(path: Path | str, labels: Mapping[str, str]) -> tuple[Float[
     ids, column = table["id"].to_pylist(), table["embedding"].combine_chunks()
     if not pa.types.is_fixed_size_list(column.type):
         raise ValueError(f"{path} has several vectors a record: embed without --per-token")
-    known = [i for i, name in enumerate(ids) if name in labels]
-    if not known:
+    labelled = [i for i, name in enumerate(ids) if name in labels]
+    if not labelled:
         raise ValueError(f"no record of {path} has a label: labels go by id, such as {ids[0] if ids else 'none'}")
     vectors = column.flatten().to_numpy().reshape(len(ids), -1)
-    return vectors[known], [labels[ids[i]] for i in known]
+    return vectors[labelled], [labels[ids[i]] for i in labelled]
 
 
 def neighbours(vectors: Float[ndarray, "B C"], labels: Sequence[str], ks: Iterable[int] = (1, 5)) -> NeighbourShares:
     """Count labels among the nearest records, by Euclidean distance; a record is not its own neighbour."""
     from sklearn.neighbors import NearestNeighbors
 
-    wanted, records = sorted(ks), len(labels)
+    sorted_ks, records = sorted(ks), len(labels)
     if len(vectors) != records:
         raise ValueError(f"{len(vectors)} vectors and {records} labels do not go together: give one label per vector")
-    if not wanted or wanted[0] < 1 or wanted[-1] >= records:
-        raise ValueError(f"k={wanted} of {records} records is not a number of others: give 1 to {records - 1}")
+    if not sorted_ks or sorted_ks[0] < 1 or sorted_ks[-1] >= records:
+        raise ValueError(f"k={sorted_ks} of {records} records is not a number of others: give 1 to {records - 1}")
     _, codes = np.unique(np.asarray(labels), return_inverse=True)
-    search = NearestNeighbors(n_neighbors=wanted[-1], algorithm="brute").fit(vectors)
+    search = NearestNeighbors(n_neighbors=sorted_ks[-1], algorithm="brute").fit(vectors)
     same = codes[search.kneighbors(return_distance=False)] == codes[:, None]
     counts = np.bincount(codes)
     others = (counts - 1) / (records - 1)
     return NeighbourShares(
         records,
         len(counts),
-        shares={k: float(same[:, :k].mean()) for k in wanted},
+        shares={k: float(same[:, :k].mean()) for k in sorted_ks},
         chance=float(others[codes].mean()),
-        even_shares={k: float((np.bincount(codes, same[:, :k].mean(1)) / counts).mean()) for k in wanted},
+        even_shares={k: float((np.bincount(codes, same[:, :k].mean(1)) / counts).mean()) for k in sorted_ks},
         even_chance=float(others.mean()),
     )
 
@@ -261,7 +266,7 @@ def _nearest(k: int) -> str:
 
 
 def principal_components(vectors: Float[ndarray, "B C"]) -> tuple[Float[ndarray, "B 2"], Float[ndarray, "2"]]:
-    """Records on the first two principal components, and the share of the variance that each explains."""
+    """Project records on the first two principal components; also return the fraction of variance of each."""
     centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
     left, sizes, _ = np.linalg.svd(np.pad(centred, ((0, 0), (0, max(0, 2 - centred.shape[1])))), full_matrices=False)
     if len(sizes) < 2:
@@ -270,27 +275,27 @@ def principal_components(vectors: Float[ndarray, "B C"]) -> tuple[Float[ndarray,
 
 
 def plot_embeddings(vectors: Float[ndarray, "B C"], labels: Sequence[str], path: Path) -> Path:
-    """One point per record on the first two principal components, coloured by label; neighbour shares above."""
-    around = neighbours(vectors, labels, [k for k in (1, 5) if k < len(labels)])
+    """Plot records on the first two principal components, coloured by label, with neighbour shares in the title."""
+    neighbour_shares = neighbours(vectors, labels, [k for k in (1, 5) if k < len(labels)])
     points, shares = principal_components(vectors)
-    own = np.asarray(labels)
-    named = [label for label, _ in Counter(labels).most_common(NAMED)]
+    label_array = np.asarray(labels)
+    named = [label for label, _ in Counter(labels).most_common(MAX_NAMED)]
     figure, axes = pyplot().subplots(figsize=(9, 6), layout="constrained")
-    rest = points[~np.isin(own, named)]
+    rest = points[~np.isin(label_array, named)]
     if len(rest):
-        others = around.labels - len(named)
+        others = neighbour_shares.labels - len(named)
         title = f"{others} other{'s' if others > 1 else ''} ({len(rest)})"
         axes.scatter(rest[:, 0], rest[:, 1], s=12, color="#c8c8c8", label=title)
     for number, label in enumerate(named):
-        again, colour = divmod(number, len(COLOURS))
-        mine = points[own == label]
-        style = {"color": COLOURS[colour], "marker": MARKERS[again], "alpha": 0.7}
-        axes.scatter(mine[:, 0], mine[:, 1], s=18, label=f"{label} ({len(mine)})", **style)
+        marker, colour = divmod(number, len(COLOURS))
+        members = points[label_array == label]
+        style = {"color": COLOURS[colour], "marker": MARKERS[marker], "alpha": 0.7}
+        axes.scatter(members[:, 0], members[:, 1], s=18, label=f"{label} ({len(members)})", **style)
     axes.set_xlabel(f"first principal component, {shares[0]:.0%} of the variance")
     axes.set_ylabel(f"second principal component, {shares[1]:.0%} of the variance")
-    nearest = ", ".join(f"{share:.0%} of the {_nearest(k)}" for k, share in around.shares.items())
-    counted = f"{around.records:,} records of {around.labels:,} labels"
-    axes.set_title(f"{counted}\nsame label: {nearest}; {around.chance:.0%} by chance", fontsize=11)
+    nearest = ", ".join(f"{share:.0%} of the {_nearest(k)}" for k, share in neighbour_shares.shares.items())
+    counted = f"{neighbour_shares.records:,} records of {neighbour_shares.labels:,} labels"
+    axes.set_title(f"{counted}\nsame label: {nearest}; {neighbour_shares.chance:.0%} by chance", fontsize=11)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     return save(figure, path)

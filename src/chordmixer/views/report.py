@@ -1,4 +1,4 @@
-"""What a run is described by: report.html, and the model card of a saved model."""
+"""The report of a run, report.html, and the model card of a saved model."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ FILE = "report.html"
 def write_report(run: Path, unverified: bool = False) -> Path:
     """Write RUN/report.html: one file, readable offline, on a phone, in dark mode and on paper."""
     path = Path(run) / FILE
-    written = page(Run.load(Path(run), unverified))
+    content = page(Run.load(Path(run), unverified))
     with RunLock(Path(run), WAIT):
-        files.write_text(path, written)
+        files.write_text(path, content)
     return path
 
 
 def page(run: Run) -> Html:
-    """The whole page of a run. What the folder does not hold is left out, with a sentence."""
+    """Build the page of a run. Parts without data in the folder are replaced by a sentence."""
     name = short(run.folder.resolve().name, 80)
     first, *rest = verdict.headline(run)
     lead = join([tag("p", first, class_="lead"), *(tag("p", line) for line in rest)])
     warnings = [*verdict.warnings(run)]
-    warned = tag("aside", tag("h2", "Warnings"), items(warnings), class_="warning") if warnings else ""
+    warning_box = tag("aside", tag("h2", "Warnings"), items(warnings), class_="warning") if warnings else ""
     sections = [
         scores_section(run),
         *([members_section(run)] if run.ensemble else []),
@@ -54,12 +54,12 @@ def page(run: Run) -> Html:
     ]
     links = contents(sections, "Contents")
     foot = tag("footer", tag("p", f"Written by chordmixer {__version__}.", class_="quiet"))
-    body = tag("main", tag("h1", f"Report on {name}"), training_line(run), lead, warned, links, *sections)
+    body = tag("main", tag("h1", f"Report on {name}"), training_line(run), lead, warning_box, links, *sections)
     return document(f"Report on {name}", body, foot)
 
 
 def _prediction_sections(run: Run) -> Iterator[Section]:
-    """What single predictions show."""
+    """The sections on single predictions."""
     rows, target, missing = run.predictions, run.target, ""
     if rows is None or target is None or not rows.names:
         file = "no predictions.parquet" if rows is None or not rows.names else "no labels.json"
@@ -71,11 +71,11 @@ def _prediction_sections(run: Run) -> Iterator[Section]:
         return
     if isinstance(target, Regression):
         yield regression_section(target, rows)
-    elif run.answers:
-        yield confusion_section(run.answers, rows)
+    elif run.output_labels:
+        yield confusion_section(run.output_labels, rows)
         yield ranking_section(target, rows)
-        yield calibration_section(run.answers, rows)
-    yield errors_section(run.answers, target, rows)
+        yield calibration_section(run.output_labels, rows)
+    yield errors_section(run.output_labels, target, rows)
 
 
 # --- The model card ---
@@ -100,7 +100,7 @@ EXAMPLES = {"dna": '["ACGTTGCA"]', "protein": '["MKVLAAGI"]', "numbers": "[[0.1,
 
 
 def model_card(folder: Path) -> str:
-    """README.md of a run, in Markdown with the hub's header; `license` is for its owner to fill in."""
+    """Build README.md of a run, in Markdown with the header of the Hugging Face hub; its owner adds the license."""
     return "\n".join(_card_lines(Run.load(folder))) + "\n"
 
 
@@ -110,7 +110,7 @@ def _card_lines(run: Run) -> Iterator[str]:
     yield f"# A model to {escaped_markdown(verdict.purpose(run))}\n"
     yield from (f"{escaped_markdown(sentence)}\n" for sentence in verdict.headline(run))
     yield "## Use\n"
-    yield USE.format(example=EXAMPLES.get(run.answers.tokenizer if run.answers else "", '["some text"]'))
+    yield USE.format(example=EXAMPLES.get(run.output_labels.tokenizer if run.output_labels else "", '["some text"]'))
     yield from _card_data(run)
     if run.test is not None:
         yield from _card_scores(run, run.test)
@@ -124,15 +124,15 @@ def _card_lines(run: Run) -> Iterator[str]:
 
 
 def _card_data(run: Run) -> Iterator[str]:
-    """What it was trained on, without paths and ids."""
+    """The lines on the training data, without paths and ids."""
     if run.data is None:
         return
     yield "## Data\n"
     sizes = ", ".join(f"{count:,} for {part}" for part, count in run.data.split["sizes"].items())
     yield f"- Records: {sizes} (split: {run.data.split['method']})"
-    found = run.data.inspection
-    if found is not None:
-        shortest, longest, median = found.edges[0], found.edges[-1] - 1, found.percentiles[50]
+    inspection = run.data.inspection
+    if inspection is not None:
+        shortest, longest, median = inspection.edges[0], inspection.edges[-1] - 1, inspection.percentiles[50]
         yield f"- Lengths in tokens: {shortest:,} to {longest:,}, median {median:,}"
     if run.labels:
         shown = ", ".join(escaped_markdown(label) for label in run.labels[:20])
@@ -153,6 +153,8 @@ def _card_scores(run: Run, test: Evaluation) -> Iterator[str]:
     yield ReportTable(("tokens", "records", name), bins).markdown()
     if run.baselines:
         yield f"\nBaselines, {name}:\n"
-        baselines = [(own.name, score_cell(own.evaluation.scores[test.headline])) for own in run.baselines]
+        baselines = [
+            (baseline.name, score_cell(baseline.evaluation.scores[test.headline])) for baseline in run.baselines
+        ]
         yield ReportTable(("baseline", name), baselines).markdown()
     yield ""

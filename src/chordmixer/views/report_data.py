@@ -1,4 +1,4 @@
-"""Sections of a report on what a model was made from: the data, the training, the settings."""
+"""Sections of a report on the data, the training and the settings of a model."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from chordmixer.views.page import Html, Section, details, figure, figures, items
 from chordmixer.views.runs import Run, RunData
 from chordmixer.views.tables import ReportTable
 
-CLASSES = 12  # classes with a bar of their own
-SOURCES = 20
+MAX_CLASSES = 12  # maximum number of classes with a bar of their own
+MAX_SOURCES = 20  # maximum number of files in a list
 METHODS = {
     "given": "by a column of the data",
     "random": "at random; copies of a record stay together",
     "grouped": "by group: records of one group are never in two parts",
     "similarity": "by similarity: near-copies are never in two parts",
 }
-DRAWN = 300  # maximum number of points of a training curve
-ROWS = 40
-SMOOTH = 20  # the running mean is over one n-th of all points
+MAX_POINTS = 300  # maximum number of points of a training curve
+MAX_ROWS = 40  # maximum number of rows of a table of a curve
+SMOOTHING = 20  # the running mean is over 1 / 20 of all points
 PARTS = {"data": "Data", "model": "Model", "training": "Training"}
 
 Points = list[tuple[float, float]]
@@ -40,55 +40,55 @@ Points = list[tuple[float, float]]
 
 
 def data_section(run: Run) -> Section:
-    """Sources, records, lengths, classes or targets, split and leakage."""
+    """Build the section on sources, records, lengths, classes or targets, split and leakage."""
     if run.data is None:
-        said = f"The run folder has no data.json: the task {run.task!r} generates its data, or the run is older."
-        shown = []
+        reason = f"The run folder has no data.json: the task {run.task!r} generates its data, or the run is older."
+        plots = []
         if run.predictions and len(lengths := run.predictions.lengths):
-            shown.append(_lengths(*length_histogram(lengths), int(np.median(lengths)), "test records"))
-        return section("data", "Data", tag("p", said), figures(*shown))
-    seen = run.data.inspection
-    drawn = figures(*_histograms(seen)) if seen else ""
-    return section("data", "Data", *_facts(run.data), drawn, *_split(run, run.data))
+            plots.append(_lengths(*length_histogram(lengths), int(np.median(lengths)), "test records"))
+        return section("data", "Data", tag("p", reason), figures(*plots))
+    summary = run.data.inspection
+    histograms = figures(*_histograms(summary)) if summary else ""
+    return section("data", "Data", *_facts(run.data), histograms, *_split(run, run.data))
 
 
 def _facts(data: RunData) -> Iterator[Html]:
     if data.sources:
-        names = [tag("code", short(source)) for source in data.sources[:SOURCES]]
-        more = [f" and {len(data.sources) - SOURCES:,} more"] if len(data.sources) > SOURCES else []
+        names = [tag("code", short(source)) for source in data.sources[:MAX_SOURCES]]
+        more = [f" and {len(data.sources) - MAX_SOURCES:,} more"] if len(data.sources) > MAX_SOURCES else []
         yield tag("p", "Read from ", join([part for name in names for part in (", ", name)][1:] + more), ".")
-    seen = data.inspection
-    if seen:
-        said = [f"{seen.records:,} records of {seen.tokens:,} tokens in total, tokenized as {seen.tokenizer}."]
-        said += [f"{seen.gc:.1%} of the bases are G or C."] if seen.gc is not None else []
-        said += (
-            [f"{seen.ambiguous:.2%} of the tokens are ambiguous or unknown."] if seen.ambiguous is not None else []
+    facts = data.inspection
+    if facts:
+        lines = [f"{facts.records:,} records of {facts.tokens:,} tokens in total, tokenized as {facts.tokenizer}."]
+        lines += [f"{facts.gc:.1%} of the bases are G or C."] if facts.gc is not None else []
+        lines += (
+            [f"{facts.ambiguous:.2%} of the tokens are ambiguous or unknown."] if facts.ambiguous is not None else []
         )
-        yield tag("p", " ".join(said))
-    account = data.account or (seen.account if seen else None)
+        yield tag("p", " ".join(lines))
+    account = data.account or (facts.account if facts else None)
     if account:
         yield items(short(line, 400) for line in account.lines())
 
 
-def _histograms(seen: Inspection) -> Iterator[Html]:
-    yield _lengths(seen.edges, seen.histogram, seen.percentiles[50], "all records")
-    if seen.classes:
-        yield _classes(seen.classes)
-    if seen.targets:
-        yield _targets(seen.targets)
+def _histograms(inspection: Inspection) -> Iterator[Html]:
+    yield _lengths(inspection.edges, inspection.histogram, inspection.percentiles[50], "all records")
+    if inspection.classes:
+        yield _classes(inspection.classes)
+    if inspection.targets:
+        yield _targets(inspection.targets)
 
 
-def _lengths(edges: list[int], counts: list[int], median: int, which: str) -> Html:
-    told = f"{which} from {edges[0]:,} to {edges[-1] - 1:,} tokens, median {median:,}"
+def _lengths(edges: list[int], counts: list[int], median: int, subset: str) -> Html:
+    text = f"{subset} from {edges[0]:,} to {edges[-1] - 1:,} tokens, median {median:,}"
     plot = _histogram(charts.logarithmic(edges, "length in tokens"), edges, counts, median)
     numbers = ReportTable(("tokens", "records"), _counts(length_spans(edges), counts), "lengths").html()
-    return figure("Lengths", plot.svg("Histogram of lengths", told), f"Lengths of {told} (dashed).", numbers=numbers)
+    return figure("Lengths", plot.svg("Histogram of lengths", text), f"Lengths of {text} (dashed).", numbers=numbers)
 
 
-def _histogram(axis: charts.Axis, edges: Sequence[float], counts: list[int], middle: float) -> charts.Plot:
+def _histogram(axis: charts.Axis, edges: Sequence[float], counts: list[int], median: float) -> charts.Plot:
     plot = charts.Plot(axis, charts.linear([0, *counts], "records"), height=220)
     plot.bars(edges, counts)
-    plot.across(middle, vertical=True)
+    plot.across(median, vertical=True)
     return plot
 
 
@@ -97,29 +97,29 @@ def _counts(names: Iterable[str], counts: Sequence[int]) -> list[tuple[str, str]
 
 
 def _classes(classes: dict[str, int]) -> Html:
-    """A bar for each of the largest classes, and one for the rest."""
-    total, named = sum(classes.values()), list(classes.items())
-    bars = named[:CLASSES]
-    if len(named) > CLASSES:
-        bars.append((f"{len(named) - CLASSES:,} more", sum(count for _, count in named[CLASSES:])))
-    told = f"{len(named):,} classes, the largest with {named[0][1] / total:.1%} of the records"
-    rows = [(short(name), f"{count:,}", f"{count / total:.1%}") for name, count in named]
+    """Plot a bar for each of the largest classes, and one for the rest."""
+    total, counted = sum(classes.values()), list(classes.items())
+    bars = counted[:MAX_CLASSES]
+    if len(counted) > MAX_CLASSES:
+        bars.append((f"{len(counted) - MAX_CLASSES:,} more", sum(count for _, count in counted[MAX_CLASSES:])))
+    description = f"{len(counted):,} classes, the largest with {counted[0][1] / total:.1%} of the records"
+    rows = [(short(name), f"{count:,}", f"{count / total:.1%}") for name, count in counted]
     names, counts = zip(*bars, strict=True)
-    drawn = charts.horizontal_bars(names, counts, "Records of each class", told)
+    drawn = charts.horizontal_bars(names, counts, "Records of each class", description)
     numbers = ReportTable(("class", "records", "share"), rows, "classes").html()
-    return figure("Classes", drawn, f"Records of each class: {told}.", numbers=numbers)
+    return figure("Classes", drawn, f"Records of each class: {description}.", numbers=numbers)
 
 
 def _targets(targets: TargetSummary) -> Html:
     edges, counts = list(targets.edges), list(targets.histogram)
-    if edges[0] == edges[-1]:  # one value, which has no width to draw
+    if edges[0] == edges[-1]:  # a single value: give it a width
         edges = [edges[0] - 0.5, edges[0] + 0.5]
-    drawn = _histogram(charts.linear(edges, "target"), edges, counts, targets.quartiles[2])
-    said = "; ".join(target_lines(targets))
+    plot = _histogram(charts.linear(edges, "target"), edges, counts, targets.quartiles[2])
+    summary = "; ".join(target_lines(targets))
     spans = (f"{metrics.number(low)} to {metrics.number(high)}" for low, high in pairwise(edges))
     numbers = ReportTable(("target", "records"), _counts(spans, counts), "targets").html()
-    caption = f"Targets: {said}. Dashed: the median."
-    return figure("Targets", drawn.svg("Histogram of targets", said), caption, numbers=numbers)
+    caption = f"Targets: {summary}. Dashed: the median."
+    return figure("Targets", plot.svg("Histogram of targets", summary), caption, numbers=numbers)
 
 
 def _split(run: Run, data: RunData) -> Iterator[Html]:
@@ -137,13 +137,13 @@ def _split(run: Run, data: RunData) -> Iterator[Html]:
         total = max(sum(sizes.values()), 1)
         rows = [(part, f"{size:,}", f"{size / total:.1%}") for part, size in sizes.items()]
         yield ReportTable(("part", "records", "share"), rows, "split").html()
-    twice = data.inspection.duplicates if data.inspection else None
-    if twice:
-        kinds = f"{twice.exact:,} exact"
-        if twice.reverse_complement is not None:
-            kinds += f", {twice.reverse_complement:,} reverse complement"
+    duplicates = data.inspection.duplicates if data.inspection else None
+    if duplicates:
+        kinds = f"{duplicates.exact:,} exact"
+        if duplicates.reverse_complement is not None:
+            kinds += f", {duplicates.reverse_complement:,} reverse complement"
         across = "targets" if data.inspection and data.inspection.targets else "labels"
-        yield tag("p", f"Duplicates among all records: {kinds}; {twice.across_labels:,} across {across}.")
+        yield tag("p", f"Duplicates among all records: {kinds}; {duplicates.across_labels:,} across {across}.")
     if data.leakage:
         yield tag("h3", "Leakage")
         yield items(short(line, 400) for part, leak in data.leakage.items() for line in leak.lines(part))
@@ -159,18 +159,18 @@ def _split(run: Run, data: RunData) -> Iterator[Html]:
 
 
 def training_section(run: Run) -> Section:
-    """Losses and the validation metric over the steps."""
+    """Build the section with the losses and the validation metric over the steps."""
     training = _points(run, "training", "loss")
     validation = _points(run, "validation", "loss")
     if not training and not validation:
         return section("training", "Training", tag("p", "The run has no metrics.jsonl: there are no curves to show."))
-    drawn = [_losses(training, validation)]
+    plots = [_losses(training, validation)]
     rows = [row for row in run.journal if row.get("split") == "validation"]
-    known = [key for key in (rows[0] if rows else {}) if key in metrics.NAMES]
-    metric = run.test.headline if run.test else next(iter(known), "")
+    keys = [key for key in (rows[0] if rows else {}) if key in metrics.NAMES]
+    metric = run.test.headline if run.test else next(iter(keys), "")
     if metric and (scored := _points(run, "validation", metric)):
-        drawn.append(_validation_metric(metric, scored))
-    return section("training", "Training", tag("p", _kept_weights(run, validation)), figures(*drawn))
+        plots.append(_validation_metric(metric, scored))
+    return section("training", "Training", tag("p", _kept_weights(run, validation)), figures(*plots))
 
 
 def _points(run: Run, split: str, key: str) -> Points:
@@ -180,16 +180,16 @@ def _points(run: Run, split: str, key: str) -> Points:
 
 def _kept_weights(run: Run, validation: Points) -> str:
     last = max((int(row.get("step", 0)) for row in run.journal), default=0)
-    known = [(loss, step) for step, loss in validation if math.isfinite(loss)]
-    if not known:
+    losses = [(loss, step) for step, loss in validation if math.isfinite(loss)]
+    if not losses:
         return f"{last:,} steps, without a validation."
     metric = run.test.headline if run.test else ""
     scored = dict(_points(run, "validation", metric))
     if isinstance(run.target, Classification | MultiLabel) and scored:
-        value, loss, step = max((scored.get(at, -math.inf), -own, at) for own, at in known)
+        value, loss, step = max((scored.get(at_step, -math.inf), -loss, at_step) for loss, at_step in losses)
         why = f"which had the highest validation {metrics.name(metric)} ({metrics.number(value)}; loss {-loss:.4g})"
     else:
-        loss, step = min(known)
+        loss, step = min(losses)
         why = f"which had the lowest validation loss ({loss:.4g})"
     count = f"{len(validation):,} validation" + ("s" if len(validation) > 1 else "")
     trials = f" Before that, {run.trials.line()}." if run.trials else ""
@@ -198,7 +198,7 @@ def _kept_weights(run: Run, validation: Points) -> str:
 
 def _losses(training: Points, validation: Points) -> Html:
     steps, losses = (np.array([point[i] for point in training], dtype=np.float64) for i in (0, 1))
-    window = max(1, len(losses) // SMOOTH)
+    window = max(1, len(losses) // SMOOTHING)
     raw, smooth = (_thinned(steps, values) for values in (losses, smoothed(losses, window)))
     x = charts.linear([0, *(step for step, _ in training + validation)], "step")
     plot = charts.Plot(x, _loss_axis([loss for _, loss in raw + validation]))
@@ -206,9 +206,9 @@ def _losses(training: Points, validation: Points) -> Html:
     plot.line(smooth, 0)
     plot.line(validation, 1)
     plot.dots(validation, 1, 2.5)
-    told = f"Training loss as a running mean over {window:,} points" if window > 1 else "Training loss"
-    thin = "single points" if len(losses) <= DRAWN else "means of neighbours"
-    caption = f"{told} (thin: {thin}), and validation loss."
+    label = f"Training loss as a running mean over {window:,} points" if window > 1 else "Training loss"
+    thin_line = "single points" if len(losses) <= MAX_POINTS else "means of neighbours"
+    caption = f"{label} (thin: {thin_line}), and validation loss."
     numbers = [
         ReportTable(("step", name), [(f"{s:,.0f}", f"{v:.4g}") for s, v in _some(points)], name).html()
         for name, points in (("smoothed training loss", smooth), ("validation loss", validation))
@@ -219,11 +219,11 @@ def _losses(training: Points, validation: Points) -> Html:
 
 
 def _loss_axis(values: Sequence[float]) -> charts.Axis:
-    """Logarithmic where the loss falls by more than a factor of 100."""
-    known = [v for v in values if math.isfinite(v)]
-    if known and min(known) > 0 and max(known) > 100 * min(known):
-        return charts.logarithmic(known, "loss (logarithmic)")
-    return charts.linear(known, "loss")
+    """Axis of losses, logarithmic if they fall by more than a factor of 100."""
+    finite = [v for v in values if math.isfinite(v)]
+    if finite and min(finite) > 0 and max(finite) > 100 * min(finite):
+        return charts.logarithmic(finite, "loss (logarithmic)")
+    return charts.linear(finite, "loss")
 
 
 def _validation_metric(metric: str, scored: Points) -> Html:
@@ -233,8 +233,8 @@ def _validation_metric(metric: str, scored: Points) -> Html:
     plot = charts.Plot(x, charts.linear(values, name, metrics.within(metric)))
     plot.line(scored, 1)
     plot.dots(scored, 1, 2.5)
-    known = [v for v in values if math.isfinite(v)]
-    best = f"; {metrics.number(max(known))} at best" if known else ""
+    finite = [v for v in values if math.isfinite(v)]
+    best = f"; {metrics.number(max(finite))} at best" if finite else ""
     caption = f"{metrics.title(metric)} on the validation records over the steps{best}."
     rows = [(f"{step:,.0f}", metrics.number(value)) for step, value in _some(scored)]
     title = f"Validation {name}"
@@ -243,36 +243,36 @@ def _validation_metric(metric: str, scored: Points) -> Html:
 
 
 def smoothed(values: ndarray, window: int) -> ndarray:
-    """Running mean over `window` values around each, fewer at the ends.
+    """Running mean over `window` values around each value; fewer at the ends.
 
     >>> smoothed(np.array([0.0, 3.0, 6.0]), 3).tolist()
     [1.5, 3.0, 4.5]
     """
     sums = np.append(0, np.cumsum(values))
-    half, places = window // 2, np.arange(len(values))
-    start, end = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
+    half, indices = window // 2, np.arange(len(values))
+    start, end = np.maximum(indices - half, 0), np.minimum(indices + half + 1, len(values))
     return np.asarray((sums[end] - sums[start]) / (end - start))
 
 
 def _thinned(x: ndarray, y: ndarray) -> Points:
-    """The points, or the means of at most `DRAWN` groups of neighbours."""
-    if len(x) > DRAWN:
-        groups = np.array_split(np.arange(len(x)), DRAWN)
+    """The points, or the means of at most `MAX_POINTS` groups of neighbours."""
+    if len(x) > MAX_POINTS:
+        groups = np.array_split(np.arange(len(x)), MAX_POINTS)
         x, y = (np.array([values[group].mean() for group in groups]) for values in (x, y))
     return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 def _some(points: Points) -> Points:
-    """Enough points for a table, the first and the last among them."""
-    kept = {round(place) for place in np.linspace(0, len(points) - 1, ROWS)} if points else set()
-    return [points[i] for i in sorted(kept)]
+    """At most `MAX_ROWS` points for a table, including the first and the last."""
+    indices = {round(index) for index in np.linspace(0, len(points) - 1, MAX_ROWS)} if points else set()
+    return [points[i] for i in sorted(indices)]
 
 
 # --- Settings and use ---
 
 
 def settings_section(run: Run) -> Section:
-    """The command that uses the model, the one that trained it, versions, and every setting."""
+    """Build the section with the commands that use and trained the model, the versions, and all settings."""
     grids = [
         details(
             f"{title} settings",
@@ -285,19 +285,19 @@ def settings_section(run: Run) -> Section:
 
 
 def training_line(run: Run) -> Html:
-    """When, for how long and on what the model was trained."""
-    known = run.provenance
-    if known is None:
+    """A line on when, for how long and on which device the model was trained."""
+    provenance = run.provenance
+    if provenance is None:
         return join([])
-    took = duration(known.seconds) if known.whole else f"more than {duration(known.seconds)}"
-    line = f"Trained on {short(known.started, 40)} in {took} on {short(known.device, 80)}."
+    time = duration(provenance.seconds) if provenance.complete else f"more than {duration(provenance.seconds)}"
+    line = f"Trained on {short(provenance.started, 40)} in {time} on {short(provenance.device, 80)}."
     return tag("p", line, class_="quiet")
 
 
 def _use(run: Run) -> Iterator[Html]:
     folder = shlex.quote(str(run.folder))
     yield tag("h3", "Use this model")
-    if run.answers:
+    if run.output_labels:
         yield tag("pre", tag("code", f"chordmixer predict {folder} FILES -o answers.tsv"))
         yield tag("p", "This writes one row per record of FILES, in their order, with probabilities or a number.")
     else:
@@ -310,22 +310,22 @@ def _use(run: Run) -> Iterator[Html]:
 
 def _versions(run: Run) -> Iterator[Html]:
     yield tag("h3", "Versions and settings")
-    known = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    yield tag("p", f"Trained with {known}." if known else "The run does not say which versions trained it.")
-    if run.answers:
-        strands = "the mean over both strands" if run.answers.both_strands else "of the given strand"
-        heat = "none" if run.answers.temperature is None else f"{run.answers.temperature:.4g}"
-        predicted = f" Predictions: {strands}." if run.answers.tokenizer == "dna" else ""
-        yield tag("p", f"Tokens: {run.answers.tokenizer}.{predicted} Temperature: {heat}.")
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    yield tag("p", f"Trained with {versions}." if versions else "The run does not say which versions trained it.")
+    if run.output_labels:
+        strands = "the mean over both strands" if run.output_labels.both_strands else "of the given strand"
+        temperature = "none" if run.output_labels.temperature is None else f"{run.output_labels.temperature:.4g}"
+        predicted = f" Predictions: {strands}." if run.output_labels.tokenizer == "dna" else ""
+        yield tag("p", f"Tokens: {run.output_labels.tokenizer}.{predicted} Temperature: {temperature}.")
 
 
-def _settings(given: object, prefix: str = "") -> Iterator[tuple[Html, str]]:
-    """Nested settings by their dotted names.
+def _settings(settings: object, prefix: str = "") -> Iterator[tuple[Html, str]]:
+    """Flatten nested settings to dotted names and values.
 
     >>> [(str(name), value) for name, value in _settings({"network": {"hidden": 96}})]
     [('<code>network.hidden</code>', '96')]
     """
-    pairs: Mapping[str, Any] = given if isinstance(given, Mapping) else {"": given}
+    pairs: Mapping[str, Any] = settings if isinstance(settings, Mapping) else {"": settings}
     for key, value in pairs.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:

@@ -17,48 +17,48 @@ from chordmixer.views import charts, metrics
 from chordmixer.views.page import Html, Section, figure, figures, join, section, short, tag
 from chordmixer.views.tables import UNDEFINED, ReportTable
 
-MATRIX = 20  # maximum number of classes of a confusion matrix
-PAIRS = 20
-LABELS = 200  # maximum number of classes or labels with a row of their own
-CURVES = 8  # maximum number of one-against-the-rest curves; of more classes the mean is drawn
-POINTS = 200  # maximum number of points of a curve: more than a screen shows
-BINS = 15  # of the reliability diagram
-DOTS = 500  # maximum number of records drawn one by one; more are counted in squares
-SQUARES = 40
+MAX_MATRIX_CLASSES = 20  # maximum number of classes of a confusion matrix
+MAX_PAIRS = 20  # maximum number of confusions in a table
+MAX_LABELS = 200  # maximum number of classes or labels with a row of their own
+MAX_CURVES = 8  # maximum number of one-against-the-rest curves; with more classes the mean is drawn
+MAX_POINTS = 200  # maximum number of points of a curve: more than a screen shows
+BINS = 15  # number of bins of the reliability diagram
+MAX_DOTS = 500  # maximum number of records drawn one by one; more are counted in squares
+SQUARES = 40  # number of squares along each axis
 
 
 # --- Confusion, and labels one by one ---
 
 
-def confusion_section(answers: OutputLabels, predictions: Predictions) -> Section:
-    """A confusion matrix, or the most frequent confusions; then each class or label."""
-    if isinstance(answers.target, MultiLabel):
-        return section("classes", "Labels", *_labels(answers.target, predictions))
-    assert isinstance(answers.target, Classification)
-    given = answers.target.decided(predictions.outputs)
-    counts = scores.confusion(given, predictions.targets, answers.target.outputs)
-    labels = answers.target.labels
-    shown = _matrix(labels, counts) if len(labels) <= MATRIX else _pairs(labels, counts)
-    right = (given == predictions.targets).mean()
-    said = f"{metrics.DECISION} {right:.1%} of the predictions are correct: the accuracy in the table of scores."
-    return section("classes", "Confusion", tag("p", said), shown, tag("h3", "Each class"), _each(labels, counts))
+def confusion_section(output_labels: OutputLabels, predictions: Predictions) -> Section:
+    """Build the section with a confusion matrix, or the most frequent confusions, and a table of classes."""
+    if isinstance(output_labels.target, MultiLabel):
+        return section("classes", "Labels", *_labels(output_labels.target, predictions))
+    assert isinstance(output_labels.target, Classification)
+    predicted = output_labels.target.decided(predictions.outputs)
+    counts = scores.confusion(predicted, predictions.targets, output_labels.target.outputs)
+    labels = output_labels.target.labels
+    confusion = _matrix(labels, counts) if len(labels) <= MAX_MATRIX_CLASSES else _pairs(labels, counts)
+    right = (predicted == predictions.targets).mean()
+    lead = f"{metrics.DECISION} {right:.1%} of the predictions are correct: the accuracy in the table of scores."
+    return section("classes", "Confusion", tag("p", lead), confusion, tag("h3", "Each class"), _each(labels, counts))
 
 
 def _matrix(labels: list[str], counts: ndarray) -> Html:
     total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     shares, cells = counts / total, [[f"{count:,}" for count in row] for row in counts.tolist()]
-    told = f"{counts.trace():,} of {counts.sum():,} records are on the diagonal, where prediction and truth agree."
-    drawn = charts.heat_map(labels, labels, shares, cells, "Confusion matrix", told, ("true", "predicted"))
+    summary = f"{counts.trace():,} of {counts.sum():,} records are on the diagonal, where prediction and truth agree."
+    drawn = charts.heat_map(labels, labels, shares, cells, "Confusion matrix", summary, ("true", "predicted"))
     rows = [(short(label, 60), *cells[i]) for i, label in enumerate(labels)]
     head = ("true \\ predicted", *(short(label, 60) for label in labels))
-    caption = f"Rows are true classes, columns predicted ones; the shade is the share of the row. {told}"
+    caption = f"Rows are true classes, columns predicted ones; the shade is the share of the row. {summary}"
     return figure("Confusion matrix", drawn, caption, numbers=ReportTable(head, rows, "confusion matrix").html())
 
 
 def _pairs(labels: list[str], counts: ndarray) -> Html:
     wrong = counts.copy()
     np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_PAIRS]
     pairs = [divmod(int(place), len(labels)) for place in order if wrong.flat[place]]
     rows = [
         (short(labels[i], 60), short(labels[j], 60), f"{counts[i, j]:,}", f"{counts[i, j] / counts[i].sum():.1%}")
@@ -73,32 +73,34 @@ def _each(labels: list[str], counts: ndarray) -> Html:
     """Recall, precision and F1 of the largest classes."""
     hits, true, called = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     order = np.argsort(-true, kind="stable")
-    rows = [(short(labels[k], 60), f"{true[k]:,}", *_ratios(hits[k], true[k], called[k])) for k in order[:LABELS]]
-    more = [tag("p", f"{len(labels) - LABELS:,} smaller classes are left out.")] if len(labels) > LABELS else []
+    rows = [(short(labels[k], 60), f"{true[k]:,}", *_ratios(hits[k], true[k], called[k])) for k in order[:MAX_LABELS]]
+    more = (
+        [tag("p", f"{len(labels) - MAX_LABELS:,} smaller classes are left out.")] if len(labels) > MAX_LABELS else []
+    )
     return join([ReportTable(("class", "records", "recall", "precision", "F1"), rows, "each class").html(), *more])
 
 
 def _labels(target: MultiLabel, predictions: Predictions) -> Iterator[Html]:
     true = predictions.targets > 0.5
-    given = target.decided(predictions.outputs)
+    predicted = target.decided(predictions.outputs)
     areas = scores.areas(np.ascontiguousarray(predictions.outputs.T), true.T)
-    order = np.argsort(-true.sum(axis=0), kind="stable")[:LABELS]
+    order = np.argsort(-true.sum(axis=0), kind="stable")[:MAX_LABELS]
     yield tag("p", metrics.DECISION)
     head = ("label", "records with it", "ROC-AUC", "average precision", "recall", "precision", "F1")
     rows = []
     for k in order:
-        hits, existing, called = ((true & given)[:, k].sum(), true[:, k].sum(), given[:, k].sum())
+        hits, existing, called = ((true & predicted)[:, k].sum(), true[:, k].sum(), predicted[:, k].sum())
         known = [metrics.number(float(area[k])) if np.isfinite(area[k]) else UNDEFINED for area in areas]
         rows.append((short(target.labels[k], 60), f"{existing:,}", *known, *_ratios(hits, existing, called)))
     yield ReportTable(head, rows, "each label").html()
-    if target.outputs > LABELS:
-        yield tag("p", f"{target.outputs - LABELS:,} rarer labels are left out.")
+    if target.outputs > MAX_LABELS:
+        yield tag("p", f"{target.outputs - MAX_LABELS:,} rarer labels are left out.")
 
 
 def _ratios(hits: int, true: int, called: int) -> Iterator[str]:
-    """Recall, precision and F1, where there is something to divide by."""
-    for part, whole in ((hits, true), (hits, called), (2 * hits, true + called)):
-        yield metrics.number(float(part / whole)) if whole else UNDEFINED
+    """Recall, precision and F1; `UNDEFINED` where the denominator is zero."""
+    for part, total in ((hits, true), (hits, called), (2 * hits, true + called)):
+        yield metrics.number(float(part / total)) if total else UNDEFINED
 
 
 # --- ROC and precision-recall curves ---
@@ -106,7 +108,7 @@ def _ratios(hits: int, true: int, called: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points in order of x; none where the curve is not defined."""
+    """Points in order of x; empty if the curve is undefined."""
 
     name: str
     x: ndarray
@@ -117,20 +119,20 @@ class Curve:
     def points(self) -> list[tuple[float, float]]:
         return list(zip(self.x.tolist(), self.y.tolist(), strict=True))
 
-    def thinned(self, most: int = POINTS) -> Curve:
-        """Fewer points, evenly along the curve; first and last stay."""
+    def thinned(self, most: int = MAX_POINTS) -> Curve:
+        """Return the curve with at most `most` points, evenly along its length; the first and the last stay."""
         if len(self.x) <= most:
             return self
         steps = np.abs(np.diff(self.x)) + np.abs(np.diff(self.y))
-        way = np.append(0, np.cumsum(steps))
-        kept = np.unique(np.searchsorted(way, np.linspace(0, way[-1], most)).clip(max=len(way) - 1))
+        distance = np.append(0, np.cumsum(steps))
+        kept = np.unique(np.searchsorted(distance, np.linspace(0, distance[-1], most)).clip(max=len(distance) - 1))
         return Curve(self.name, self.x[kept], self.y[kept], self.area)
 
-    def at(self, places: Sequence[float] | ndarray) -> ndarray:
-        """Its height where x first reaches each place; NaN for an empty curve."""
+    def at(self, positions: Sequence[float] | ndarray) -> ndarray:
+        """The value of y where x first reaches each given value; NaN for an empty curve."""
         if not len(self.x):
-            return np.full(len(places), np.nan)
-        return np.asarray(self.y[np.searchsorted(self.x, places).clip(max=len(self.x) - 1)])
+            return np.full(len(positions), np.nan)
+        return np.asarray(self.y[np.searchsorted(self.x, positions).clip(max=len(self.x) - 1)])
 
 
 Draw = Callable[[str, ndarray, ndarray, float], Curve]
@@ -162,24 +164,24 @@ def mean_curve(name: str, curves: Iterable[Curve]) -> Curve:
     known = [curve for curve in curves if len(curve.x)]
     if not known:
         return Curve(name, np.empty(0), np.empty(0))
-    places = np.linspace(0, 1, 101)
-    heights = np.mean([curve.at(places) for curve in known], axis=0)
-    return Curve(name, places, heights, float(np.mean([curve.area for curve in known])))
+    grid = np.linspace(0, 1, 101)
+    heights = np.mean([curve.at(grid) for curve in known], axis=0)
+    return Curve(name, grid, heights, float(np.mean([curve.area for curve in known])))
 
 
 def ranking_section(target: Classification | MultiLabel, predictions: Predictions) -> Section:
-    """How well scores rank records: each class against the rest, or the mean of many."""
-    several = isinstance(target, MultiLabel)
+    """Build the section of ROC and precision-recall curves: each class against the rest, or the mean of many."""
+    is_multilabel = isinstance(target, MultiLabel)
     outputs = target.unweighted(predictions.outputs)  # as the metrics' areas
-    rows = outputs.T if several else scores.log_odds(outputs).T
-    true = predictions.targets.T > 0.5 if several else np.arange(target.outputs)[:, None] == predictions.targets
+    rows = outputs.T if is_multilabel else scores.log_odds(outputs).T
+    true = predictions.targets.T > 0.5 if is_multilabel else np.arange(target.outputs)[:, None] == predictions.targets
     names = target.labels
-    if not several and target.outputs == 2:
+    if not is_multilabel and target.outputs == 2:
         rows, true, names = rows[1:], true[1:], names[1:]
     rows = np.ascontiguousarray(rows)
     roc_areas, precision_areas = scores.areas(rows, true)
     against = f"positive: {short(names[0], 60)}" if len(names) == 1 else "each against the rest"
-    if len(names) > CURVES:
+    if len(names) > MAX_CURVES:
         against = f"the mean over {len(names):,}, each against the rest"
     roc_curves = _curves(roc, names, rows, true, roc_areas)
     if not any(len(curve.x) for curve in roc_curves):
@@ -190,8 +192,8 @@ def ranking_section(target: Classification | MultiLabel, predictions: Prediction
 
 
 def _curves(draw: Draw, names: Sequence[str], rows: ndarray, true: ndarray, areas: ndarray) -> list[Curve]:
-    known = [draw(short(n, 40), s, t, float(a)) for n, s, t, a in zip(names, rows, true, areas, strict=True)]
-    return known if len(known) <= CURVES else [mean_curve("mean over all", known)]
+    curves = [draw(short(n, 40), s, t, float(a)) for n, s, t, a in zip(names, rows, true, areas, strict=True)]
+    return curves if len(curves) <= MAX_CURVES else [mean_curve("mean over all", curves)]
 
 
 def _roc_figure(curves: Sequence[Curve], against: str) -> Html:
@@ -201,12 +203,12 @@ def _roc_figure(curves: Sequence[Curve], against: str) -> Html:
 
 
 def _precision_figure(curves: Sequence[Curve], against: str, true: ndarray) -> Html:
-    plot, dashed = _unit_square("recall", "precision"), ""
+    plot, dashed_note = _unit_square("recall", "precision"), ""
     if len(curves) == 1 and len(true) == 1:
         share = float(true.mean())
         plot.across(share)
-        dashed = f" Dashed: random ranking, {metrics.number(share)}."
-    caption = f"Precision-recall curve, {against}.{dashed}"
+        dashed_note = f" Dashed: random ranking, {metrics.number(share)}."
+    caption = f"Precision-recall curve, {against}.{dashed_note}"
     return _curve_figure("Precision-recall curve", plot, curves, caption, "average precision")
 
 
@@ -220,47 +222,49 @@ def _curve_figure(title: str, plot: charts.Plot, curves: Sequence[Curve], captio
     named: list[tuple[str, int | None]] = [
         (f"{c.name}: {area} {metrics.number(c.area)}", k) for k, c in enumerate(curves)
     ]
-    places = np.linspace(0, 1, 11)
-    heights = [curve.at(places) for curve in curves]
-    rows = [(f"{p:.1f}", *(metrics.number(float(h[i])) for h in heights)) for i, p in enumerate(places)]
+    grid = np.linspace(0, 1, 11)
+    heights = [curve.at(grid) for curve in curves]
+    rows = [(f"{p:.1f}", *(metrics.number(float(h[i])) for h in heights)) for i, p in enumerate(grid)]
     head = (plot.x_axis.title, *(f"{plot.y_axis.title}: {c.name}" for c in curves))
     numbers = ReportTable(head, rows, title).html()
-    told = "; ".join(name for name, _ in named)
-    return figure(title, plot.svg(title, told), caption, charts.legend(named, markers=False), numbers)
+    description = "; ".join(name for name, _ in named)
+    return figure(title, plot.svg(title, description), caption, charts.legend(named, markers=False), numbers)
 
 
 # --- Calibration ---
 
 
-def calibration_section(answers: OutputLabels, predictions: Predictions) -> Section:
-    """Predicted probabilities against observed frequencies, before and after temperature scaling."""
-    several = isinstance(answers.target, MultiLabel)
-    before = probabilities(answers.unweighted(predictions.outputs), several=several)
+def calibration_section(labels: OutputLabels, predictions: Predictions) -> Section:
+    """Build the section on probabilities and observed frequencies, before and after temperature scaling."""
+    is_multilabel = isinstance(labels.target, MultiLabel)
+    before = probabilities(labels.unweighted(predictions.outputs), several=is_multilabel)
     stages = [("before temperature scaling", *_outcomes(before, predictions.targets))]
-    if answers.temperature is not None:
-        after = answers.probabilities(predictions.outputs)
+    if labels.temperature is not None:
+        after = labels.probabilities(predictions.outputs)
         stages.append(("after temperature scaling", *_outcomes(after, predictions.targets)))
     errors = [100 * expected_calibration_error(predicted, right, BINS) for _, predicted, right in stages]
-    said = f"Expected calibration error on the test records: {errors[-1]:.1f} percentage points"
-    if answers.temperature is None:
-        said += ". No temperature was fitted: the probabilities are the model's own."
+    summary = f"Expected calibration error on the test records: {errors[-1]:.1f} percentage points"
+    if labels.temperature is None:
+        summary += ". No temperature was fitted: the probabilities are the model's own."
     else:
-        said += (
-            f"; {errors[0]:.1f} without temperature scaling (temperature {metrics.number(answers.temperature)}, "
+        summary += (
+            f"; {errors[0]:.1f} without temperature scaling (temperature {metrics.number(labels.temperature)}, "
             "fitted on the validation records)."
         )
-        said += " On the test records the scaling does not help." if errors[-1] > errors[0] else ""
-    return section("calibration", "Calibration", tag("p", said), figures(_reliability_diagram(stages, several)))
+        summary += " On the test records the scaling does not help." if errors[-1] > errors[0] else ""
+    return section(
+        "calibration", "Calibration", tag("p", summary), figures(_reliability_diagram(stages, is_multilabel))
+    )
 
 
 def _outcomes(shares: ndarray, targets: ndarray) -> tuple[ndarray, ndarray]:
-    """The probability of each prediction, and whether it is correct; with several labels, of each label."""
+    """The probability of each prediction and whether it is correct; with several labels, for each label."""
     if targets.ndim == 2:
         return shares.ravel(), (targets > 0.5).ravel()
     return shares.max(axis=1), shares.argmax(axis=1) == targets
 
 
-def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], several: bool) -> Html:
+def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], is_multilabel: bool) -> Html:
     plot = _unit_square("predicted probability", "observed frequency")
     plot.rule((0, 0), (1, 1))
     names: list[tuple[str, int | None]] = []
@@ -276,7 +280,7 @@ def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], several: bo
         cells = [(f"{r.confidence:.3f}", f"{r.right:.3f}", f"{r.records:,}") for r in rows]
         head = ("predicted probability", "observed frequency", "records")
         numbers += [tag("h3", title[0].upper() + title[1:]), ReportTable(head, cells, title).html()]
-    what = "labels by their probability" if several else "records by the probability of the predicted class"
+    what = "labels by their probability" if is_multilabel else "records by the probability of the predicted class"
     caption = (
         f"Test {what}, in {BINS} bins, with 95 % intervals. On the dashed line probabilities are calibrated; below "
         "it they are too high."
@@ -289,57 +293,59 @@ def _reliability_diagram(stages: list[tuple[str, ndarray, ndarray]], several: bo
 
 
 def regression_section(target: Regression, predictions: Predictions) -> Section:
-    """Predicted against true numbers, and errors by length."""
-    given = target.values(predictions.outputs).astype(np.float64)
+    """Build the section on predicted and true numbers, and errors by length."""
+    predicted = target.values(predictions.outputs).astype(np.float64)
     truth = predictions.targets.astype(np.float64)
-    drawn = [_scatter(given, truth), _residuals(given - truth, predictions.lengths, target.tolerance)]
+    drawn = [_scatter(predicted, truth), _residuals(predicted - truth, predictions.lengths, target.tolerance)]
     return section("numbers", "Predicted and true", figures(*drawn))
 
 
-def _scatter(given: ndarray, truth: ndarray) -> Html:
-    both = [*truth, *given]
+def _scatter(predicted: ndarray, truth: ndarray) -> Html:
+    both = [*truth, *predicted]
     x, y = charts.linear(both, "true"), charts.linear(both, "predicted")
     plot = charts.Plot(x, y, height=300)
-    if len(truth) > DOTS:
+    if len(truth) > MAX_DOTS:
         edges = np.linspace(x.low, x.high, SQUARES + 1)
-        plot.squares(edges.tolist(), edges.tolist(), np.histogram2d(truth, given, (edges, edges))[0])
-        how = "The shade of a square is its number of records"
+        plot.squares(edges.tolist(), edges.tolist(), np.histogram2d(truth, predicted, (edges, edges))[0])
+        key = "The shade of a square is its number of records"
     else:
-        plot.dots(zip(truth.tolist(), given.tolist(), strict=True), 0, 2)
-        how = "One dot per record"
+        plot.dots(zip(truth.tolist(), predicted.tolist(), strict=True), 0, 2)
+        key = "One dot per record"
     plot.rule((x.low, x.low), (x.high, x.high))
-    caption = f"{how}; {len(truth):,} records in total. On the dashed line the prediction is exact."
+    caption = f"{key}; {len(truth):,} records in total. On the dashed line the prediction is exact."
     groups = [g for g in np.array_split(np.argsort(truth, kind="stable"), 10) if len(g)]
     rows = [
         (
             f"{metrics.number(truth[g].min())} to {metrics.number(truth[g].max())}",
             f"{len(g):,}",
-            metrics.number(float(given[g].mean())),
-            metrics.number(float(np.abs(given[g] - truth[g]).mean())),
+            metrics.number(float(predicted[g].mean())),
+            metrics.number(float(np.abs(predicted[g] - truth[g]).mean())),
         )
         for g in groups
     ]
     title = "Predicted against true"
     numbers = ReportTable(("true", "records", "mean prediction", "mean absolute error"), rows, title).html()
-    told = "Predicted against true values of the test records."
-    return figure(title, plot.svg(title, told), caption, numbers=numbers)
+    description = "Predicted against true values of the test records."
+    return figure(title, plot.svg(title, description), caption, numbers=numbers)
 
 
 def _residuals(errors: ndarray, lengths: ndarray, tolerance: float | None) -> Html:
-    """The median error and the range of the middle 80 % in each length bin."""
-    inside = {percentile: own for percentile, own in length_bins(lengths) if own.any()}
-    bins = [(percentile, int(lengths[own].max()), int(own.sum())) for percentile, own in inside.items()]
-    spans = [np.percentile(errors[own], [10, 50, 90]).tolist() for own in inside.values()]
-    within = [-tolerance, tolerance] if tolerance else []
+    """Plot the median error and the range of the middle 80 % in each length bin."""
+    masks = {percentile: mask for percentile, mask in length_bins(lengths) if mask.any()}
+    bins = [(percentile, int(lengths[mask].max()), int(mask.sum())) for percentile, mask in masks.items()]
+    spans = [np.percentile(errors[mask], [10, 50, 90]).tolist() for mask in masks.values()]
+    tolerances = [-tolerance, tolerance] if tolerance else []
     x = charts.categories([str(percentile) for percentile, *_ in bins], "length percentile")
-    y = charts.linear([0, *(v for span in spans for v in span), *within], "predicted minus true")
+    y = charts.linear([0, *(v for span in spans for v in span), *tolerances], "predicted minus true")
     plot = charts.Plot(x, y, height=300)
-    for value in (0.0, *within):
+    for value in (0.0, *tolerances):
         plot.across(value)
     plot.errors([(float(i), low, high) for i, (low, _, high) in enumerate(spans)], 0, cap=4)
     plot.dots([(float(i), median) for i, (_, median, _) in enumerate(spans)], 0)
-    dashed = f"zero, and the {tolerance} within which a prediction counts as correct" if tolerance else "zero"
-    caption = f"Errors by length: the median, and the range of the middle 80 % of the records. Dashed: {dashed}."
+    dashed_lines = f"zero, and the {tolerance} within which a prediction counts as correct" if tolerance else "zero"
+    caption = (
+        f"Errors by length: the median, and the range of the middle 80 % of the records. Dashed: {dashed_lines}."
+    )
     rows = [
         (str(percentile), f"{longest:,}", f"{count:,}", *map(metrics.number, (median, low, high)))
         for (percentile, longest, count), (low, median, high) in zip(bins, spans, strict=True)

@@ -1,4 +1,4 @@
-"""A run folder as reports need it: each file as it was written, or None where it is missing."""
+"""Load a run folder for reports: the contents of each file, or None if the file is missing."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from chordmixer.views.explanations import Explained
 
 T = TypeVar("T")
 
-ROUNDED = 1e-6  # how far beyond its limits a rounded number may be
+ROUNDING_TOLERANCE = 1e-6  # a rounded score may exceed the limits of its metric by this much
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A baseline and its scores."""
+    """A baseline with its scores on the test records."""
 
     name: str
     sentence: str
     evaluation: Evaluation
     difference: Difference | None = None
-    """The model minus this baseline, by the headline metric; None: not compared on the same records."""
+    """The model's headline metric minus that of this baseline; None: not compared on the same records."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Provenance:
     command: str  # empty where the library was called from Python
     device: str
     seconds: float
-    whole: bool  # whether all seconds are counted: those of a killed process are not
+    complete: bool  # False: a process was killed, and its seconds are not counted
 
 
 @dataclass(frozen=True)
 class Run:
-    """All that a report needs."""
+    """The contents of a run folder, as far as a report needs them."""
 
     folder: Path
     config: dict[str, Any]
-    answers: OutputLabels | None
-    target: Regression | Classification | MultiLabel | None  # of labels.json, or of a task that has one of its own
+    output_labels: OutputLabels | None
+    target: Regression | Classification | MultiLabel | None  # from labels.json, or of the task
     journal: list[dict[str, Any]]
     test: Evaluation | None
     predictions: Predictions | None  # of the test records
@@ -88,22 +88,22 @@ class Run:
     trials: Trials | None = None
     ensemble: Ensemble | None = None  # the members, where several networks predict together
     held_out: Evaluation | None = None
-    """Of an ensemble: the records of training and validation, each predicted by the member of the fold that held it
-    out, or the validation records that replicates share."""
+    """Scores of an ensemble on records that its members were not trained on: the records of training and validation,
+    each predicted by the member whose fold held it out, or the validation records that replicates share."""
     explained: Explained | None = None  # explanations of some test records
 
     @staticmethod
     def load(folder: Path, unverified: bool = False) -> Run:
-        """Read every file that exists; a file that cannot be read is an error that names it."""
+        """Read every file that exists; raise an error that names the file if one cannot be read."""
         run_folder.check_all(folder, unverified)
         config = read_config(folder)
-        known = OutputLabels.load(folder) if (folder / labels.FILE).exists() else None
+        output_labels = OutputLabels.load(folder) if (folder / labels.FILE).exists() else None
         members = _ensemble(folder)
         return Run(
             folder=folder,
             config=config,
-            answers=known,
-            target=known.target if known else _own_target(config),
+            output_labels=output_labels,
+            target=output_labels.target if output_labels else _own_target(config),
             journal=_journal(folder / "metrics.jsonl"),
             test=_read(folder / "evaluation-test.json", evaluation_from),
             predictions=Predictions.read(rows) if (rows := folder / "predictions.parquet").exists() else None,
@@ -115,7 +115,9 @@ class Run:
             trials=nested_runs.read_trials(folder),
             ensemble=members,
             held_out=_read(folder / f"evaluation-{members.held_out}.json", evaluation_from) if members else None,
-            explained=_read(folder / run_folder.EXPLANATIONS, lambda own: from_dict(Explained, own, "explanations")),
+            explained=_read(
+                folder / run_folder.EXPLANATIONS, lambda document: from_dict(Explained, document, "explanations")
+            ),
         )
 
     @property
@@ -124,50 +126,50 @@ class Run:
 
     @property
     def versions(self) -> dict[str, str]:
-        own = {"chordmixer": str(self.config["version"])} if self.config.get("version") else {}
-        return own | (self.data.versions if self.data else {})
+        version = {"chordmixer": str(self.config["version"])} if self.config.get("version") else {}
+        return version | (self.data.versions if self.data else {})
 
     @property
     def labels(self) -> list[str]:
         return [] if self.target is None or isinstance(self.target, Regression) else self.target.labels
 
 
-def evaluation_from(given: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
-    """An evaluation from its JSON, in which undefined scores are null."""
-    return _checked(from_dict(Evaluation, given, where, undefined=True), where)
+def evaluation_from(document: Mapping[str, Any], where: str = "evaluation") -> Evaluation:
+    """Build an evaluation from its JSON, in which undefined scores are null."""
+    return _checked(from_dict(Evaluation, document, where, undefined=True), where)
 
 
-def _checked(found: Evaluation, where: str = "evaluation") -> Evaluation:
-    """The evaluation, after its counts and scores are checked."""
-    bins = {f"by_length.{row.percentile}": row.scores for row in found.by_length}
-    for part, scores in {"scores": found.scores, **bins}.items():
-        if found.headline not in scores:
-            raise ValueError(f"{where}.{part} lacks {found.headline!r}, its headline")
+def _checked(evaluation: Evaluation, where: str = "evaluation") -> Evaluation:
+    """Return the evaluation if its counts and scores are valid."""
+    length_bins = {f"by_length.{row.percentile}": row.scores for row in evaluation.by_length}
+    for part, scores in {"scores": evaluation.scores, **length_bins}.items():
+        if evaluation.headline not in scores:
+            raise ValueError(f"{where}.{part} lacks {evaluation.headline!r}, its headline")
         for name, score in scores.items():
             _check_score(name, score.value, score.low, score.high)
-    for name, value in found.guessing.items():
+    for name, value in evaluation.guessing.items():
         _check_score(name, value)
-    if min(found.records, *(n for b in found.by_length for n in (b.shortest, b.longest, b.records))) < 0:
+    if min(evaluation.records, *(n for b in evaluation.by_length for n in (b.shortest, b.longest, b.records))) < 0:
         raise ValueError(f"{where} counts less than 0 records or tokens")
-    return found
+    return evaluation
 
 
 def _read(path: Path, build: Callable[[Any], T]) -> T | None:
     if not path.exists():
         return None
-    given = files.read_json(path)
+    document = files.read_json(path)
     try:
-        return build(given)
+        return build(document)
     except ValueError as error:
         raise ValueError(f"{path} is not whole ({error}): use another copy, or make it again") from None
 
 
 def _ensemble(folder: Path) -> Ensemble | None:
-    known = ensemble.read(folder)
-    for member in known.members if known else ():
+    members = ensemble.read(folder)
+    for member in members.members if members else ():
         for score in (member.validation, member.test):
-            _check_score(known.metric if known else "", score.value, score.low, score.high)
-    return known
+            _check_score(members.metric if members else "", score.value, score.low, score.high)
+    return members
 
 
 def _own_target(config: Mapping[str, Any]) -> Regression | Classification | MultiLabel | None:
@@ -176,7 +178,7 @@ def _own_target(config: Mapping[str, Any]) -> Regression | Classification | Mult
 
 
 def _journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, without a last one that a kill has torn."""
+    """The lines of metrics.jsonl, without a last one that was cut off when the process was killed."""
     lines = path.read_bytes().splitlines() if path.exists() else []
     rows = []
     for number, line in enumerate(lines, 1):
@@ -189,93 +191,93 @@ def _journal(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _event(given: Any) -> dict[str, Any]:
-    """A line of metrics.jsonl: a step, a part of the data, and numbers, of which some may be undefined."""
-    row = typed(dict[str, Any], given, "the line")
+def _event(line: Any) -> dict[str, Any]:
+    """Check a line of metrics.jsonl: a step, a part of the data, and numbers, some of which may be undefined."""
+    row = typed(dict[str, Any], line, "the line")
     kinds: dict[str, Any] = {"step": int, "split": str}
-    found = {name: typed(kinds.get(name, float), value, name, undefined=True) for name, value in row.items()}
-    if not 0 <= found.get("step", -1) < 1 << 53:
+    event = {name: typed(kinds.get(name, float), value, name, undefined=True) for name, value in row.items()}
+    if not 0 <= event.get("step", -1) < 1 << 53:
         raise ValueError("it has no step, or one that cannot be")
-    for name, value in found.items():
+    for name, value in event.items():
         if isinstance(value, float):
             _check_score(name, value)
-    return found
+    return event
 
 
 def _check_score(name: str, *values: float | None) -> None:
-    """A metric may be undefined, but not outside its range."""
+    """Refuse values outside the range of a metric; undefined ones are allowed."""
     low, high = metrics.within(name)
     for value in values:
         if value is None or not math.isfinite(value):
             continue
-        if not max(low, -HUGE) - ROUNDED <= value <= min(high, HUGE) + ROUNDED:
+        if not max(low, -HUGE) - ROUNDING_TOLERANCE <= value <= min(high, HUGE) + ROUNDING_TOLERANCE:
             raise ValueError(f"{name}={value:g} cannot be")
 
 
 def steps(folder: Path) -> int:
-    """The steps of a run; 0 where metrics.jsonl is missing."""
+    """The number of steps of a run; 0 if metrics.jsonl is missing."""
     return max((int(row["step"]) for row in _journal(folder / "metrics.jsonl") if "step" in row), default=0)
 
 
 def lowest_loss(folder: Path) -> float:
-    """On the validation records of a run; NaN where metrics.jsonl is missing."""
+    """The lowest loss of a run on its validation records; NaN if metrics.jsonl is missing."""
     rows = _journal(folder / "metrics.jsonl")
     return min((float(row["loss"]) for row in rows if row.get("split") == "validation"), default=float("nan"))
 
 
-def _baselines(given: Mapping[str, Any]) -> list[Scored]:
-    rows: list[Scored] = typed(list[Scored], given.get("baselines"), "baselines", undefined=True)
+def _baselines(document: Mapping[str, Any]) -> list[Scored]:
+    rows: list[Scored] = typed(list[Scored], document.get("baselines"), "baselines", undefined=True)
     for row in rows:
         _checked(row.evaluation)
     return rows
 
 
-def _ladder(given: Mapping[str, Any]) -> list[LadderStep]:
-    rows: list[LadderStep] = typed(list[LadderStep], given.get("ladder") or [], "ladder", undefined=True)
+def _ladder(document: Mapping[str, Any]) -> list[LadderStep]:
+    rows: list[LadderStep] = typed(list[LadderStep], document.get("ladder") or [], "ladder", undefined=True)
     return rows
 
 
-def _data(given: Mapping[str, Any]) -> RunData:
-    inspection, account = given.get("inspection"), given.get("account")
-    leakage = typed(dict[str, dict[str, Any]], given.get("leakage") or {}, "leakage")
+def _data(document: Mapping[str, Any]) -> RunData:
+    inspection, account = document.get("inspection"), document.get("account")
+    leakage = typed(dict[str, dict[str, Any]], document.get("leakage") or {}, "leakage")
     return RunData(
         account=from_dict(Account, account, "account") if account else None,
         inspection=_inspection(inspection) if inspection else None,
-        split=_split(typed(dict[str, Any], given.get("split") or {}, "split")),
+        split=_split(typed(dict[str, Any], document.get("split") or {}, "split")),
         leakage={part: _leak(leak, f"leakage.{part}") for part, leak in leakage.items()},
-        sources=typed(list[str], given.get("sources") or [], "sources"),
-        versions=typed(dict[str, str], given.get("versions") or {}, "versions"),
-        near=typed(bool, given.get("near_copies_looked_for", True), "near_copies_looked_for"),
+        sources=typed(list[str], document.get("sources") or [], "sources"),
+        versions=typed(dict[str, str], document.get("versions") or {}, "versions"),
+        near=typed(bool, document.get("near_copies_looked_for", True), "near_copies_looked_for"),
     )
 
 
-def _provenance(given: Mapping[str, Any]) -> Provenance:
-    words = {name: typed(str, given.get(name), name) for name in ("started", "command", "device")}
-    starts, ends = (typed(int, given.get(name), name) for name in ("starts", "ends"))
-    return Provenance(**words, seconds=typed(float, given.get("seconds"), "seconds"), whole=starts == ends)
+def _provenance(document: Mapping[str, Any]) -> Provenance:
+    texts = {name: typed(str, document.get(name), name) for name in ("started", "command", "device")}
+    starts, ends = (typed(int, document.get(name), name) for name in ("starts", "ends"))
+    return Provenance(**texts, seconds=typed(float, document.get("seconds"), "seconds"), complete=starts == ends)
 
 
-def _split(given: dict[str, Any]) -> dict[str, Any]:
-    sizes = typed(dict[str, int], given.get("sizes") or {}, "split.sizes")
-    return given | {"sizes": sizes, "method": typed(str, given.get("method", ""), "split.method")}
+def _split(document: dict[str, Any]) -> dict[str, Any]:
+    sizes = typed(dict[str, int], document.get("sizes") or {}, "split.sizes")
+    return document | {"sizes": sizes, "method": typed(str, document.get("method", ""), "split.method")}
 
 
-def _leak(given: Mapping[str, Any], where: str) -> Leak:
-    """The examples of data.json are ids, not numbers."""
+def _leak(document: Mapping[str, Any], where: str) -> Leak:
+    """Build a Leak; in data.json its examples are ids instead of record numbers."""
     kind = dict[Literal["exact", "reverse", "near"], list[tuple[str | int, str | int]]]
-    examples: Any = typed(kind, given.get("examples") or {}, f"{where}.examples")
-    return replace(from_dict(Leak, {**given, "examples": {}}, where), examples=examples)
+    examples: Any = typed(kind, document.get("examples") or {}, f"{where}.examples")
+    return replace(from_dict(Leak, {**document, "examples": {}}, where), examples=examples)
 
 
-def _inspection(given: Mapping[str, Any]) -> Inspection:
-    found = from_dict(Inspection, given, "inspection", undefined=True)
-    twice, sizes = found.duplicates, found.classes.values()
-    copies = [twice.exact, twice.reverse_complement or 0, twice.across_labels]
-    if len(found.edges) != len(found.histogram) + 1 or 50 not in found.percentiles:
+def _inspection(document: Mapping[str, Any]) -> Inspection:
+    inspection = from_dict(Inspection, document, "inspection", undefined=True)
+    duplicates, sizes = inspection.duplicates, inspection.classes.values()
+    copies = [duplicates.exact, duplicates.reverse_complement or 0, duplicates.across_labels]
+    if len(inspection.edges) != len(inspection.histogram) + 1 or 50 not in inspection.percentiles:
         raise ValueError("inspection.edges, histogram and percentiles do not fit each other")
-    if any(copies) and not twice.examples:
+    if any(copies) and not duplicates.examples:
         raise ValueError("inspection.duplicates has copies, and no example of them")
-    counts = [*found.histogram, *found.letters.values(), *copies]
-    if min(found.edges) < 1 or max(found.histogram) < 1 or min(counts) < 0 or min(sizes, default=1) < 1:
+    counts = [*inspection.histogram, *inspection.letters.values(), *copies]
+    if min(inspection.edges) < 1 or max(inspection.histogram) < 1 or min(counts) < 0 or min(sizes, default=1) < 1:
         raise ValueError("inspection has counts or lengths below their least")
-    return found
+    return inspection

@@ -1,4 +1,4 @@
-"""One table for a terminal, Markdown and HTML; and the tables of scores that commands print."""
+"""Tables for a terminal, Markdown and HTML, and the tables of scores that commands print."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 UNDEFINED = "-"
 CONSTANT = "constant prediction"
-UNBROKEN = 20  # letters of a word that is never broken in HTML
-WIDE = 3  # models above which the table by length has a row for each, not a column: a terminal has room for three
+LONGEST_WORD = 20  # maximum length of words that are never broken in HTML
+MAX_COLUMNS = 3  # maximum number of models with a column each in the table by length; more have a row each
 
 
 @dataclass(frozen=True)
 class ScoreCell:
-    """A score in a table: its value, and its interval where it has one."""
+    """A score in a table: its value, and its interval if there is one."""
 
     value: str
     interval: str = ""
@@ -64,7 +64,7 @@ def percent_cell(score: Score, digits: int = 1, interval_digits: int = 0) -> Sco
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows of cells below a head. A cell is text, a `ScoreCell`, or, for one kind of output, its own markup."""
+    """Rows of cells below a header. A cell is text, a `ScoreCell`, or markup of the output format."""
 
     head: Sequence[object]
     rows: Sequence[Sequence[object]]
@@ -72,7 +72,7 @@ class ReportTable:
     words: Collection[int] = (0,)  # columns that are aligned left; numbers are aligned right
 
     def terminal(self, *, dense: bool = False) -> Group:
-        """For rich, below an empty line; `dense` leaves one space between columns. The first is not wrapped."""
+        """Render for rich, after an empty line; `dense` has one space between columns. The first is not wrapped."""
         grid = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0 if dense else 1, 0, 0))
         for column, name in enumerate(self.head):
             side: Literal["left", "right"] = "left" if column in self.words else "right"
@@ -93,9 +93,9 @@ class ReportTable:
         return "\n".join([written[0], "|" + "---|" * len(self.head), *written[1:]])
 
     def html(self, *, stacked: bool = False) -> Html:
-        """A table that scrolls in its own frame where it is wider than the page; the first column names the row.
+        """Render for HTML; a table wider than the page scrolls in its own frame. The first column names the row.
 
-        On a phone a `stacked` one has its rows below each other, each cell behind the name of its column.
+        On a phone the cells of a `stacked` table are below each other, each after the name of its column.
         """
         sides = ["words" if column in self.words else None for column in range(len(self.head))]
         top = [tag("th", cell, scope="col", class_=side) for cell, side in zip(self.head, sides, strict=True)]
@@ -113,7 +113,7 @@ class ReportTable:
 
 
 def escaped_markdown(text: str) -> str:
-    r"""A user's text, in which nothing acts as Markdown or HTML.
+    r"""Escape a user's text, so that nothing in it acts as Markdown or HTML.
 
     >>> print(escaped_markdown("a|b <script> tree_lstm _emphasis_"))
     a\|b &lt;script> tree_lstm \_emphasis\_
@@ -130,35 +130,35 @@ def _html(cell: object) -> object:
 
 
 def _side(cell: object, side: str | None) -> str | None:
-    """Only words too long for a narrow column may be broken in the middle."""
+    """The CSS class of a cell; only words too long for a narrow column may be broken in the middle."""
     words = str(cell).split() if isinstance(cell, str) and not isinstance(cell, Html) else []
-    return f"{side} long" if side and any(len(word) > UNBROKEN for word in words) else side
+    return f"{side} long" if side and any(len(word) > LONGEST_WORD for word in words) else side
 
 
 # --- Scores of `evaluate`: a row per metric ---
 
 
-def seen_line(found: FilesEvaluation) -> str:
-    """Whether the run was trained on the records that are scored."""
-    total = found.overall.records
-    if found.seen is None:
+def seen_line(evaluation: FilesEvaluation) -> str:
+    """Describe how many of the scored records the run was trained on."""
+    total = evaluation.overall.records
+    if evaluation.seen is None:
         return "warning: this run keeps no hashes of its training records: whether these were seen is unknown"
-    seen = sum(found.seen.values())
+    seen = sum(evaluation.seen.values())
     if not seen:
         return f"none of the {total:,} records was seen in training"
-    parts = ", ".join(f"{count:,} {part}" for part, count in found.seen.items() if count)
-    rest = f"the {total - seen:,} unseen records are scored separately" if found.unseen else "give new records"
+    parts = ", ".join(f"{count:,} {part}" for part, count in evaluation.seen.items() if count)
+    rest = f"the {total - seen:,} unseen records are scored separately" if evaluation.unseen else "give new records"
     return (
         f"warning: {seen:,} of {total:,} records were seen in training ({parts}): their scores show recall, not "
         f"skill; {rest}"
     )
 
 
-def seen_and_unseen(found: FilesEvaluation) -> dict[str, Evaluation]:
-    """The sets of records with scores of their own, those that count first."""
-    if found.unseen is None or found.unseen is found.overall:
-        return {"all": found.overall}
-    return {"unseen": found.unseen, "all": found.overall}
+def seen_and_unseen(evaluation: FilesEvaluation) -> dict[str, Evaluation]:
+    """Scores by set of records, the unseen ones first."""
+    if evaluation.unseen is None or evaluation.unseen is evaluation.overall:
+        return {"all": evaluation.overall}
+    return {"unseen": evaluation.unseen, "all": evaluation.overall}
 
 
 def metrics_table(evaluations: Mapping[str, Evaluation]) -> ReportTable:
@@ -176,20 +176,20 @@ def metrics_table(evaluations: Mapping[str, Evaluation]) -> ReportTable:
 
 
 def mean_over_seeds(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """One evaluation per model: of several seeds the mean, with the lowest and highest in place of an interval."""
+    """One evaluation per model: the mean over its seeds, with the lowest and highest value as the interval."""
     runs: dict[str, list[Evaluation]] = {}
     for evaluation in evaluations:
         runs.setdefault(evaluation.encoder, []).append(evaluation)
-    return [_mean_evaluation(own) if len(own) > 1 else own[0] for own in runs.values()]
+    return [_mean_evaluation(model_runs) if len(model_runs) > 1 else model_runs[0] for model_runs in runs.values()]
 
 
 def interval_name(evaluations: Sequence[Evaluation]) -> str:
-    """What the numbers in brackets behind a score are."""
+    """The name of the numbers in brackets after a score."""
     counts = set(Counter(e.encoder for e in evaluations).values())
     if counts == {1}:
         return "95 % interval"
-    several = f"lowest to highest of {' or '.join(str(n) for n in sorted(counts - {1}))} runs"
-    return several if 1 not in counts else f"{several}, 95 % interval of a single one"
+    of_runs = f"lowest to highest of {' or '.join(str(n) for n in sorted(counts - {1}))} runs"
+    return of_runs if 1 not in counts else f"{of_runs}, 95 % interval of a single one"
 
 
 def length_table(evaluations: Sequence[Evaluation], width: int) -> Group:
@@ -201,7 +201,7 @@ def length_table(evaluations: Sequence[Evaluation], width: int) -> Group:
     metric = metrics.by_length(first.headline)
     unit = f"{metrics.name(metric)}{' in %' if in_percent(metric) else ''}"
     title = f"{records_name(first)}: {unit} by length ({interval_name(evaluations)})"
-    if len(models) > WIDE:
+    if len(models) > MAX_COLUMNS:
         return _row_per_model(models, title, width).terminal(dense=True)
     head = ("percentile", "length", "records", *(model.encoder for model in models))
     rows: list[Sequence[object]] = [
@@ -215,15 +215,15 @@ def length_table(evaluations: Sequence[Evaluation], width: int) -> Group:
 
 
 def _row_per_model(models: Sequence[Evaluation], title: str, width: int) -> ReportTable:
-    """Whole per cents by length percentile."""
+    """A table with a row per model: scores in whole per cent by length percentile."""
     metric, bins = metrics.by_length(models[0].headline), models[0].by_length
     longest = [compact(float(f"{row.longest:.2g}")) for row in bins]
     overall = [str(length_cell(model.scores[metric], metric)) for model in models]
     names = max(len(name) for name in (CONSTANT, *(model.encoder for model in models)))
-    room = width - names - max(map(len, overall)) - 2
+    available = width - names - max(map(len, overall)) - 2
     cells = [[length_cell(row.scores[metric], metric, 0).value for row in model.by_length] for model in models]
     widest = max(len(text) for text in (*longest, *(cell for row in cells for cell in row)))
-    shown = _evenly(len(bins), room // (1 + widest))
+    shown = _evenly(len(bins), available // (1 + widest))
     head = ("percentile", "all", *(str(bins[i].percentile) for i in shown))
     rows: list[Sequence[object]] = [("longest", "", *(longest[i] for i in shown))]
     for model, score, row in zip(models, overall, cells, strict=True):
@@ -238,7 +238,7 @@ def bin_cells(row: LengthBin) -> tuple[str, str, str]:
 
 
 def records_name(evaluation: Evaluation) -> str:
-    """Which records were scored, at the start of a title."""
+    """The name of the scored records, at the start of a title."""
     files = evaluation.task == evaluation.split  # files that were named, of a run on files
     return evaluation.task if files else f"{evaluation.task}, {evaluation.split} set"
 
@@ -256,15 +256,15 @@ def length_cell(score: Score, metric: str, digits: int = 1) -> ScoreCell:
     return percent_cell(score, digits) if in_percent(metric) else score_cell(score)
 
 
-def _evenly(count: int, room: int) -> list[int]:
-    """As many of `count` numbers as there is room for, evenly, the last always.
+def _evenly(count: int, limit: int) -> list[int]:
+    """At most `limit` of the numbers below `count`, evenly spaced and including the last.
 
     >>> _evenly(12, 20) == [*range(12)], _evenly(12, 4), _evenly(12, 1), _evenly(12, 0)
     (True, [0, 4, 7, 11], [11], [11])
     """
-    if room >= count:
+    if limit >= count:
         return [*range(count)]
-    return [round(i * (count - 1) / (room - 1)) for i in range(room)] if room > 1 else [count - 1]
+    return [round(i * (count - 1) / (limit - 1)) for i in range(limit)] if limit > 1 else [count - 1]
 
 
 def _mean_evaluation(runs: Sequence[Evaluation]) -> Evaluation:
@@ -285,9 +285,9 @@ def _mean_evaluation(runs: Sequence[Evaluation]) -> Evaluation:
 
 
 def _mean_scores(runs: Sequence[Mapping[str, Score]]) -> dict[str, Score]:
-    """The mean of each metric, with the lowest and the highest of the values that are defined."""
-    found = {}
+    """The mean of each metric, with the lowest and the highest of the defined values."""
+    means = {}
     for name in runs[0]:
         known = [scores[name].value for scores in runs if not math.isnan(scores[name].value)]
-        found[name] = Score(sum(known) / len(known), min(known), max(known)) if known else Score(math.nan)
-    return found
+        means[name] = Score(sum(known) / len(known), min(known), max(known)) if known else Score(math.nan)
+    return means

@@ -1,4 +1,4 @@
-"""What a run amounts to, in sentences: what was learned, how well, compared with baselines, and what may mislead."""
+"""Summarise a run in sentences: its task, its scores compared with baselines, and warnings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from chordmixer.views import inspection, metrics
 from chordmixer.views.page import short
 from chordmixer.views.runs import Run, Scored
 
-FEW = 100  # test records below which a warning says that intervals are wide
+MIN_TEST_RECORDS = 100  # number of test records below which a warning says that intervals are wide
 
 
 def purpose(run: Run) -> str:
-    """What the model is for, as the end of a sentence that begins with `trained to`."""
+    """The purpose of the model, to complete a sentence that begins with `trained to`."""
     if run.task == "adding":
         return "add the two marked numbers of a sequence (the Adding problem)"
     if isinstance(run.target, Classification):
@@ -36,7 +36,7 @@ def purpose(run: Run) -> str:
 
 
 def headline(run: Run) -> Iterator[str]:
-    """Sentences on the model, what predicts, the best baseline, what the data need, and the constant prediction."""
+    """Sentences on the model, on what is delivered, the best baseline, the ladder and the constant prediction."""
     if run.test is None:
         yield (
             f"A model to {purpose(run)}; this folder holds no test scores yet (evaluation-test.json is missing): "
@@ -57,64 +57,64 @@ def headline(run: Run) -> Iterator[str]:
 
 
 def _delivered(run: Run) -> Iterator[str]:
-    """What the predictions are made by, and why."""
-    known = run.delivered
-    if known is None:
+    """A sentence on whether network, baseline or both predict, and why."""
+    document = run.delivered
+    if document is None:
         return
-    baseline = short(known.baseline, 60)
-    who = {
+    baseline = short(document.baseline, 60)
+    names = {
         "network": "the network alone",
         "baseline": f"the baseline, {baseline}",
         "both": f"the network and {baseline} combined",
     }
-    lowest = known.losses[known.using] <= min(known.losses.values())
+    lowest = document.losses[document.using] <= min(document.losses.values())
     why = "by the validation loss" if lowest else "since neither alone is clearly better on the validation records"
     yield (
-        f"Predictions are made by {who[known.using]}, {why}: "
-        f"{known.losses['network']:.3f} for the network, {known.losses['baseline']:.3f} for {baseline}, "
-        f"{known.losses['both']:.3f} for both."
+        f"Predictions are made by {names[document.using]}, {why}: "
+        f"{document.losses['network']:.3f} for the network, {document.losses['baseline']:.3f} for {baseline}, "
+        f"{document.losses['both']:.3f} for both."
     )
 
 
 def ensemble_sentences(run: Run) -> Iterator[str]:
-    """The scores of the members of an ensemble, and their spread."""
-    known = run.ensemble
-    if known is None:
+    """Sentences on the scores of the members of an ensemble, and their spread."""
+    ensemble = run.ensemble
+    if ensemble is None:
         return
-    name = metrics.name(known.metric)
-    if run.held_out and known.kind == "folds" and known.metric in run.held_out.scores:
+    name = metrics.name(ensemble.metric)
+    if run.held_out and ensemble.kind == "folds" and ensemble.metric in run.held_out.scores:
         yield (
-            f"{known.size}-fold cross-validation on {run.held_out.records:,} records of training and validation: "
-            f"{name} {metrics.sentence(run.held_out.scores[known.metric])}; "
-            f"{_spread(known, 'validation')} over the folds."
+            f"{ensemble.size}-fold cross-validation on {run.held_out.records:,} records of training and validation: "
+            f"{name} {metrics.sentence(run.held_out.scores[ensemble.metric])}; "
+            f"{_spread(ensemble, 'validation')} over the folds."
         )
-    what = "folds" if known.kind == "folds" else "seeds"
+    noun = "folds" if ensemble.kind == "folds" else "seeds"
     yield (
-        f"Predictions are the mean of {known.size} members. {metrics.title(known.metric)} of single members on the "
-        f"test records: {_spread(known, 'test')} over the {what}."
+        f"Predictions are the mean of {ensemble.size} members. {metrics.title(ensemble.metric)} of single members on "
+        f"the test records: {_spread(ensemble, 'test')} over the {noun}."
     )
 
 
-def _spread(known: Ensemble, part: Literal["validation", "test"]) -> str:
-    mean, deviation = known.spread(part)
+def _spread(ensemble: Ensemble, part: Literal["validation", "test"]) -> str:
+    mean, deviation = ensemble.spread(part)
     return f"mean {metrics.number(mean)} and standard deviation {metrics.number(deviation)}"
 
 
 def ladder_sentences(ladder: Sequence[LadderStep]) -> Iterator[str]:
-    """What the data need, from what each step adds to the one before.
+    """Sentences on the gain of each step of the ladder over the previous one.
 
     >>> gain = Difference("accuracy", 0.021, 0.010, 0.032, "records")
     >>> steps = [LadderStep("6-mers"), LadderStep("local network", gain), LadderStep("network alone", gain)]
     >>> list(ladder_sentences(steps))
     ['Local patterns add 0.021 (0.010 to 0.032) to 6-mers.', 'Long-range structure adds 0.021 (0.010 to 0.032).']
     """
-    for before, step in pairwise(ladder):
+    for previous, step in pairwise(ladder):
         sign, by = _outcome(step.gain)
         if sign is None:
-            yield f"There are too few test records to compare {step.name} with {short(before.name, 60)}."
+            yield f"There are too few test records to compare {step.name} with {short(previous.name, 60)}."
             continue
-        found = _STEPS[step.name if before.name == LOCAL or step.name != NETWORK else NETWORK_ONLY]
-        yield found[sign].format(by=by, before=short(before.name, 60))
+        sentences = _STEPS[step.name if previous.name == LOCAL or step.name != NETWORK else NETWORK_ONLY]
+        yield sentences[sign].format(by=by, before=short(previous.name, 60))
 
 
 NETWORK_ONLY = "network over baseline"
@@ -144,26 +144,26 @@ _STEPS = {
 
 
 def best_baseline(baselines: Sequence[Scored], metric: str) -> Scored | None:
-    """The baseline with the highest value of a headline metric, of which more is better."""
-    known = [b for b in baselines if metric in b.evaluation.scores and b.name not in NETWORKS]
-    known = [b for b in known if math.isfinite(b.evaluation.scores[metric].value)]
-    return max(known, key=lambda b: b.evaluation.scores[metric].value, default=None)
+    """The baseline with the highest value of a headline metric; networks are not included."""
+    scored = [b for b in baselines if metric in b.evaluation.scores and b.name not in NETWORKS]
+    scored = [b for b in scored if math.isfinite(b.evaluation.scores[metric].value)]
+    return max(scored, key=lambda b: b.evaluation.scores[metric].value, default=None)
 
 
 def baseline_sentence(baselines: Sequence[Scored], metric: str, cure: str) -> Iterator[str]:
-    """How the model compares with the best baseline; `cure` is what to do where it is worse."""
+    """Compare the model with the best baseline; `cure` says what to do if it is worse."""
     best = best_baseline(baselines, metric)
     if best is not None:
-        reached = metrics.number(best.evaluation.scores[metric].value)
+        score = metrics.number(best.evaluation.scores[metric].value)
         worse = _outcome(best.difference)[0] == -1
         yield (
-            f"The best baseline, {short(best.name, 60)}, reaches {reached}. {compared(best.difference)}."
+            f"The best baseline, {short(best.name, 60)}, reaches {score}. {compared(best.difference)}."
             f"{f' {cure}' if worse else ''}"
         )
 
 
 def compared(difference: Difference | None, name: str = "") -> str:
-    """How a model compares with a baseline on the same records: the one place that words a verdict.
+    """Describe how a model compares with a baseline on the same records. All verdicts are worded here.
 
     >>> compared(Difference("roc_auc", 0.043, 0.020, 0.065, "records"))
     'The model is better by 0.043 (0.020 to 0.065)'
@@ -182,7 +182,7 @@ def compared(difference: Difference | None, name: str = "") -> str:
 
 
 def _outcome(difference: Difference | None) -> tuple[int | None, str]:
-    """1 better, 0 tied, -1 worse, None unknown; and by how much, with the interval."""
+    """The sign of a difference (1 better, 0 tied, -1 worse, None unknown) and its size, with the interval."""
     if difference is None or difference.low is None or difference.high is None:
         return None, ""
     sign = 1 if difference.low > 0 else -1 if difference.high < 0 else 0
@@ -193,18 +193,18 @@ def _outcome(difference: Difference | None) -> tuple[int | None, str]:
 
 
 def _constant_prediction(test: Evaluation) -> Iterator[str]:
-    guess, own = test.guessing.get(test.headline, math.nan), test.scores[test.headline]
+    guess, score = test.guessing.get(test.headline, math.nan), test.scores[test.headline]
     if math.isfinite(guess):
         doubt = (
             ", which is not below the model's interval: the test set does not show that the model learned anything"
-            if own.low is not None and own.low <= guess
+            if score.low is not None and score.low <= guess
             else ""
         )
         yield f"A constant prediction reaches {metrics.number(guess)}{doubt}."
 
 
 def warnings(run: Run) -> Iterator[str]:
-    """What may mislead a reader of the scores."""
+    """Warnings about what may mislead a reader of the scores."""
     if run.data and run.data.inspection:
         yield from inspection.warnings(run.data.inspection)
     for part, leak in (run.data.leakage if run.data else {}).items():
@@ -214,9 +214,9 @@ def warnings(run: Run) -> Iterator[str]:
                 "near-copy among the training records: scores on these partly show recall; split by group or "
                 "similarity to keep copies together."
             )
-    if run.test and run.test.records < FEW:
+    if run.test and run.test.records < MIN_TEST_RECORDS:
         yield f"There are only {run.test.records:,} test records: the intervals are wide; rely on them."
-    heat = run.answers.temperature if run.answers else None
+    heat = run.output_labels.temperature if run.output_labels else None
     if heat is not None and not COLDEST * 1.01 < heat < HOTTEST * 0.99:
         yield (
             f"The temperature {heat:.3g} is at the end of its range: the probabilities are not reliable; give more "

@@ -26,16 +26,17 @@ def data(share: float = 1.0) -> Data:
     return Data(own[:300], own[300:], {"training": CLASSES[:300].copy(), "validation": CLASSES[300:].copy()}, target)
 
 
-@pytest.mark.parametrize("work", [choosing.WORK, 0], ids=["regression", "centroids"])
+@pytest.mark.parametrize("work", [choosing.MAX_LOGISTIC_WORK, 0], ids=["regression", "centroids"])
 def test_many_classes(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By logistic regression or by the means of classes; three in ten records have no word."""
-    monkeypatch.setattr(choosing, "WORK", work)
+    monkeypatch.setattr(choosing, "MAX_LOGISTIC_WORK", work)
     own = data(share=0.7)
-    linear, near = choose([Candidate("protein", (3,))], own)
+    linear, neighbours = choose([Candidate("protein", (3,))], own)
     assert (
-        linear.how.startswith("logistic regression" if work else "similarity to the mean of each class") and near.near
+        linear.description.startswith("logistic regression" if work else "similarity to the mean of each class")
+        and neighbours.is_neighbours
     )
-    for choice in (linear, near):
+    for choice in (linear, neighbours):
         assert (own.target.decided(choice.outputs) == own.answers["validation"]).mean() > 0.6
         assert choice.loss == loss_of(choice.outputs, own.answers["validation"], own.target)
         unweighted = own.target.unweighted(choice.outputs)
@@ -43,15 +44,15 @@ def test_many_classes(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "WEIGHTS", MANY * 100)
-    linear, near = choose([Candidate("protein", (2,)), Candidate("protein", (3,))], data())
+    monkeypatch.setattr(choosing, "MAX_WEIGHTS", MANY * 100)
+    linear, neighbours = choose([Candidate("protein", (2,)), Candidate("protein", (3,))], data())
     assert isinstance(linear.member.model, Linear) and linear.member.features.width == 100
-    assert near.member.features.width > 100
+    assert neighbours.member.features.width > 100
 
 
 def test_large_training_parts_have_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "NEIGHBOUR_ENTRIES", 1_000)
-    assert [own.near for own in choose([Candidate("protein", (3,))], data())] == [False]
+    monkeypatch.setattr(choosing, "MAX_NEIGHBOUR_ENTRIES", 1_000)
+    assert [own.is_neighbours for own in choose([Candidate("protein", (3,))], data())] == [False]
 
 
 def test_a_class_that_training_has_not_leaves_the_temperature_alone() -> None:

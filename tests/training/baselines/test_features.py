@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chordmixer.data.features import TextWords
 from chordmixer.training.baselines import features
 from chordmixer.training.baselines.features import (
-    LARGEST,
+    MAX_VALUE,
     Frequencies,
     Grams,
     SeriesRows,
@@ -44,8 +44,8 @@ def test_chunks_do_not_matter(limits: tuple[int, int], monkeypatch: pytest.Monke
     rows = [chance.integers(0, 4, n).astype(np.uint8) for n in (5, 0, 30, 1, 8, 12, 12)]
     parts = {"training": np.arange(5), "test": np.array([6, 5])}
     dense, sparse = kmer_frequencies(rows, np.arange(7), DNA), gram_counts(rows, parts, DNA)
-    monkeypatch.setattr(features, "TOKENS", limits[0])
-    monkeypatch.setattr(features, "RECORDS", limits[1])
+    monkeypatch.setattr(features, "CHUNK_TOKENS", limits[0])
+    monkeypatch.setattr(features, "CHUNK_RECORDS", limits[1])
     assert (kmer_frequencies(rows, np.arange(7), DNA) == dense).all()
     again = gram_counts(rows, parts, DNA)
     assert all((again[part] != sparse[part]).nnz == 0 for part in parts)
@@ -71,7 +71,7 @@ def test_the_commonest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [np.frombuffer(t, np.uint8) for t in (b"abc", b"abd", b"acd", b"aef")]
     parts = {"training": np.arange(4)}
     assert gram_counts(texts, parts, Grams(1))["training"].shape[1] == 4
-    monkeypatch.setattr(features, "ENTRIES", 6)
+    monkeypatch.setattr(features, "MAX_ENTRIES", 6)
     kept = gram_counts(texts, parts, Grams(1))["training"]
     assert kept.shape[1] == 3 and kept.nnz == 6
 
@@ -139,7 +139,7 @@ def test_constant_channels_and_records_unlike_all_others() -> None:
     series = [np.full((n, 1), 7, np.float32) for n in (1, 5, 300)]
     features, _ = SeriesRows.fit(series)
     rows = features([*series, np.full((9, 1), 1e30, np.float32), np.array([[-1e9], [1e9]], np.float32)])
-    assert np.isfinite(rows).all() and np.abs(rows).max() <= LARGEST
+    assert np.isfinite(rows).all() and np.abs(rows).max() <= MAX_VALUE
 
 
 def test_another_number_of_channels() -> None:

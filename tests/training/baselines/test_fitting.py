@@ -196,7 +196,7 @@ def test_strength_is_chosen_on_the_validation_part(monkeypatch: pytest.MonkeyPat
     """Of a strength that fits and one that cannot, the validation loss takes the first, in either order."""
     sequences, target = of_classes(CLASSES), Classification(["no", "yes"], CLASSES[PARTS["training"]])
     for strengths in ((0.01, 1e-9), (1e-9, 0.01)):
-        monkeypatch.setattr("chordmixer.training.baselines.choosing.DENSE", strengths)
+        monkeypatch.setattr("chordmixer.training.baselines.choosing.DENSE_STRENGTHS", strengths)
         outputs = run(sequences, CLASSES, target, "dna", k=4)["4-mers"].outputs
         loss = target.losses(torch.from_numpy(outputs), torch.from_numpy(CLASSES[PARTS["test"]])).mean()
         assert loss < 0.5

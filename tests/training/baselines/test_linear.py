@@ -18,9 +18,9 @@ def test_scikit_learn_finds_the_same(classes: int, sparse: bool, monkeypatch: py
     """With the steps to get there: the same penalty, class weights and offset."""
     from sklearn.linear_model import LogisticRegression
 
-    monkeypatch.setattr(linear, "STEPS", 300)
+    monkeypatch.setattr(linear, "SPARSE_STEPS", 300)
     monkeypatch.setattr(linear, "DENSE_STEPS", 300)
-    monkeypatch.setattr(linear, "SMALL", 1e-13)
+    monkeypatch.setattr(linear, "TOLERANCE", 1e-13)
     odds = ROWS @ np.random.default_rng(1).normal(size=(6, classes)) + np.arange(classes)
     answers = (odds + np.random.default_rng(2).gumbel(size=odds.shape)).argmax(axis=1)
     target = Classification([str(k) for k in range(classes)], answers)
@@ -37,9 +37,9 @@ def test_ratios_are_features_times_their_log_ratio(sparse: bool, monkeypatch: py
     """NB-SVM's own form: what scikit-learn finds on columns that are scaled so is what is found here."""
     from sklearn.linear_model import LogisticRegression
 
-    monkeypatch.setattr(linear, "STEPS", 300)
+    monkeypatch.setattr(linear, "SPARSE_STEPS", 300)
     monkeypatch.setattr(linear, "DENSE_STEPS", 300)
-    monkeypatch.setattr(linear, "SMALL", 1e-13)
+    monkeypatch.setattr(linear, "TOLERANCE", 1e-13)
     counts = np.maximum(ROWS, 0)
     answers = (counts[:, 0] - counts[:, 1] + np.random.default_rng(3).normal(size=300) > 0).astype(np.int64)
     shares = [(counts[answers == k] > 0).sum(axis=0) + 1 for k in (0, 1)]

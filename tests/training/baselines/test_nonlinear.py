@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import nonlinear
 from chordmixer.training.baselines.candidates import Candidate
-from chordmixer.training.baselines.linear import ABSENT, as_outputs
+from chordmixer.training.baselines.linear import ABSENT_SCORE, as_outputs
 from chordmixer.training.baselines.nonlinear import NEAREST, Neighbours, Trees, fit_kernel, fit_trees
 from chordmixer.training.baselines.stored import FittedBaseline, Member, load_baseline
 
@@ -108,19 +108,23 @@ def known(asked: Any, classifier: bool) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     settings: dict[str, Any] = {
-        "learning_rate": nonlinear.RATE,
+        "learning_rate": nonlinear.LEARNING_RATE,
         "max_leaf_nodes": nonlinear.LEAVES,
         "max_bins": nonlinear.BINS,
     }
-    settings |= {"max_features": nonlinear.SHARE, "l2_regularization": nonlinear.PENALTY, "early_stopping": False}
+    settings |= {
+        "max_features": nonlinear.FEATURE_SHARE,
+        "l2_regularization": nonlinear.PENALTY,
+        "early_stopping": False,
+    }
     kind = HistGradientBoostingClassifier if classifier else HistGradientBoostingRegressor
-    return kind(max_iter=nonlinear.STAGES[-1], random_state=0, warm_start=True, **settings).fit(ROWS, asked)
+    return kind(max_iter=nonlinear.TREE_COUNTS[-1], random_state=0, warm_start=True, **settings).fit(ROWS, asked)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_scikit_learn_scores_the_same(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is taken from its private arrays is what it computes itself."""
-    monkeypatch.setattr(nonlinear, "STAGES", (30,))
+    monkeypatch.setattr(nonlinear, "TREE_COUNTS", (30,))
     asked = answers(classes)
     target = Classification([str(k) for k in range(classes)], asked)
     (own,) = fit_trees(ROWS, asked, target)
@@ -131,7 +135,7 @@ def test_scikit_learn_scores_the_same(classes: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_trees_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nonlinear, "STAGES", (30,))
+    monkeypatch.setattr(nonlinear, "TREE_COUNTS", (30,))
     asked = 1000 + 50 * ROWS[:, 0] * ROWS[:, 1]
     target = Regression.of(asked)
     (own,) = fit_trees(ROWS, asked, target)
@@ -165,7 +169,9 @@ def test_classes_that_training_has_not() -> None:
     own: Trees = next(fit_trees(ROWS, np.where(answers(2) == 1, 3, 1), target))
     scores = own.scores(ROWS, target)
     assert (
-        own.known.tolist() == [1, 3] and (scores[:, [0, 2]] <= ABSENT + 10).all() and (scores[:, [1, 3]] > -50).all()
+        own.known.tolist() == [1, 3]
+        and (scores[:, [0, 2]] <= ABSENT_SCORE + 10).all()
+        and (scores[:, [1, 3]] > -50).all()
     )
     assert not [*fit_trees(ROWS, np.full(400, 2), target)], "one class asks for no tree"
     assert not [*fit_trees(ROWS[:255], answers(2)[:255], target)], "few records fill no leaves"
@@ -176,6 +182,6 @@ def test_work_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, counts = answers(2), []
     target = Classification(["low", "high"], asked)
     for work in (each - 1, each, 3 * each):
-        monkeypatch.setattr(nonlinear, "WORK", work)
+        monkeypatch.setattr(nonlinear, "MAX_WORK", work)
         counts.append([len(own.roots) for own in fit_trees(ROWS, asked, target)])
     assert counts == [[], [25], [25, 50]]

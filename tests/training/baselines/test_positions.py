@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines
-from chordmixer.training.baselines.positions import REACH, Positions
+from chordmixer.training.baselines.positions import MAX_REACH, Positions
 from chordmixer.training.baselines.stored import load_baseline
 
 PARTS = {"training": np.arange(200), "validation": np.arange(200, 300), "test": np.arange(300, 400)}
@@ -62,9 +62,9 @@ def test_only_records_of_different_lengths_are_read_from_the_end() -> None:
 
 def test_rows_do_not_depend_on_other_records_nor_on_letters_that_training_has_not() -> None:
     draw = np.random.default_rng(0)
-    training = [draw.integers(0, 4, n).astype(np.uint8) for n in draw.integers(1, 3 * REACH, 50)]
+    training = [draw.integers(0, 4, n).astype(np.uint8) for n in draw.integers(1, 3 * MAX_REACH, 50)]
     features = Positions.fit(training, letters=4)
-    new = [np.array([9], np.uint8), np.zeros(0, np.uint8), np.zeros(4 * REACH, np.uint8), *training[:3]]
+    new = [np.array([9], np.uint8), np.zeros(0, np.uint8), np.zeros(4 * MAX_REACH, np.uint8), *training[:3]]
     rows = features(new)
     assert rows.shape == (6, features.width) and rows[:2].nnz == 0 and rows.nnz > 0
     for own, row in zip(new, rows, strict=True):

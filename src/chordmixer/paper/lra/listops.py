@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from chordmixer.config import LONGEST, MANY, check_numbers
+from chordmixer.config import LONGEST, MAX_RECORDS, check_numbers
 from chordmixer.data import draws
 from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, build_once, file_state, in_chunks
 from chordmixer.tasks.targets import Classification
@@ -63,8 +63,8 @@ class ListOpsConfig:
     """Folder that stores the data; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
-        counted = dict.fromkeys(("training", "validation", "test", "orders"), (1, MANY))
-        check_numbers(self, **counted, max_length=(0, LONGEST), max_depth=(-MANY, 100))
+        counted = dict.fromkeys(("training", "validation", "test", "orders"), (1, MAX_RECORDS))
+        check_numbers(self, **counted, max_length=(0, LONGEST), max_depth=(-MAX_RECORDS, 100))
         if not 2 <= self.max_arguments <= 100:
             raise ValueError(f"max_arguments={self.max_arguments} is not from 2 to 100: give such a number")
         if self.min_length < 3 or self.max_length < self.min_length + 2:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from chordmixer.config import MANY, check_numbers
+from chordmixer.config import MAX_RECORDS, check_numbers
 from chordmixer.data import draws
 from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, build_once, in_chunks
 from chordmixer.paper.lra.snakes import PictureStyle, pictures
@@ -62,7 +62,7 @@ class PathfinderConfig:
             raise ValueError(f"size={self.size} is not a size of Pathfinder: give one of {sizes}")
         if self.contour not in LEVELS:
             raise ValueError(f"contour={self.contour} is not a published length: give one of 6, 9, 14")
-        check_numbers(self, **dict.fromkeys(("training", "validation", "test"), (1, MANY)))
+        check_numbers(self, **dict.fromkeys(("training", "validation", "test"), (1, MAX_RECORDS)))
 
 
 class Pathfinder(ArenaTask):

@@ -21,7 +21,7 @@ from chordmixer.training.intervals import Difference
 from chordmixer.views import metrics, verdict
 from chordmixer.views.metrics import duration
 from chordmixer.views.plots import plot_lengths
-from chordmixer.views.tables import CONSTANT, WIDE, interval_name, mean_over_seeds, percent_cell
+from chordmixer.views.tables import CONSTANT, MAX_COLUMNS, interval_name, mean_over_seeds, percent_cell
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Comparison:
         metric, first = self.entry.metric, self.runs[0].by_length
         models = sorted(mean_over_seeds(self.runs), key=lambda model: self._sort_key(model.scores[metric].value))
         bins = [(str(row.percentile), f"{row.shortest:,} to {row.longest:,}") for row in first]
-        if len(models) > WIDE:
+        if len(models) > MAX_COLUMNS:
             scores = [[percent_cell(row.scores[metric]).value for row in model.by_length] for model in models]
             header = ["% by length percentile", *(f"{percentile}: {lengths}" for percentile, lengths in bins)]
             rows = [[model.encoder, *cells] for model, cells in zip(models, scores, strict=True)]

@@ -9,8 +9,8 @@ from typing import Any
 from numpy import ndarray
 
 from chordmixer.data.features import TextWords
-from chordmixer.training.baselines.features import BITS as DEFAULT_BITS
-from chordmixer.training.baselines.features import ENTRIES, Features, Frequencies, Grams, SeriesRows, TfIdf
+from chordmixer.training.baselines.features import HASH_BITS as DEFAULT_BITS
+from chordmixer.training.baselines.features import MAX_ENTRIES, Features, Frequencies, Grams, SeriesRows, TfIdf
 from chordmixer.training.baselines.positions import Positions
 
 LETTERS = {"dna": 4, "operations": 15, "protein": 20}
@@ -143,7 +143,7 @@ def candidates(
     if k or single:
         return
     composition = COMPOSITION_LENGTHS.get(kind, ())
-    if composition and records * sum(LETTERS[kind] ** length for length in composition) <= ENTRIES:
+    if composition and records * sum(LETTERS[kind] ** length for length in composition) <= MAX_ENTRIES:
         yield Candidate(kind, composition, length=True, dense=True)
     if kind in ("dna", "protein") or is_short_text:
         yield Candidate(kind, positions=True)
@@ -157,4 +157,6 @@ def _fits_a_table(kind: str, lengths: tuple[int, ...], records: int, tokens: int
     if len(lengths) > 1 or kind not in LETTERS:
         return False
     kmers: int = LETTERS[kind] ** lengths[0]
-    return kmers <= SMALL_TABLE or (kmers <= min(MAX_TABLE, tokens / max(records, 1)) and kmers * records <= ENTRIES)
+    return kmers <= SMALL_TABLE or (
+        kmers <= min(MAX_TABLE, tokens / max(records, 1)) and kmers * records <= MAX_ENTRIES
+    )

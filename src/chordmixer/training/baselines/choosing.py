@@ -1,4 +1,4 @@
-"""Fits candidates on the training part; the validation part chooses among them and calibrates their log-odds."""
+"""Fit candidates on the training part, calibrate their log-odds and choose among them on the validation part."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy import ndarray
 
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.candidates import Candidate
-from chordmixer.training.baselines.features import ENTRIES, Features, SeriesRows, TfIdf
+from chordmixer.training.baselines.features import MAX_ENTRIES, Features, SeriesRows, TfIdf
 from chordmixer.training.baselines.linear import (
-    ABSENT,
-    LEFT_OUT,
+    ABSENT_SCORE,
+    MAX_LEFT_OUT_RECORDS,
     Linear,
     as_outputs,
     fit_left_out,
@@ -24,9 +24,9 @@ from chordmixer.training.baselines.linear import (
     unweighting,
 )
 from chordmixer.training.baselines.nonlinear import (
-    KERNEL_RECORDS,
+    MAX_KERNEL_RECORDS,
+    MAX_NEIGHBOUR_ENTRIES,
     NEAREST,
-    NEIGHBOUR_ENTRIES,
     Neighbours,
     Trees,
     fit_kernel,
@@ -36,121 +36,126 @@ from chordmixer.training.baselines.positions import Positions
 from chordmixer.training.baselines.stored import Member
 from chordmixer.training.labels import RecordTarget, fit_temperature
 
-DENSE = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-SPARSE = (1.0, 10.0, 100.0, 1e3, 1e4)
-"""Strengths to choose from, as scikit-learn's C: of standardised features, and of rows of length one."""
-SHARPNESS = (10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
-"""Of neighbours and of centroids."""
-WEIGHTS = 1_000_000
-"""Of a linear model, at most: with more outputs it has fewer features, the commonest."""
-TWICE = 10_000_000
-"""Entries times outputs up to which text is fitted with and without ratios; beyond, with them alone."""
-HELD = 100
-"""Validation records below which they do not choose a strength: the training records do, each left out in turn."""
-TREE_COLUMNS = 1500
-"""Features that trees look at: all that come first, and some of the many convolutions of a series."""
-WORK = 200_000_000
-"""Entries of the training matrix times outputs up to which logistic regression is fitted; beyond, class centroids."""
+DENSE_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+SPARSE_STRENGTHS = (1.0, 10.0, 100.0, 1e3, 1e4)
+"""Candidate strengths (scikit-learn's C) for standardised features, and for sparse rows of norm one."""
+SHARPNESSES = (10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+"""Candidate values of the sharpness of neighbours and of centroids."""
+MAX_WEIGHTS = 1_000_000
+"""Maximum number of weights of a linear model; with many outputs it uses only the most frequent features."""
+MAX_WORK_FOR_BOTH = 10_000_000
+"""Number of entries times outputs up to which text is fitted with and without ratios; above, only with ratios."""
+MIN_VALIDATION_RECORDS = 100
+"""Minimum number of validation records to choose a strength; with fewer it is chosen by leave-one-out on the training
+records."""
+MAX_TREE_COLUMNS = 1500
+"""Maximum number of features for trees; of series these are the descriptive ones and some of the convolutions."""
+MAX_LOGISTIC_WORK = 200_000_000
+"""Number of matrix entries times outputs up to which logistic regression is fitted; above, class centroids are."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Sequences and answers of the training and the validation part."""
+    """The sequences of the training and the validation part, and their targets."""
 
     training: Sequence[ndarray]
     validation: Sequence[ndarray]
     answers: dict[str, ndarray]
-    """By part."""
+    """The targets of the records of each part."""
     target: RecordTarget
 
     @property
-    def room(self) -> int:
-        """Entries of a sparse training matrix, at most."""
-        return ENTRIES * len(self.training) // (len(self.training) + len(self.validation))
+    def max_entries(self) -> int:
+        """Maximum number of entries of a sparse training matrix."""
+        return MAX_ENTRIES * len(self.training) // (len(self.training) + len(self.validation))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A fitted candidate."""
+    """A fitted candidate and its results on the validation part."""
 
     candidate: Candidate
     member: Member
     scores: ndarray
-    """Of the validation part."""
+    """Scores of the validation records."""
     outputs: ndarray
-    """The same as outputs."""
+    """These scores converted by `as_outputs`."""
     loss: float
-    how: str
-    """The model in words."""
+    """Mean loss on the validation records."""
+    description: str
+    """Description of the model."""
 
     @property
-    def near(self) -> bool:
+    def is_neighbours(self) -> bool:
         return isinstance(self.member.model, Neighbours)
 
     @property
-    def grown(self) -> bool:
+    def is_trees(self) -> bool:
         return isinstance(self.member.model, Trees)
 
     @property
     def family(self) -> int:
-        """Of which one is chosen: linear models of tokens, of words and of positions, trees, neighbours."""
-        if self.near or self.grown:
-            return 4 if self.near else 3
+        """Index of the model family: linear on tokens, on words or on positions; trees; neighbours."""
+        if self.is_neighbours or self.is_trees:
+            return 4 if self.is_neighbours else 3
         return 2 if self.candidate.positions else int(self.candidate.words is not None)
 
 
 def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
-    """The best linear model of counts, of words and of positions, the best trees, and the best neighbours where the
-    training part is small enough to keep."""
+    """Choose the best model of each family by its validation loss; `neighbours` allows neighbours and trees."""
     best: dict[int, Choice] = {}
     for candidate in candidates:
-        for choice in _tried(candidate, data, neighbours):
+        for choice in _fitted_choices(candidate, data, neighbours):
             if choice.family not in best or choice.loss < best[choice.family].loss:
                 best[choice.family] = choice
     return [best[family] for family in sorted(best)]
 
 
 def loss_of(outputs: ndarray, answers: ndarray, target: RecordTarget) -> float:
-    """The mean of the target's own loss."""
+    """The mean of the target's loss."""
     return float(target.losses(torch.from_numpy(outputs), torch.from_numpy(answers)).mean())
 
 
-def _tried(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choice]:
-    features, rows = candidate.fit(data.training, data.room)
-    most = WEIGHTS // data.target.outputs
+def _fitted_choices(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choice]:
+    features, rows = candidate.fit(data.training, data.max_entries)
+    max_features = MAX_WEIGHTS // data.target.outputs
     if isinstance(features, Positions):
-        if features.width <= most:
-            yield from _linear(candidate, features, rows, data, SPARSE)
+        if features.width <= max_features:
+            yield from _linear(candidate, features, rows, data, SPARSE_STRENGTHS)
         return
     if not isinstance(features, TfIdf):
-        left_out = neighbours and len(rows) <= LEFT_OUT and isinstance(data.target, Regression | Classification)
-        if left_out:
+        uses_left_out = (
+            neighbours and len(rows) <= MAX_LEFT_OUT_RECORDS and isinstance(data.target, Regression | Classification)
+        )
+        if uses_left_out:
             yield _left_out(candidate, features, rows, data)
-        if not left_out or len(data.validation) >= HELD:
-            yield from _linear(candidate, features, rows, data, DENSE)
-        if isinstance(data.target, Regression) and len(rows) <= KERNEL_RECORDS:
+        if not uses_left_out or len(data.validation) >= MIN_VALIDATION_RECORDS:
+            yield from _linear(candidate, features, rows, data, DENSE_STRENGTHS)
+        if isinstance(data.target, Regression) and len(rows) <= MAX_KERNEL_RECORDS:
             yield from _kernel(candidate, features, rows, data, data.target)
         if neighbours and candidate.trees and isinstance(data.target, Regression | Classification):
             yield from _trees(candidate, features, rows, data, data.target)
         return
-    if neighbours and candidate.neighbours and rows.nnz <= NEIGHBOUR_ENTRIES:
+    if neighbours and candidate.neighbours and rows.nnz <= MAX_NEIGHBOUR_ENTRIES:
         yield _neighbours(candidate, features, rows, data)
-    if features.width > most:
-        features, rows = features.limited(rows, most)
-    yield from _linear(candidate, features, rows, data, SPARSE)
+    if features.width > max_features:
+        features, rows = features.limited(rows, max_features)
+    yield from _linear(candidate, features, rows, data, SPARSE_STRENGTHS)
 
 
 def _linear(
     candidate: Candidate, features: Features, rows: Any, data: Data, strengths: Sequence[float]
 ) -> Iterator[Choice]:
-    """Models from weak to strong, until the validation loss rises."""
-    held = features(data.validation)
+    """Fit models of increasing strength until the validation loss rises."""
+    validation_rows = features(data.validation)
     with one_thread():
-        for models, how in _linear_models(candidate, rows, data, strengths):
+        for models, description in _linear_models(candidate, rows, data, strengths):
             lowest = np.inf
             for model in models:
-                model = _calibrated(model, model.scores(held, data.target), data)
-                choice = _choice(candidate, Member(features, model), model.scores(held, data.target), data, how)
+                model = _calibrated(model, model.scores(validation_rows, data.target), data)
+                choice = _choice(
+                    candidate, Member(features, model), model.scores(validation_rows, data.target), data, description
+                )
                 yield choice
                 if choice.loss > lowest:
                     break
@@ -158,7 +163,7 @@ def _linear(
 
 
 def _left_out(candidate: Candidate, features: Features, rows: ndarray, data: Data) -> Choice:
-    """Ridge regression that was chosen by the training records alone."""
+    """Ridge regression with a penalty chosen by leave-one-out on the training records."""
     target = data.target
     assert isinstance(target, Regression | Classification)
     member = Member(features, fit_left_out(rows, data.answers["training"], target))
@@ -169,40 +174,40 @@ def _left_out(candidate: Candidate, features: Features, rows: ndarray, data: Dat
 def _linear_models(
     candidate: Candidate, rows: Any, data: Data, strengths: Sequence[float]
 ) -> Iterator[tuple[Iterator[Linear], str]]:
-    """What can be fitted in the time, and what it is called."""
+    """Yield the series of linear models that are affordable, each with its description."""
     target, answers = data.target, data.answers["training"]
     work = (rows.nnz if hasattr(rows, "nnz") else rows.size) * target.outputs
-    if isinstance(target, Classification) and work > WORK:
+    if isinstance(target, Classification) and work > MAX_LOGISTIC_WORK:
         yield _centroids(rows, answers, target), "similarity to the mean of each class, by"
         return
     with_ratios = candidate.kind == "text" and not candidate.positions and not isinstance(target, Regression)
     if with_ratios:
-        how = f"{regression(target)}, penalised by how alike the classes are in each feature (NB-SVM), on"
-        yield fit_linear(rows, answers, target, strengths, ratios=True), how
-    if not with_ratios or work <= TWICE:
+        description = f"{regression(target)}, penalised by how alike the classes are in each feature (NB-SVM), on"
+        yield fit_linear(rows, answers, target, strengths, ratios=True), description
+    if not with_ratios or work <= MAX_WORK_FOR_BOTH:
         yield fit_linear(rows, answers, target, strengths), f"{regression(target)} on"
 
 
 def _kernel(
     candidate: Candidate, features: Features, rows: ndarray, data: Data, target: Regression
 ) -> Iterator[Choice]:
-    held = features(data.validation)
+    validation_rows = features(data.validation)
     for model in fit_kernel(rows, data.answers["training"], target):
-        how = "kernel ridge regression on"
-        yield _choice(candidate, Member(features, model), model.scores(held, target), data, how)
+        description = "kernel ridge regression on"
+        yield _choice(candidate, Member(features, model), model.scores(validation_rows, target), data, description)
 
 
 def _trees(
     candidate: Candidate, features: Features, rows: ndarray, data: Data, target: Regression | Classification
 ) -> Iterator[Choice]:
-    """Few trees to many, until the validation loss rises."""
-    held, lowest = features(data.validation), np.inf
+    """Fit increasing numbers of trees until the validation loss rises."""
+    validation_rows, lowest = features(data.validation), np.inf
     columns = _tree_columns(features, rows.shape[1])
     for model in fit_trees(rows[:, columns], data.answers["training"], target):
         model = replace(model, feature=columns[model.feature].astype(np.int32))
-        model = _calibrated(model, model.scores(held, target), data)
-        how = f"{len(model.roots)} gradient-boosted trees of each output on"
-        choice = _choice(candidate, Member(features, model), model.scores(held, target), data, how)
+        model = _calibrated(model, model.scores(validation_rows, target), data)
+        description = f"{len(model.roots)} gradient-boosted trees of each output on"
+        choice = _choice(candidate, Member(features, model), model.scores(validation_rows, target), data, description)
         yield choice
         if choice.loss > lowest:
             return
@@ -210,62 +215,62 @@ def _trees(
 
 
 def _tree_columns(features: Features, width: int) -> ndarray:
-    """At most `TREE_COLUMNS`; of a series all that describe it, and evenly spaced convolutions."""
-    if width <= TREE_COLUMNS or not isinstance(features, SeriesRows):
+    """At most `MAX_TREE_COLUMNS` columns; of series the descriptive ones and evenly spaced convolutions."""
+    if width <= MAX_TREE_COLUMNS or not isinstance(features, SeriesRows):
         return np.arange(width)
-    first = min(features.described, TREE_COLUMNS)
+    first = min(features.described, MAX_TREE_COLUMNS)
     return np.unique(
-        np.concatenate([np.arange(first), np.linspace(first, width - 1, TREE_COLUMNS - first).astype(int)])
+        np.concatenate([np.arange(first), np.linspace(first, width - 1, MAX_TREE_COLUMNS - first).astype(int)])
     )
 
 
 def _neighbours(candidate: Candidate, features: TfIdf, rows: Any, data: Data) -> Choice:
-    """Of the sharpness with the lowest validation loss."""
-    target, found = data.target, []
-    first = Neighbours.fit(rows, data.answers["training"], target, SHARPNESS[0])
-    near = first.nearest(features(data.validation))
-    how = f"the answers of the {NEAREST} nearest training records by"
-    for sharpness in SHARPNESS:
+    """Nearest neighbours with the sharpness of the lowest validation loss."""
+    target, choices = data.target, []
+    first = Neighbours.fit(rows, data.answers["training"], target, SHARPNESSES[0])
+    nearest = first.nearest(features(data.validation))
+    description = f"the answers of the {NEAREST} nearest training records by"
+    for sharpness in SHARPNESSES:
         model = first.sharpened(sharpness)
-        model = _calibrated(model, model.voted(*near, target), data)
-        found.append(_choice(candidate, Member(features, model), model.voted(*near, target), data, how))
-    return min(found, key=lambda own: own.loss)
+        model = _calibrated(model, model.voted(*nearest, target), data)
+        choices.append(_choice(candidate, Member(features, model), model.voted(*nearest, target), data, description))
+    return min(choices, key=lambda choice: choice.loss)
 
 
-def _choice(candidate: Candidate, member: Member, scores: ndarray, data: Data, how: str) -> Choice:
+def _choice(candidate: Candidate, member: Member, scores: ndarray, data: Data, description: str) -> Choice:
     outputs = as_outputs(scores, data.target)
     loss = loss_of(outputs, data.answers["validation"], data.target)
-    return Choice(candidate, member, scores, outputs, loss, f"{how} {candidate.sentence}")
+    return Choice(candidate, member, scores, outputs, loss, f"{description} {candidate.sentence}")
 
 
 def _calibrated(model: Any, scores: ndarray, data: Data) -> Any:
-    """With the temperature that suits the validation part; numbers have none."""
+    """Divide log-odds by the temperature that fits the validation part; numbers are left unchanged."""
     target, answers = data.target, data.answers["validation"]
     if isinstance(target, Regression):
         return model
     outputs = as_outputs(scores, target) + unweighting(target)
     known = np.ones(len(answers), bool)
-    if isinstance(target, Classification):  # a class that training has not is no matter of temperature
+    if isinstance(target, Classification):  # classes without training records do not depend on the temperature
         known = np.isin(answers, data.answers["training"])
     return model.cooled(fit_temperature(outputs[known], answers[known]), target) if known.any() else model
 
 
 def _centroids(rows: Any, answers: ndarray, target: Classification) -> Iterator[Linear]:
-    """The mean row of each class, of length one, sharpened more and more: no steps, so for any number of classes."""
+    """Use the normalised mean row of each class as its weights, for each sharpness: fast with many classes."""
     from scipy.sparse import csr_matrix
 
     shape = target.outputs, len(answers)
     member = csr_matrix((np.ones(len(answers), np.float32), (answers, np.arange(len(answers)))), shape)
     sums = member @ csr_matrix(rows)
     length = np.sqrt(np.asarray(sums.multiply(sums).sum(axis=1))).ravel()
-    offset = np.where(np.bincount(answers, minlength=target.outputs) > 0, 0, ABSENT).astype(np.float32)
+    offset = np.where(np.bincount(answers, minlength=target.outputs) > 0, 0, ABSENT_SCORE).astype(np.float32)
     means = (sums.toarray() / np.maximum(length, 1e-9)[:, None]).T
-    for sharpness in SHARPNESS:
+    for sharpness in SHARPNESSES:
         yield Linear((sharpness * means).astype(np.float32), offset)
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """For products so small that they wait longer for a second thread than it saves."""
+    """Limit BLAS to one thread: for small products the overhead of more threads exceeds their gain."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     limits: AbstractContextManager[Any] = threadpool_limits(1)
@@ -273,5 +278,5 @@ def one_thread() -> AbstractContextManager[Any]:
 
 
 def regression(target: RecordTarget) -> str:
-    """What a linear model for it is called."""
+    """The name of the linear model for a target."""
     return "ridge regression" if isinstance(target, Regression) else "logistic regression"

@@ -1,4 +1,4 @@
-"""Sequences as rows of features: k-mer or word counts, and features of series.
+"""Convert sequences to rows of features: k-mer or word counts, and features of series.
 
 A row depends on its own record alone, so that records may be predicted one by one.
 """
@@ -15,17 +15,18 @@ from numpy import ndarray
 
 from chordmixer.data.features import RADIX, SeriesFeatures, TextWords, chunks, kmer_codes, mix, valid_kmers
 
-TOKENS, RECORDS = 1_000_000, 4096
-"""Most tokens and records that are counted at a time."""
-BITS = 18
-"""Of a hashed feature's number, by default, for each length of k-mers."""
-ENTRIES = 40_000_000
-"""Most entries of the matrices of a data set: 320 MB sparse. The most frequent k-mers, which say least, go first."""
+CHUNK_TOKENS, CHUNK_RECORDS = 1_000_000, 4096
+"""Maximum number of tokens and of records that are counted at a time."""
+HASH_BITS = 18
+"""Default number of bits of a feature hash; each k-mer length has a range of its own."""
+MAX_ENTRIES = 40_000_000
+"""Maximum number of entries of the matrices of a data set: 320 MB sparse. The most frequent and least informative
+k-mers are dropped first."""
 
 
 @dataclass(frozen=True)
 class Grams:
-    """Which runs of tokens are counted."""
+    """The runs of tokens to count, of one length."""
 
     k: int
     letters: int | None = None
@@ -37,7 +38,7 @@ class Grams:
 
 
 def kmer_frequencies(sequences: Sequence[ndarray], indices: ndarray, grams: Grams) -> ndarray:
-    """One row per record: the share of each of the letters ** k k-mers among its own.
+    """One row per record: the frequency of each of the letters ** k k-mers in it.
 
     >>> dna = [np.array([0, 0, 0, 1, 4, 0, 1], dtype=np.uint8)]
     >>> kmer_frequencies(dna, np.array([0]), Grams(2, letters=4))[0, :3].tolist()
@@ -46,7 +47,7 @@ def kmer_frequencies(sequences: Sequence[ndarray], indices: ndarray, grams: Gram
     size = (grams.letters or 0) ** grams.k
     table = np.zeros((len(indices), size), np.float32)
     start = 0
-    for chunk in chunks((sequences[i] for i in indices.tolist()), TOKENS, RECORDS):
+    for chunk in chunks((sequences[i] for i in indices.tolist()), CHUNK_TOKENS, CHUNK_RECORDS):
         rows, codes = _runs(chunk, grams)
         counts = np.bincount(rows * size + codes.astype(np.int64), minlength=len(chunk) * size)
         table[start : start + len(chunk)] = counts.reshape(len(chunk), size)
@@ -65,41 +66,41 @@ class TfIdf:
 
     grams: tuple[Grams, ...]
     kept: ndarray
-    """Numbers of the hashed features that are used, ascending."""
+    """Hashes of the features that are used, ascending."""
     rarity: ndarray
-    """Weight of each."""
+    """Weight of each of these features: its inverse document frequency."""
     words: TextWords | None = None
-    bits: int = BITS
-    """Of a feature's number."""
+    bits: int = HASH_BITS
+    """Number of bits of a feature hash."""
 
     @classmethod
     def fit(
         cls,
         sequences: Sequence[ndarray],
         grams: Sequence[Grams],
-        room: int = ENTRIES,
+        max_entries: int = MAX_ENTRIES,
         words: TextWords | None = None,
-        bits: int = BITS,
+        bits: int = HASH_BITS,
     ) -> TfIdf:
-        """Keep features of at least two training records, the rarest first, up to `room` entries of their matrix."""
+        """Keep features of at least two training records, the rarest first, up to `max_entries` of their matrix."""
         raw = cls(tuple(grams), np.empty(0, np.int32), np.empty(0, np.float32), words, bits)
-        seen = np.zeros(len(grams) << raw.bits, np.int64)
+        document_counts = np.zeros(len(grams) << raw.bits, np.int64)
         for _, _, features, _ in raw._hashed(sequences):
-            np.add.at(seen, features, 1)
-        order = np.flatnonzero(seen > 1)
-        order = order[np.argsort(seen[order], kind="stable")]
-        kept = np.sort(order[np.cumsum(seen[order]) <= room])
-        rarity = np.log((1 + len(sequences)) / (1 + seen[kept])) + 1
+            np.add.at(document_counts, features, 1)
+        order = np.flatnonzero(document_counts > 1)
+        order = order[np.argsort(document_counts[order], kind="stable")]
+        kept = np.sort(order[np.cumsum(document_counts[order]) <= max_entries])
+        rarity = np.log((1 + len(sequences)) / (1 + document_counts[kept])) + 1
         return replace(raw, kept=kept.astype(np.int32), rarity=rarity.astype(np.float32))
 
-    def limited(self, rows: Any, most: int) -> tuple[TfIdf, Any]:
-        """With the `most` frequent features only; and the same of rows that were made before, again of norm one."""
+    def limited(self, rows: Any, max_features: int) -> tuple[TfIdf, Any]:
+        """Keep only the `max_features` most frequent features, and return them with the reduced rows, of norm one."""
         from scipy.sparse import diags_array
 
-        chosen = np.sort(np.argsort(self.rarity, kind="stable")[:most])
-        own = rows[:, chosen]
-        length = np.sqrt(np.asarray(own.multiply(own).sum(axis=1))).ravel()
-        scaled = diags_array(1 / np.maximum(length, 1e-9)).astype(np.float32) @ own
+        chosen = np.sort(np.argsort(self.rarity, kind="stable")[:max_features])
+        selected = rows[:, chosen]
+        length = np.sqrt(np.asarray(selected.multiply(selected).sum(axis=1))).ravel()
+        scaled = diags_array(1 / np.maximum(length, 1e-9)).astype(np.float32) @ selected
         return replace(self, kept=self.kept[chosen], rarity=self.rarity[chosen]), scaled
 
     def __call__(self, sequences: Sequence[ndarray]) -> Any:
@@ -108,7 +109,7 @@ class TfIdf:
 
         columns, weights, sizes = [np.empty(0, np.int32)], [np.empty(0, np.float32)], [np.zeros(1, np.int64)]
         for height, rows, features, counts in self._hashed(sequences):
-            column = self._number[features]
+            column = self._column[features]
             kept = column >= 0
             rows, column, counts = rows[kept], column[kept], counts[kept]
             weight = (1 + np.log(counts)).astype(np.float32) * self.rarity[column]
@@ -121,23 +122,23 @@ class TfIdf:
 
     @property
     def width(self) -> int:
-        """Columns, at least one."""
+        """Number of columns, at least one."""
         return max(len(self.kept), 1)
 
     @cached_property
-    def _number(self) -> ndarray:
+    def _column(self) -> ndarray:
         """The column of each hashed feature, or -1."""
         number = np.full(len(self.grams) << self.bits, -1, np.int32)
         number[self.kept] = np.arange(len(self.kept), dtype=np.int32)
         return number
 
     def _hashed(self, sequences: Sequence[ndarray]) -> Iterator[tuple[int, ndarray, ndarray, ndarray]]:
-        """In chunks: the number of records; then record, feature and count of each distinct (record, feature)."""
+        """Yield for each chunk its number of records, and the record, hash and count of each distinct feature."""
         width = (len(self.grams) - 1).bit_length() + self.bits
-        for chunk in chunks(sequences, TOKENS, RECORDS):
+        for chunk in chunks(sequences, CHUNK_TOKENS, CHUNK_RECORDS):
             runs, keys = self.words(chunk) if self.words else chunk, []
-            for block, own in enumerate(self.grams):
-                rows, codes = _runs(runs, own)
+            for block, grams in enumerate(self.grams):
+                rows, codes = _runs(runs, grams)
                 feature = (mix(codes) >> np.uint64(64 - self.bits)).astype(np.int64)
                 keys.append(rows << width | block << self.bits | feature)
             distinct, counts = np.unique(np.concatenate(keys), return_counts=True)
@@ -145,15 +146,15 @@ class TfIdf:
 
 
 def gram_counts(sequences: Sequence[ndarray], parts: Mapping[str, ndarray], grams: Grams) -> dict[str, Any]:
-    """The TF-IDF of each part, fitted on the training part."""
+    """TF-IDF rows of each part, fitted on the training part."""
     training = [sequences[i] for i in parts["training"].tolist()]
-    room = ENTRIES * len(training) // max(1, sum(map(len, parts.values())))
-    weighted = TfIdf.fit(training, (grams,), room)
-    return {part: weighted([sequences[i] for i in own.tolist()]) for part, own in parts.items()}
+    max_entries = MAX_ENTRIES * len(training) // max(1, sum(map(len, parts.values())))
+    tfidf = TfIdf.fit(training, (grams,), max_entries)
+    return {part: tfidf([sequences[i] for i in indices.tolist()]) for part, indices in parts.items()}
 
 
 def _runs(chunk: Sequence[ndarray], grams: Grams) -> tuple[ndarray, ndarray]:
-    """The record of every run, counted from the first, and its code."""
+    """The index of the record within the chunk and the code of every run."""
     lengths, tokens = np.array(list(map(len, chunk))), np.concatenate(chunk).astype(np.uint64)
     if len(tokens) < grams.k:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
@@ -162,14 +163,14 @@ def _runs(chunk: Sequence[ndarray], grams: Grams) -> tuple[ndarray, ndarray]:
     return np.repeat(np.arange(len(chunk)), lengths)[: len(codes)][inside], codes[inside]
 
 
-SMALLEST = 1e-9
+MIN_SPREAD = 1e-9
 """Standard deviation below which a column counts as constant."""
-LARGEST = 20.0
-"""Largest standardised value: a record unlike all of training must not outvote every other feature."""
+MAX_VALUE = 20.0
+"""Largest standardised value, so that a feature far outside its training range does not dominate."""
 
 
 class Features(Protocol):
-    """A function from sequences to rows, fitted on training records."""
+    """A function from sequences to rows of features, fitted on training records."""
 
     @property
     def width(self) -> int: ...
@@ -201,16 +202,18 @@ class Frequencies:
 
     @property
     def width(self) -> int:
-        return int(sum((own.letters or 0) ** own.k for own in self.grams)) + self.length
+        return int(sum((grams.letters or 0) ** grams.k for grams in self.grams)) + self.length
 
     def __call__(self, sequences: Sequence[ndarray]) -> ndarray:
         return _standardised(self._rows(sequences), self.mean, self.spread)
 
     def _rows(self, sequences: Sequence[ndarray]) -> ndarray:
-        every = np.arange(len(sequences))
-        columns = [kmer_frequencies(sequences, every, own) for own in self.grams]
+        indices = np.arange(len(sequences))
+        columns = [kmer_frequencies(sequences, indices, grams) for grams in self.grams]
         if self.length:
-            columns.append(np.log(np.maximum([len(own) for own in sequences], 1)).astype(np.float32)[:, None])
+            columns.append(
+                np.log(np.maximum([len(sequence) for sequence in sequences], 1)).astype(np.float32)[:, None]
+            )
         return np.concatenate(columns, axis=1)
 
 
@@ -225,9 +228,9 @@ class SeriesRows:
 
     @classmethod
     def fit(cls, sequences: Sequence[ndarray]) -> tuple[SeriesRows, ndarray]:
-        """From training series; also returns their rows, which take the time."""
+        """Fit on training series, and return the features with the rows of these series."""
         raw = SeriesFeatures.fit(sequences)
-        rows = np.stack([raw(own) for own in sequences])
+        rows = np.stack([raw(series) for series in sequences])
         features = cls(raw, _channels(sequences[0]), *_moments(rows))
         return features, _standardised(rows, features.mean, features.spread)
 
@@ -237,16 +240,16 @@ class SeriesRows:
 
     @property
     def described(self) -> int:
-        """Features that are not convolutions; they come first."""
+        """Number of features that are not convolutions; these are the first columns."""
         return self.width - self.raw.thresholds.size
 
     def __call__(self, sequences: Sequence[ndarray]) -> ndarray:
-        for own in sequences:
-            if _channels(own) != self.channels:
+        for x in sequences:
+            if _channels(x) != self.channels:
                 raise ValueError(
-                    f"a series has {_channels(own)} channels: the baseline learned from {self.channels}; give as many"
+                    f"a series has {_channels(x)} channels: the baseline learned from {self.channels}; give as many"
                 )
-        rows = np.stack([self.raw(own) for own in sequences]) if len(sequences) else np.empty((0, self.width))
+        rows = np.stack([self.raw(series) for series in sequences]) if len(sequences) else np.empty((0, self.width))
         return _standardised(rows, self.mean, self.spread)
 
 
@@ -257,9 +260,9 @@ def _channels(series: ndarray) -> int:
 def _moments(rows: ndarray) -> tuple[ndarray, ndarray]:
     """Mean and standard deviation of each column; 1 for a constant column."""
     mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
-    return mean.astype(np.float32), np.where(spread > SMALLEST, spread, 1).astype(np.float32)
+    return mean.astype(np.float32), np.where(spread > MIN_SPREAD, spread, 1).astype(np.float32)
 
 
 def _standardised(rows: ndarray, mean: ndarray, spread: ndarray) -> ndarray:
     with np.errstate(over="ignore"):  # infinite is as far as the largest
-        return np.asarray(np.clip((rows - mean) / spread, -LARGEST, LARGEST), np.float32)
+        return np.asarray(np.clip((rows - mean) / spread, -MAX_VALUE, MAX_VALUE), np.float32)

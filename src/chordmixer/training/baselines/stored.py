@@ -1,4 +1,4 @@
-"""A fitted baseline that predicts new sequences, and its file: safetensors with a JSON document."""
+"""A fitted baseline that predicts new sequences, and its file format: safetensors with a JSON document."""
 
 from __future__ import annotations
 
@@ -14,37 +14,48 @@ from numpy import ndarray
 from chordmixer import config
 from chordmixer.data.features import CODE_POINTS, MAX_CHANNELS, SeriesFeatures, TextWords, chunks
 from chordmixer.tasks.targets import MultiLabel, Regression
-from chordmixer.training.baselines.features import SMALLEST, TOKENS, Features, Frequencies, Grams, SeriesRows, TfIdf
+from chordmixer.training.baselines.features import (
+    CHUNK_TOKENS,
+    MIN_SPREAD,
+    Features,
+    Frequencies,
+    Grams,
+    SeriesRows,
+    TfIdf,
+)
 from chordmixer.training.baselines.linear import Linear, as_outputs, unweighting
 from chordmixer.training.baselines.nonlinear import Kernel, Neighbours, Trees
-from chordmixer.training.baselines.positions import ALIGNED, MOST_LETTERS, Positions
+from chordmixer.training.baselines.positions import MAX_ALIGNED_REACH, MAX_LETTERS, Positions
 from chordmixer.training.labels import RecordTarget
 
-RECORDS = 1024
-"""Records whose features are held at a time."""
+CHUNK_RECORDS = 1024
+"""Maximum number of records whose features are in memory at a time."""
 
 Arrays = dict[str, ndarray]
-SPARSE = ("tfidf", "positions")
-"""Features of which trees and kernels make nothing."""
-TREES = ("feature", "threshold", "left", "right", "value", "roots", "base", "known")
+SPARSE_FEATURES = ("tfidf", "positions")
+"""Kinds of sparse features, on which trees and kernels are not fitted."""
+TREE_ARRAYS = ("feature", "threshold", "left", "right", "value", "roots", "base", "known")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One model on one kind of features."""
+    """A model and the features that it is fitted on."""
 
     features: Features
     model: Linear | Kernel | Trees | Neighbours
 
     def scores(self, sequences: Sequence[ndarray], target: RecordTarget) -> ndarray:
-        """One row per record, some records at a time."""
-        rows = (self.model.scores(self.features(own), target) for own in chunks(sequences, TOKENS, RECORDS))
+        """Scores of shape (records, outputs), computed in chunks of records."""
+        rows = (
+            self.model.scores(self.features(chunk), target)
+            for chunk in chunks(sequences, CHUNK_TOKENS, CHUNK_RECORDS)
+        )
         return np.concatenate([np.empty((0, target.outputs)), *rows])
 
 
 @dataclass(frozen=True)
 class MemberDocument:
-    """What a member's arrays are."""
+    """The JSON description of a member: its features, its model and their scalar settings."""
 
     features: Literal["frequencies", "tfidf", "positions", "series"]
     model: Literal["linear", "kernel", "trees", "neighbours"]
@@ -69,54 +80,54 @@ class MemberDocument:
             raise ValueError(f"bits={self.bits} is out of range")
         if self.letters is not None and not 1 <= self.letters <= 1 << 16:
             raise ValueError(f"letters={self.letters} is out of range")
-        if not 1 <= self.reach <= ALIGNED or not 0 < self.scale <= 1:
+        if not 1 <= self.reach <= MAX_ALIGNED_REACH or not 0 < self.scale <= 1:
             raise ValueError(f"reach={self.reach} or scale={self.scale} is out of range")
-        if not all(1 <= own <= 1 << 20 for own in self.dilations):
+        if not all(1 <= dilation <= 1 << 20 for dilation in self.dilations):
             raise ValueError(f"dilations={self.dilations[:9]} are out of range")
 
 
 def described(member: Member) -> tuple[MemberDocument, Arrays]:
-    """The document and the arrays."""
+    """Convert a member to its document and its arrays."""
     features, model, arrays = member.features, member.model, Arrays()
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if isinstance(features, Frequencies | TfIdf):
-        said |= {"k": [own.k for own in features.grams], "letters": features.grams[0].letters}
+        settings |= {"k": [grams.k for grams in features.grams], "letters": features.grams[0].letters}
     if isinstance(features, TfIdf):
-        said |= {"features": "tfidf", "bits": features.bits, "words": features.words is not None}
+        settings |= {"features": "tfidf", "bits": features.bits, "words": features.words is not None}
         arrays |= {"kept": features.kept, "rarity": features.rarity}
         if features.words is not None and features.words.points is not None:
             arrays["points"] = features.words.points
     if isinstance(features, Positions):
-        said |= {"features": "positions", "letters": features.letters, "reach": features.reach}
-        said |= {"ends": features.ends, "scale": features.scale}
+        settings |= {"features": "positions", "letters": features.letters, "reach": features.reach}
+        settings |= {"ends": features.ends, "scale": features.scale}
         arrays["kept"] = features.kept
     if isinstance(features, Frequencies | SeriesRows):
         arrays |= {"mean": features.mean, "spread": features.spread}
     if isinstance(features, Frequencies):
-        said |= {"features": "frequencies", "length": features.length}
+        settings |= {"features": "frequencies", "length": features.length}
     if isinstance(features, SeriesRows):
-        said |= {"features": "series", "dilations": list(features.raw.dilations), "channels": features.channels}
+        settings |= {"features": "series", "dilations": list(features.raw.dilations), "channels": features.channels}
         arrays["thresholds"] = features.raw.thresholds
         if features.raw.moments is not None:
             arrays["moments"] = features.raw.moments
     if isinstance(model, Linear):
-        said["model"] = "linear"
+        settings["model"] = "linear"
         arrays |= {"weights": model.weights, "offset": model.offset}
     elif isinstance(model, Kernel):
-        said |= {"model": "kernel", "width": model.width}
+        settings |= {"model": "kernel", "width": model.width}
         arrays |= {"centres": model.centres, "heights": model.heights}
     elif isinstance(model, Trees):
-        said |= {"model": "trees", "temperature": model.temperature}
-        arrays |= {name: getattr(model, name) for name in TREES}
+        settings |= {"model": "trees", "temperature": model.temperature}
+        arrays |= {name: getattr(model, name) for name in TREE_ARRAYS}
     else:
-        said |= {"model": "neighbours", "sharpness": model.sharpness, "temperature": model.temperature}
+        settings |= {"model": "neighbours", "sharpness": model.sharpness, "temperature": model.temperature}
         arrays |= {"values": model.values, "columns": model.columns, "offsets": model.offsets}
         arrays |= {"answers": model.answers}
-    return MemberDocument(**said), arrays
+    return MemberDocument(**settings), arrays
 
 
 class _Checked:
-    """Arrays of a file, each of the shape and type that it has to have."""
+    """Arrays of a file; each access checks name, type and shape."""
 
     def __init__(self, arrays: Mapping[str, ndarray]) -> None:
         self.arrays = arrays
@@ -124,18 +135,18 @@ class _Checked:
     def __call__(self, name: str, kind: Any, *shape: int | None) -> ndarray:
         if name not in self.arrays:
             raise ValueError(f"{name} is missing")
-        own = self.arrays[name]
-        fits = own.ndim == len(shape) and all(b in (None, a) for a, b in zip(own.shape, shape, strict=True))
-        if own.dtype != kind or not fits:
-            raise ValueError(f"{name} has type {own.dtype} and shape {own.shape}")
-        if own.dtype.kind == "f" and not np.isfinite(own).all():
+        array = self.arrays[name]
+        fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
+        if array.dtype != kind or not fits:
+            raise ValueError(f"{name} has type {array.dtype} and shape {array.shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(f"{name} has numbers that are not finite")
-        return own
+        return array
 
 
-def read_member(document: MemberDocument, given: Mapping[str, ndarray], target: RecordTarget) -> Member:
-    """From its document and arrays, all of which are checked."""
-    arrays = _Checked(given)
+def read_member(document: MemberDocument, raw_arrays: Mapping[str, ndarray], target: RecordTarget) -> Member:
+    """Build a member from its document and arrays, all of which are checked."""
+    arrays = _Checked(raw_arrays)
     readers = {"tfidf": _tfidf, "frequencies": _frequencies, "positions": _positions, "series": _series}
     features = readers[document.features](document, arrays)
     if document.model == "linear":
@@ -167,7 +178,7 @@ def _tfidf(document: MemberDocument, arrays: _Checked) -> Features:
 
 
 def _words(arrays: _Checked) -> TextWords:
-    """Of bytes, unless the file has the code points of characters."""
+    """Words of bytes, or of characters if the file has their code points."""
     if "points" not in arrays.arrays:
         return TextWords()
     points = arrays("points", np.uint32, None)
@@ -178,14 +189,14 @@ def _words(arrays: _Checked) -> TextWords:
 
 def _frequencies(document: MemberDocument, arrays: _Checked) -> Features:
     grams = _grams(document)
-    if document.letters is None or any(own.k * np.log2(document.letters) > 24 for own in grams):
+    if document.letters is None or any(gram.k * np.log2(document.letters) > 24 for gram in grams):
         raise ValueError("k or letters are out of range")
-    width = sum(document.letters**own.k for own in grams) + document.length
+    width = sum(document.letters**gram.k for gram in grams) + document.length
     return Frequencies(grams, document.length, *_moments(arrays, width))
 
 
 def _positions(document: MemberDocument, arrays: _Checked) -> Features:
-    letters, kept = document.letters or MOST_LETTERS, arrays("kept", np.int32, None)
+    letters, kept = document.letters or MAX_LETTERS, arrays("kept", np.int32, None)
     size = (1 + document.ends) * document.reach * letters
     if len(kept) and (kept.min() < 0 or kept.max() >= size or (np.diff(kept) < 1).any()):
         raise ValueError("kept has numbers out of range")
@@ -210,34 +221,34 @@ def _series(document: MemberDocument, arrays: _Checked) -> Features:
 def _moments(arrays: _Checked, width: int | None) -> tuple[ndarray, ndarray]:
     mean = arrays("mean", np.float32, width)
     spread = arrays("spread", np.float32, len(mean))
-    if not (spread > SMALLEST / 2).all():
+    if not (spread > MIN_SPREAD / 2).all():
         raise ValueError("spread has numbers out of range")
     return mean, spread
 
 
 def _kernel(document: MemberDocument, arrays: _Checked, width: int, target: RecordTarget) -> Kernel:
-    if not isinstance(target, Regression) or document.features in SPARSE:
+    if not isinstance(target, Regression) or document.features in SPARSE_FEATURES:
         raise ValueError(f"kernel regression has no {document.features} of {target.outputs} outputs")
     centres = arrays("centres", np.float32, None, width)
     return Kernel(centres, arrays("heights", np.float32, len(centres)), document.width)
 
 
 def _trees(document: MemberDocument, arrays: _Checked, width: int, target: RecordTarget) -> Trees:
-    if isinstance(target, MultiLabel) or document.features in SPARSE:
+    if isinstance(target, MultiLabel) or document.features in SPARSE_FEATURES:
         raise ValueError(f"trees have no {document.features} of {target.outputs} outputs")
     feature, roots, known = (
         arrays("feature", np.int32, None),
         arrays("roots", np.int32, None, None),
         arrays("known", np.int64, None),
     )
-    nodes, number = len(feature), isinstance(target, Regression)
+    nodes, is_regression = len(feature), isinstance(target, Regression)
     children = arrays("left", np.int32, nodes), arrays("right", np.int32, nodes)
-    own = np.arange(nodes)
-    # children behind their parents: no walk is without end
-    forward = all((side < nodes).all() and (side >= own).all() for side in children)
-    if not forward or ((children[0] == own) != (children[1] == own)).any():
+    indices = np.arange(nodes)
+    # children have larger indices than their parents, so that every walk ends
+    forward = all((side < nodes).all() and (side >= indices).all() for side in children)
+    if not forward or ((children[0] == indices) != (children[1] == indices)).any():
         raise ValueError("left or right has numbers out of range")
-    within = (
+    in_range = (
         nodes
         and roots.size
         and min(feature.min(), roots.min()) >= 0
@@ -245,8 +256,8 @@ def _trees(document: MemberDocument, arrays: _Checked, width: int, target: Recor
         and roots.max() < nodes
     )
     columns = len(known) if len(known) != 2 else 1
-    classes = len(known) == 1 if number else len(known) > 1 and known[0] >= 0 and known[-1] < target.outputs
-    if not within or not classes or roots.shape[1] != columns or (np.diff(known) < 1).any():
+    classes = len(known) == 1 if is_regression else len(known) > 1 and known[0] >= 0 and known[-1] < target.outputs
+    if not in_range or not classes or roots.shape[1] != columns or (np.diff(known) < 1).any():
         raise ValueError("feature, roots or known has numbers out of range")
     threshold, value = arrays("threshold", np.float64, nodes), arrays("value", np.float32, nodes)
     base = arrays("base", np.float32, columns)
@@ -259,7 +270,7 @@ def _neighbours(document: MemberDocument, arrays: _Checked, width: int, target: 
     ends = len(offsets) > 1 and offsets[0] == 0 and offsets[-1] == len(values) and (np.diff(offsets) >= 0).all()
     if not ends or (len(columns) and (columns.min() < 0 or columns.max() >= width)):
         raise ValueError("offsets or columns have numbers out of range")
-    if len(values) and np.abs(values).max() > 1.01:  # rows have length one
+    if len(values) and np.abs(values).max() > 1.01:  # rows have norm one
         raise ValueError("values has numbers out of range")
     answers = _answers(arrays, len(offsets) - 1, target)
     return Neighbours(values, columns, offsets, answers, width, document.sharpness, document.temperature)
@@ -282,33 +293,33 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """Answers new sequences: token ids, or series of shape (samples, channels), as a store gives them."""
+    """Predicts new sequences: token ids, or series of shape (samples, channels), as in a store."""
 
     target: RecordTarget
     members: tuple[Member, ...]
     weights: tuple[float, ...] = (1.0,)
-    """Of the log-odds, or numbers, of each member."""
+    """Weight of the log-odds, or of the number, of each member."""
     shift: float = 0.0
-    """Added to a number."""
+    """Constant that is added to a predicted number."""
 
     def outputs(self, sequences: Sequence[ndarray]) -> ndarray:
-        """One row per record, float32, in the model's layout; the same whatever other records are asked with it."""
+        """Outputs in the model's layout, one float32 row per record; a row does not depend on the other records."""
         return self.combined([member.scores(sequences, self.target) for member in self.members])
 
     def combined(self, scores: Sequence[ndarray]) -> ndarray:
-        """The outputs from the scores of each member."""
+        """Combine the scores of all members to outputs."""
         if len(scores) == 1:
             return as_outputs(scores[0], self.target)
         extra = unweighting(self.target)
-        outputs = [as_outputs(own, self.target).astype(np.float64) + extra for own in scores]
-        total = sum(weight * own for weight, own in zip(self.weights, outputs, strict=True))
+        outputs = [as_outputs(rows, self.target).astype(np.float64) + extra for rows in scores]
+        total = sum(weight * rows for weight, rows in zip(self.weights, outputs, strict=True))
         total = np.asarray(total) + self.shift - extra
         first = self.members[0].model
         certain = first.certain if isinstance(first, Linear) else False
         return as_outputs(np.where(certain, scores[0], total), self.target)
 
     def packed(self) -> bytes:
-        """The file's bytes; the same baseline gives the same bytes."""
+        """The content of the file; equal baselines give equal bytes."""
         import torch
         from safetensors.torch import save
 
@@ -316,25 +327,25 @@ class FittedBaseline:
         document = _BaselineDocument(FORMAT, self.target.outputs, list(documents), list(self.weights), self.shift)
         tensors = {
             f"{i}.{name}": torch.from_numpy(np.array(array, order="C"))
-            for i, own in enumerate(arrays)
-            for name, array in own.items()
+            for i, member_arrays in enumerate(arrays)
+            for name, array in member_arrays.items()
         }
         data: bytes = save(tensors, metadata={"baseline": json.dumps(asdict(document))})
         return data
 
 
 def load_baseline(path: Path | str, target: RecordTarget) -> FittedBaseline:
-    """The baseline that a file holds, checked; anything wrong with it is one line."""
+    """Load and check a baseline; any defect of the file is an error of one line."""
     tensors, metadata = _read(Path(path))
     try:
         document = config.from_dict(_BaselineDocument, json.loads(metadata.get("baseline", "null")), "baseline")
         if document.outputs != target.outputs:
             raise ValueError(f"it has {document.outputs} outputs, where {target.outputs} are asked for")
         members = []
-        for i, own in enumerate(document.members):
+        for i, member_document in enumerate(document.members):
             prefix = f"{i}."
             arrays = {name.removeprefix(prefix): a for name, a in tensors.items() if name.startswith(prefix)}
-            members.append(read_member(own, arrays, target))
+            members.append(read_member(member_document, arrays, target))
         return FittedBaseline(target, tuple(members), tuple(document.weights), document.shift)
     except (ValueError, RecursionError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
