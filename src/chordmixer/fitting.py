@@ -128,7 +128,7 @@ def run_files(
 
     None of the ranks but the first, where `torchrun` started several, has anything to report.
     """
-    several, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
+    several, cache = ensemble.kind_and_size(experiment), getattr(experiment.data, "cache", None)
     if ladder and several:
         raise ValueError(
             "--ladder is of one network, and this run trains several: leave it out, or train without them"

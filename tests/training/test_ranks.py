@@ -226,11 +226,11 @@ def test_ranks_meet_anew_where_dead_ones_have_met(monkeypatch: pytest.MonkeyPatc
         store.set(f"visitor/{rank}", f"dead-{rank}")
     store.set("answer/dead-1", "old")
     with ThreadPoolExecutor(3) as pool:
-        names = [*pool.map(lambda rank: ranks._meeting_name(store, rank, 3), range(3))]
+        names = [*pool.map(lambda rank: ranks._group_name(store, rank, 3), range(3))]
     assert len({*names}) == 1 and names[0] != "old"
     monkeypatch.setattr(ranks, "TIMEOUT", timedelta(0))
     with pytest.raises(ValueError, match=r"ranks \[1, 2\] of 3 did not start within 0:00:00: see their output"):
-        ranks._meeting_name(HashStore(), 0, 3)
+        ranks._group_name(HashStore(), 0, 3)
 
 
 # --- One sequence over all ranks ---

@@ -22,7 +22,7 @@ from chordmixer.training.baselines.features import Grams, gram_counts
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines, linear
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.results import LONG
+from chordmixer.training.results import LARGE_TOKENS
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def compare(run: Path | str, cache: Path | str | None = None, *, announce: bool 
     parts = {part: task.records(part) for part in PARTS}
     chosen = {part: np.arange(len(records.lengths)) for part, records in parts.items()}
     chosen["training"] = sample(parts["training"].lengths, TOKENS)
-    if announce and sum(int(np.array(parts[part].lengths)[own].sum()) for part, own in chosen.items()) > LONG:
+    if announce and sum(int(np.array(parts[part].lengths)[own].sum()) for part, own in chosen.items()) > LARGE_TOKENS:
         logger.info("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
     read = {part: _read(parts[part], own, kind != "real") for part, own in chosen.items()}
     test, names = read["test"], [parts["test"].name(i) for i in chosen["test"].tolist()]

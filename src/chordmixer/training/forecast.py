@@ -202,7 +202,7 @@ def check_memory(
     split = experiment.training.context_parallel > 1
     if split:
         logger.info("memory: not forecast for sequences split over ranks; the largest batch is tried before training")
-    elif experiment.model.encoder == memory.COUNTED:
+    elif experiment.model.encoder == memory.COUNTED_ENCODER:
         check_fits(forecast(experiment, lengths, device, name, limits=False))
         return
     needed, free = 16 * memory.weights(experiment.model), free_bytes(device)

@@ -58,7 +58,7 @@ def train(
 
     console = console or terminal.console()
     experiment = speed.settle_precision(experiment, Path(out))
-    if ensemble.of(experiment):
+    if ensemble.kind_and_size(experiment):
         return nested_runs.train_members(
             experiment, Path(out), resume=resume, console=console, unverified=unverified, baselines=False
         )

@@ -65,7 +65,7 @@ class Speed(NamedTuple):
 
 def work(model: ModelConfig, lengths: Sequence[int]) -> int:
     """What time is proportional to: tokens, and for ChordMixer once for each block that they pass."""
-    return sum(n * depth(n) for n in lengths) if model.encoder == memory.COUNTED else sum(lengths)
+    return sum(n * depth(n) for n in lengths) if model.encoder == memory.COUNTED_ENCODER else sum(lengths)
 
 
 def measure(experiment: Experiment, sampler: TokenSampler, device: torch.device, free: int) -> Speed:
@@ -75,7 +75,7 @@ def measure(experiment: Experiment, sampler: TokenSampler, device: torch.device,
 
     def needed(lengths: Sequence[int]) -> int:
         """Bytes of a step; 0 for encoders without a count, since a step of a second is assumed to fit."""
-        if model.encoder != memory.COUNTED:
+        if model.encoder != memory.COUNTED_ENCODER:
             return 0
         return sum(memory.peak(model, lengths, hardware, freeze=experiment.training.freeze).values())
 
@@ -116,7 +116,7 @@ def _less(model: ModelConfig, lengths: Sequence[int], share: float) -> list[int]
 
     The time of other encoders may grow with the square of a length; a lone sequence is shortened all the same.
     """
-    if model.encoder == memory.COUNTED or share >= 1 or len(lengths) == 1:
+    if model.encoder == memory.COUNTED_ENCODER or share >= 1 or len(lengths) == 1:
         return _shorter(lengths, share)
     wanted = max(1, int(len(lengths) * share))
     some = [lengths[(2 * k + 1) * len(lengths) // (2 * wanted)] for k in range(wanted)]

@@ -32,7 +32,7 @@ from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun
-from chordmixer.training.memory import COUNTED
+from chordmixer.training.memory import COUNTED_ENCODER
 from chordmixer.training.progress import Interrupted
 from chordmixer.training.run_folder import CONFIG
 from chordmixer.training.speed import settle_precision
@@ -269,7 +269,7 @@ class Search:
 
     def _check_memory(self, experiment: Experiment) -> None:
         """End a trial that needs more memory than is free, before any is allocated."""
-        if experiment.model.encoder != COUNTED:  # others are refused by what their weights need
+        if experiment.model.encoder != COUNTED_ENCODER:  # others are refused by what their weights need
             return
         needs = forecast(experiment, self.lengths, self.device, limits=False)
         if not needs.fits:

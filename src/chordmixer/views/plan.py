@@ -37,7 +37,7 @@ def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
     made = forecasts.forecast(experiment, training.lengths, device, training.name, timed=timed, scored=scored)
     cures = forecasts.cures(experiment, training.lengths, device, task.max_length) if near(made) else {}
     yield from lines(experiment, task, made, cures)
-    if members := ensemble.of(experiment):
+    if members := ensemble.kind_and_size(experiment):
         yield f"{members[1]} members: this is what one of them takes, and they are trained one after the other"
 
 
