@@ -56,8 +56,8 @@ def lines(
     yield from _model(experiment, forecast)
     yield from _batches(experiment, forecast)
     yield from _memory(forecast)
-    if forecast.seconds is not None and forecast.whole is not None:
-        yield from _time(forecast, forecast.seconds, forecast.whole)
+    if forecast.seconds is not None and forecast.total_seconds is not None:
+        yield from _time(forecast, forecast.seconds, forecast.total_seconds)
     if cures:
         yield "To need less memory, add one of these, here and to the run"
         for setting, other in cures.items():

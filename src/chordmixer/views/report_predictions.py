@@ -235,7 +235,7 @@ def _curve_figure(title: str, plot: charts.Plot, curves: Sequence[Curve], captio
 def calibration_section(answers: OutputLabels, predictions: Predictions) -> Section:
     """Predicted probabilities against observed frequencies, before and after temperature scaling."""
     several = isinstance(answers.target, MultiLabel)
-    before = probabilities(answers.unweighted(predictions.outputs), several=several)
+    before = probabilities(answers.unweighted(predictions.outputs), multi_label=several)
     stages = [("before temperature scaling", *_outcomes(before, predictions.targets))]
     if answers.temperature is not None:
         after = answers.probabilities(predictions.outputs)
