@@ -116,7 +116,7 @@ def test_plan_train_and_prediction_choose_alike(
     speed.choose_inference_threads(Model(tiny.model))
     train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run")
     assert given == [0, 0, 0] and random is not None
-    assert json.loads((checkpoints.found(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
+    assert json.loads((checkpoints.newest_first(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
     monkeypatch.setattr(
         speed, "choose_training_threads", lambda *own: given.append(own[-1]) or speed.ThreadChoice(4, 8)
     )
