@@ -125,8 +125,8 @@ def score_entries(
     return _scored(rows, engine, seen_records is not None)
 
 
-def _scored(rows: Rows, engine: Engine, known: bool) -> FilesEvaluation:
-    """Score all records and the unseen ones; `known` is whether the run knows its training records."""
+def _scored(rows: Rows, engine: Engine, has_hashes: bool) -> FilesEvaluation:
+    """Score all records and the unseen ones; `has_hashes`: the run stores hashes of its training records."""
     target, experiment = engine.labels.target, Experiment("files", None, engine.model_config)
     is_unseen = np.array([part == leakage.UNSEEN for part in rows.seen])
 
@@ -137,7 +137,11 @@ def _scored(rows: Rows, engine: Engine, known: bool) -> FilesEvaluation:
     unseen = overall if is_unseen.all() else score(is_unseen, "unseen") if is_unseen.any() else None
     counts = Counter(rows.seen)
     return FilesEvaluation(
-        overall, unseen, {part: counts[part] for part in leakage.SEEN_PARTS} if known else None, engine.labels, rows
+        overall,
+        unseen,
+        {part: counts[part] for part in leakage.SEEN_PARTS} if has_hashes else None,
+        engine.labels,
+        rows,
     )
 
 

@@ -132,7 +132,7 @@ class Sample:
         return min(units, int(np.median(rarer)) if len(rarer) else 0)
 
     def _weights(self) -> Iterator[ndarray]:
-        """How often each record is drawn: one row per resample, some rows at a time."""
+        """Counts of how often each record is drawn: one row per resample, some rows at a time."""
         codes = None if self.groups is None else np.unique(self.groups, return_inverse=True)[1]
         units = len(self.targets) if codes is None else int(codes.max()) + 1
         generator, left = np.random.default_rng(0), self.resamples

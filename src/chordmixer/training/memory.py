@@ -417,7 +417,7 @@ def _frozen(step: _Step) -> list[Terms]:
 
 
 def _frozen_joined(step: _Step) -> list[Terms]:
-    """The same with two alternating buffers; another precision or a norm needs a third one."""
+    """Memory of blocks that are one operation: two alternating buffers, and a third for a norm or bfloat16."""
     net, T, full = step.network, step.tokens, step.full
     third = step.hardware.half or bool(net.prenorm)
     buffers = min(2, len(step.reach)) * T * step.short + (T * full if third else 0)

@@ -259,25 +259,26 @@ def recording_provenance(folder: Path, device: torch.device) -> Iterator[None]:
     """
     path, start = folder / PROVENANCE, time.monotonic()
     with suppress(ValueError):
-        files.update_json(path, lambda known: _started(known, device))
+        files.update_json(path, lambda document: _started(document, device))
     try:
         yield
     finally:
         seconds = time.monotonic() - start
         if path.exists():  # a folder that was deleted meanwhile is not created again
             with suppress(ValueError):
-                files.update_json(path, lambda known: _ended(known, seconds))
+                files.update_json(path, lambda document: _ended(document, seconds))
 
 
-def _started(known: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def _started(document: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """run.json at a start: date and command of the first start, device of the last."""
     first: dict[str, Any] = {"started": _now(), "command": _command(), "seconds": 0.0, "starts": 0, "ends": 0}
-    first |= {key: known[key] for key, value in first.items() if type(known.get(key)) is type(value)}
+    first |= {key: document[key] for key, value in first.items() if type(document.get(key)) is type(value)}
     return {"format": 1, **first, "device": device_name(device), "starts": first["starts"] + 1}
 
 
-def _ended(known: dict[str, Any], seconds: float) -> dict[str, Any]:
-    return {**known, "ended": _now(), "seconds": round(known["seconds"] + seconds, 1), "ends": known["ends"] + 1}
+def _ended(document: dict[str, Any], seconds: float) -> dict[str, Any]:
+    seconds, ends = round(document["seconds"] + seconds, 1), document["ends"] + 1
+    return {**document, "ended": _now(), "seconds": seconds, "ends": ends}
 
 
 def _now() -> str:

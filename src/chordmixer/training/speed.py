@@ -264,7 +264,7 @@ class ThreadChoice(NamedTuple):
 
     threads: int
     """Number of threads; 0 if none was chosen, as on a GPU."""
-    most: int
+    default: int
     """Number of threads that torch uses by default."""
     why: str = ""
     """Reason for the choice; empty if there was nothing to choose."""
@@ -276,7 +276,7 @@ class ThreadChoice(NamedTuple):
         >>> ThreadChoice(1, 2, "measured 2.1 times as fast as 2").line
         'threads: 1 of 2, measured 2.1 times as fast as 2'
         """
-        return f"threads: {self.threads} of {self.most}, {self.why}" if self.why else ""
+        return f"threads: {self.threads} of {self.default}, {self.why}" if self.why else ""
 
 
 _chosen: ThreadChoice | None = None
@@ -319,27 +319,27 @@ def choose_threads(step: Callable[[], float], stored: int = 0) -> ThreadChoice:
     The number `stored` by a resumed run is used again. A number that the environment, `torch.set_num_threads` or a
     launcher of several processes has set is not changed.
     """
-    most = _default_threads()
-    if most is None or most == 1:
+    default = _default_threads()
+    if default is None or default == 1:
         now = torch.get_num_threads()
         changed = f"as set; the run had {stored} so far, so that its last digits may differ" if stored != now else ""
         return ThreadChoice(now, now, changed if stored else "")
-    if 0 < stored <= most:
-        return _adopt(ThreadChoice(stored, most, "as this run began"))
-    seconds = _measured(step, sorted({1, max(1, most // 2), most}))
+    if 0 < stored <= default:
+        return _adopt(ThreadChoice(stored, default, "as this run began"))
+    seconds = _measured(step, sorted({1, max(1, default // 2), default}))
     best = min(seconds.values())
     threads = next(n for n, measured in seconds.items() if measured <= THREADS_SPEEDUP * best)
-    other = most if threads < most else 1
+    other = default if threads < default else 1
     ratio = seconds[other] / seconds[threads]
     compared = f"{ratio:.1f} times as fast as" if ratio >= 1.05 else "as fast as"
-    return _adopt(ThreadChoice(threads, most, f"measured {compared} {other}"))
+    return _adopt(ThreadChoice(threads, default, f"measured {compared} {other}"))
 
 
 def restore_threads(threads: int) -> None:
     """Use the number of threads of an earlier process, if this machine has as many."""
-    most = _default_threads()
-    if most is not None and 0 < threads <= most:
-        _adopt(ThreadChoice(threads, most, "as before"))
+    default = _default_threads()
+    if default is not None and 0 < threads <= default:
+        _adopt(ThreadChoice(threads, default, "as before"))
 
 
 def threads_line() -> str:
@@ -353,7 +353,7 @@ def _default_threads() -> int | None:
     if any(os.environ.get(name) for name in VARIABLES) or rank_count() > 1:
         return None
     if _chosen is not None and _chosen.threads == now:
-        return _chosen.most
+        return _chosen.default
     return now if now in _cores() else None
 
 
