@@ -34,7 +34,7 @@ WIDE_CASES = (
     (16, 18, 750, 8, 33_000),
 )
 """Of the paper's documents, Pathfinder and Image, and its widest: both ways to compute a block, fused and by the
-matrix library, whatever `ops.WIDE` would choose."""
+matrix library, whatever `ops.FUSED_HIDDEN` would choose."""
 
 
 class Case:
@@ -148,17 +148,17 @@ def measure(sizes: tuple[int, ...], bandwidth: float) -> dict[str, float]:
 
 
 def measure_ways(sizes: tuple[int, ...]) -> dict[str, float]:
-    """Milliseconds, bf16, both ways; and which of them `WIDE` chooses."""
-    case, chosen = Case(*sizes), ops.WIDE
+    """Milliseconds, bf16, both ways; and which of them `FUSED_HIDDEN` chooses."""
+    case, chosen = Case(*sizes), ops.FUSED_HIDDEN
     row = {"width": case.width, "hidden": case.hidden, "sequences": case.sequences, "length": case.length}
     row["library_is_chosen"] = case.hidden > chosen
     try:
         for way, limit in (("fused", case.hidden), ("library", 0)):
-            ops.WIDE = limit
+            ops.FUSED_HIDDEN = limit
             row[f"{way}_error"] = verify(case)
             row[f"{way}_forward"], row[f"{way}_both"] = time_both(case, case.ours, torch.bfloat16, 10)
     finally:
-        ops.WIDE = chosen
+        ops.FUSED_HIDDEN = chosen
     return row | {"library_faster": row["fused_both"] / row["library_both"]}
 
 

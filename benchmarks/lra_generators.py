@@ -33,9 +33,9 @@ def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:
     records = task.records("training")
     seconds, used = time.perf_counter() - start, sum(os.times()[:4]) - used
     assert len(records) == count
-    made = listops.made if isinstance(task, ListOps) else pathfinder.made
+    generate = listops.generate if isinstance(task, ListOps) else pathfinder.generate
     for index in (0, count // 3, count - 1):
-        values, lengths, targets = made(task.config, "training", np.array([index]))  # type: ignore[arg-type]
+        values, lengths, targets = generate(task.config, "training", np.array([index]))  # type: ignore[arg-type]
         assert records.lengths[index] == lengths[0] and records.targets[index] == targets[0]
         assert np.array_equal(records.bytes(index), values.ravel())
     print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s {used:>8.1f} s of one core")

@@ -181,7 +181,7 @@ class TestLayout:
     @pytest.fixture(params=[1, 1 << 14], ids=["one-by-one", "by-index"], autouse=True)
     def long(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         """Mean length from which on sequences are copied one by one: all here, or none."""
-        monkeypatch.setattr(packed, "LONG", request.param)
+        monkeypatch.setattr(packed, "SLICE_LENGTH", request.param)
 
     @given(
         lengths_of_batches,
@@ -195,7 +195,7 @@ class TestLayout:
         layout = layout_of(lengths, gaps, backwards)
         values = torch.rand(sum(lengths), *channels) + 1
         row = layout.put(values)
-        assert row.shape == (layout.size, *channels) and torch.equal(row[layout.place], values)
+        assert row.shape == (layout.size, *channels) and torch.equal(row[layout.index], values)
         assert int((row != 0).sum()) == values.numel(), "and zeros elsewhere"
         assert torch.equal(layout.take(row), values)
         wider = layout.within(2, 5)

@@ -233,7 +233,7 @@ def _table(names: Sequence[str], options: TableOptions, column: Callable[[str], 
     if target is not None:
         answers = column(target) if target in names else []
         chosen |= {"label": ABSENT, "target": ABSENT, _role(answers, options): target}
-    found = columns.find(Columns(**chosen), names, "the table")
+    found = columns.find_columns(Columns(**chosen), names, "the table")
     return {role: answers if name == target else column(name) for role, name in found.items()}
 
 
@@ -255,7 +255,7 @@ def _entries(table: Mapping[str, Sequence[Any]], name: str = ROW) -> Iterator[En
     roles = {role: role for role in table}
     for number, row in enumerate(zip(*table.values(), strict=True), 1):
         place = f"{name}, record {number}"
-        entry = columns.entry(name, number, columns.values(dict(zip(table, row, strict=True)), roles, place))
+        entry = columns.row_entry(name, number, columns.parse_row(dict(zip(table, row, strict=True)), roles, place))
         if not entry.length:
             raise ValueError(f"{place} is empty: a record needs a letter or a number; leave it out")
         yield entry

@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-LONG = 1 << 14
-"""Mean length from which `Layout` copies sequences one by one: an index is faster for short ones only."""
+SLICE_LENGTH = 1 << 14
+"""Mean length from which `Layout` copies sequences as slices, one by one; an index is faster for shorter ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class Packed:
     offsets: Int[Tensor, "B+1"]
     """Sequence b is `values[offsets[b]:offsets[b + 1]]`; on the device of `values`."""
     host: Int[Tensor, "B+1"] = field(default=None, kw_only=True, repr=False)  # type: ignore[assignment]  # set below
-    """The offsets again, on the host, so that planning never waits for a device. A tensor: `torch.compile` would make
-    a new graph for each batch of Python's numbers."""
+    """A copy of the offsets on the host, so that planning never waits for a device. It is a tensor because
+    `torch.compile` would build a new graph for the Python numbers of each batch."""
 
     def __post_init__(self) -> None:
         compiling = torch.compiler.is_compiling()
@@ -58,7 +58,7 @@ class Packed:
 
     @staticmethod
     def from_lengths(values: Tensor, lengths: Iterable[int]) -> Packed:
-        """From tokens that are already end to end.
+        """Pack tokens that are already end to end.
 
         >>> Packed.from_lengths(torch.arange(5), [2, 3]).to_list()
         [tensor([0, 1]), tensor([2, 3, 4])]
@@ -69,7 +69,7 @@ class Packed:
 
     @staticmethod
     def from_list(sequences: Sequence[Tensor]) -> Packed:
-        """From one tensor per sequence, each of shape (N,) or (N, C).
+        """Pack one tensor per sequence, each of shape (N,) or (N, C).
 
         >>> Packed.from_list([torch.tensor([7]), torch.tensor([8, 9])]).values
         tensor([7, 8, 9])
@@ -80,7 +80,7 @@ class Packed:
 
     @staticmethod
     def from_padded(padded: Shaped[Tensor, "B N *C"], lengths: Iterable[int] | Tensor) -> Packed:
-        """From the first `lengths[b]` tokens of each row; padding is not read.
+        """Pack the first `lengths[b]` tokens of each row; padding is not read.
 
         >>> Packed.from_padded(torch.tensor([[1, 2, 0], [3, 0, 0]]), [2, 1]).values
         tensor([1, 2, 3])
@@ -98,7 +98,7 @@ class Packed:
 
     @staticmethod
     def from_nested(nested: Tensor) -> Packed:
-        """From a `torch.nested` tensor of jagged layout; no copy.
+        """Pack a `torch.nested` tensor of jagged layout; no copy.
 
         >>> nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
         >>> Packed.from_nested(nested).lengths
@@ -129,7 +129,7 @@ class Packed:
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Packed:
-        """On another device, or with another dtype; copies from pinned memory do not block."""
+        """Move to a device or convert to a dtype; copies from pinned memory do not block."""
         values = self.values.to(device=device, dtype=dtype, non_blocking=True)
         return self._like(values, self.offsets.to(values.device, non_blocking=True))
 
@@ -141,7 +141,7 @@ class Packed:
         return self._like(values, self.offsets)
 
     def _like(self, values: Tensor, offsets: Tensor) -> Packed:
-        if torch.compiler.is_compiling():  # to hand on `lengths` would guard their number
+        if torch.compiler.is_compiling():  # passing on `lengths` would make the graph specific to their number
             return Packed(values, offsets, host=self.host)
         return _packed(values, offsets, self.host, self.lengths)
 
@@ -156,11 +156,11 @@ class Packed:
             raise ValueError(_NO_SEQUENCE)
         if indices == list(range(len(self))):
             return self
-        first = [0, *accumulate(self.lengths)]
-        lengths, starts = [self.lengths[i] for i in indices], [first[i] for i in indices]
+        offsets = [0, *accumulate(self.lengths)]
+        lengths, starts = [self.lengths[i] for i in indices], [offsets[i] for i in indices]
         layout = Layout(lengths, starts, self.tokens, self.device)
-        if len(set(indices)) < len(indices):  # a sequence that is there twice has two gradients
-            return Packed.from_lengths(self.values.index_select(0, layout.place), lengths)
+        if len(set(indices)) < len(indices):  # the gradients of a repeated sequence are summed
+            return Packed.from_lengths(self.values.index_select(0, layout.index), lengths)
         return Packed.from_lengths(layout.take(self.values), lengths)
 
     def owners(self) -> Int[Tensor, "T"]:
@@ -206,20 +206,20 @@ class Packed:
 
 
 class LengthsUnknownError(RuntimeError):
-    """Something asked for the lengths of sequences that the host does not know."""
+    """The lengths of a batch were read on the host, but only the device knows them."""
 
 
 @dataclass(frozen=True, eq=False)
 class StaticPacked(Packed):
     """A batch in tensors of a fixed size, so that one CUDA graph serves many batches.
 
-    Behind its sequences, which come longest first, a filler takes the room that is left; `len` does not count it.
-    What depends on lengths is on the device alone: asking for `lengths` is an error.
+    Sequences are sorted from longest to shortest. A filler sequence at the end takes up the remaining tokens; `len`
+    does not count it. Only the device knows the lengths: reading `lengths` is an error.
     """
 
     counts: Int[Tensor, "D 4"] = field(kw_only=True)
-    """Of each block: its tokens and sequences, a prefix of the batch, and the seed of its dropout; int32, in rows of
-    16 bytes. The filler passes the first block, as every sequence does, and no other."""
+    """For each block: the number of tokens and of sequences, both a prefix of the batch, and the dropout seed; int32,
+    in rows of 16 bytes. The filler passes the first block, as every sequence does, and no other."""
 
     def __post_init__(self) -> None:
         pass
@@ -236,7 +236,7 @@ class StaticPacked(Packed):
 
 
 def check_packed(x: object) -> None:
-    """Refuse a tensor, or anything else, where a `Packed` is needed."""
+    """Raise a ValueError unless `x` is a `Packed`."""
     if not isinstance(x, Packed):
         raise ValueError(
             f"a {type(x).__name__} is not a Packed, which encoders and models take: "
@@ -246,7 +246,7 @@ def check_packed(x: object) -> None:
 
 
 def _packed(values: Tensor, offsets: Tensor, host: Tensor, lengths: tuple[int, ...]) -> Packed:
-    """A `Packed` whose lengths are known, and not read off its offsets again."""
+    """Build a `Packed` with known lengths, which are then not read from its offsets."""
     if torch.compiler.is_compiling():
         return Packed(values, offsets, host=host)
     _check(values, lengths)
@@ -291,78 +291,78 @@ class Layout:
     ) -> None:
         self.lengths, self.starts, self.size, self.device = [*lengths], [*starts], size, torch.device(device)
         self.tokens = sum(lengths)
-        self.apart = self.tokens >= LONG * len(lengths)
-        """Whether sequences are copied one by one."""
-        self._place: Tensor | None = None
+        self.by_slice = self.tokens >= SLICE_LENGTH * len(lengths)
+        """Whether sequences are copied as slices, one by one, instead of by an index."""
+        self._index: Tensor | None = None
 
     @staticmethod
-    def of_places(place: Int[Tensor, "T"], size: int) -> Layout:
-        """From the position of each token in the row."""
-        layout = Layout([len(place)], [0], size, place.device)
-        layout.apart, layout._place = False, place
+    def from_index(index: Int[Tensor, "T"], size: int) -> Layout:
+        """Build a layout from the position of each token in the row."""
+        layout = Layout([len(index)], [0], size, index.device)
+        layout.by_slice, layout._index = False, index
         return layout
 
     def put(self, values: Shaped[Tensor, "T *C"]) -> Shaped[Tensor, "L *C"]:
-        """The row, with zeros in the gaps."""
+        """Copy tokens into a row, with zeros in the gaps."""
         if torch.compiler.is_compiling():  # one graph for all lengths
-            return values.new_zeros(self.size, *values.shape[1:]).index_copy(0, self.place, values)
+            return values.new_zeros(self.size, *values.shape[1:]).index_copy(0, self.index, values)
         row: Tensor = _Put.apply(values, self)
         return row
 
     def take(self, row: Shaped[Tensor, "L *C"]) -> Shaped[Tensor, "T *C"]:
-        """The tokens of the sequences, end to end."""
+        """Copy the tokens of the sequences out of a row, end to end."""
         if torch.compiler.is_compiling():
-            return row.index_select(0, self.place)
+            return row.index_select(0, self.index)
         values: Tensor = _Take.apply(row, self)
         return values
 
     def within(self, before: int, after: int) -> Layout:
-        """The same sequences in a row that is longer by so many tokens at its ends."""
+        """The same sequences in a row with `before` more tokens at its start and `after` more at its end."""
         starts = [before + start for start in self.starts]
-        other = Layout(self.lengths, starts, before + self.size + after, self.device)
-        if not self.apart:
-            other._place = self.place + before
-        return other
+        layout = Layout(self.lengths, starts, before + self.size + after, self.device)
+        if not self.by_slice:
+            layout._index = self.index + before
+        return layout
 
     @property
-    def place(self) -> Int[Tensor, "T"]:
+    def index(self) -> Int[Tensor, "T"]:
         """The position of each token in the row."""
-        if self._place is None:
-            self._place = self._places()
-        return self._place
+        if self._index is None:
+            self._index = self._build_index()
+        return self._index
 
-    def _places(self) -> Int[Tensor, "T"]:
+    def _build_index(self) -> Int[Tensor, "T"]:
         ends = torch.tensor(self.lengths).cumsum(0)
-        first = torch.tensor(self.starts) - ends + torch.tensor(self.lengths)
-        first, lengths = (t.to(self.device, non_blocking=True) for t in (first, torch.tensor(self.lengths)))
-        return first.repeat_interleave(lengths, output_size=self.tokens).add_(
+        shift = torch.tensor(self.starts) - ends + torch.tensor(self.lengths)
+        shift, lengths = (t.to(self.device, non_blocking=True) for t in (shift, torch.tensor(self.lengths)))
+        return shift.repeat_interleave(lengths, output_size=self.tokens).add_(
             torch.arange(self.tokens, device=self.device)
         )
 
 
-def gathered(values: Shaped[Tensor, "L *C"], place: Int[Tensor, "T"]) -> Shaped[Tensor, "T *C"]:
-    """`values.index_select(0, place)` for places that all differ: the gradient is copied, not summed.
+def gathered(values: Shaped[Tensor, "L *C"], index: Int[Tensor, "T"]) -> Shaped[Tensor, "T *C"]:
+    """`values.index_select(0, index)` for an index without duplicates: the gradient is copied, not summed.
 
     >>> gathered(torch.tensor([5, 6, 7]), torch.tensor([2, 0])).tolist()
     [7, 5]
     """
     if torch.compiler.is_compiling():
-        return values.index_select(0, place)
-    found: Tensor = _Gather.apply(values, place)
-    return found
+        return values.index_select(0, index)
+    rows: Tensor = _Gather.apply(values, index)
+    return rows
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(place)
+    def forward(ctx: Any, values: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
         ctx.size = len(values)
-        return values.index_select(0, place)
+        return values.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (place,) = ctx.saved_tensors
-        return gradient.new_zeros(ctx.size, *gradient.shape[1:]).index_copy(0, place, gradient), None
+        (index,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.size, *gradient.shape[1:]).index_copy(0, index, gradient), None
 
 
 class _Put(torch.autograd.Function):
@@ -370,10 +370,10 @@ class _Put(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, layout: Layout) -> Tensor:
         ctx.layout = layout
         row = values.new_zeros(layout.size, *values.shape[1:])
-        if not layout.apart:
-            return row.index_copy_(0, layout.place, values)
-        for start, own in zip(layout.starts, values.split(layout.lengths), strict=True):
-            row[start : start + len(own)] = own
+        if not layout.by_slice:
+            return row.index_copy_(0, layout.index, values)
+        for start, sequence in zip(layout.starts, values.split(layout.lengths), strict=True):
+            row[start : start + len(sequence)] = sequence
         return row
 
     @staticmethod
@@ -385,8 +385,8 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, row: Tensor, layout: Layout) -> Tensor:
         ctx.layout = layout
-        if not layout.apart:
-            return row.index_select(0, layout.place)
+        if not layout.by_slice:
+            return row.index_select(0, layout.index)
         pairs = zip(layout.starts, layout.lengths, strict=True)
         return torch.cat([row[start : start + length] for start, length in pairs])
 

@@ -15,7 +15,7 @@ from chordmixer.data import alleles as module
 from chordmixer.data.alleles import MARK, AlleleRecords, Alleles, Window, loci, merge_groups, near_copies
 from chordmixer.data.alphabets import Dna
 from chordmixer.data.entries import Account
-from chordmixer.data.loading import MadeRecords, PairedRecords
+from chordmixer.data.loading import GeneratedRecords, PairedRecords
 from chordmixer.data.reference import Reference
 from chordmixer.data.variants import Variant
 from chordmixer.models import heads
@@ -132,7 +132,7 @@ def test_records_are_pairs_with_a_context(reference: Reference) -> None:
     made = Alleles(reference, 4)
     windows = [w for w in made.windows([variant(5, "T", "TAA"), variant(5, "T", "G")], Account()) if w]
     records = AlleleRecords(made, windows, np.array([0, 2]), np.array([1, 0]))
-    assert isinstance(records, MadeRecords) and isinstance(records, PairedRecords)
+    assert isinstance(records, GeneratedRecords) and isinstance(records, PairedRecords)
     assert (records.lengths, records.longer, len(records)) == ([10, 8], [6, 4], 2)
     packed, targets = records.batch([1, 0], torch.device("cpu"))
     assert packed.lengths == (4, 4, 4, 6) and targets.tolist() == [0, 1]
@@ -167,7 +167,7 @@ def test_copies_are_one_locus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     windows = [window(name, start, start + 200) for name in contigs for start in (0, 80)]
     numbers = near_copies(windows, loci(windows), reference)
     assert len({*numbers[[0, 1, 4, 5, 6, 7]]}) == 1 and numbers[2] == numbers[3] != numbers[0]
-    monkeypatch.setattr(module, "COMPARED", 100)
+    monkeypatch.setattr(module, "MAX_COMPARED_BASES", 100)
     assert len({*near_copies(windows, loci(windows), reference)}) == 4, "too much to compare: as they were"
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from chordmixer.config import from_dict
 from chordmixer.data.columns import (
-    USUAL,
+    USUAL_NAMES,
     Columns,
-    entry,
-    find,
+    find_columns,
+    format_number,
     hold_series,
+    parse_row,
     read_numbers,
     real_number,
-    values,
+    row_entry,
     whole_number,
-    written,
 )
 from chordmixer.data.sources import source_of
 from chordmixer.data.tables import read_table
@@ -37,19 +37,19 @@ def test_no_number(text: str) -> None:
 def test_numbers() -> None:
     assert [whole_number(text) for text in ("20", "-3", "+07")] == [20, -3, 7]
     assert [real_number(text) for text in ("20", "-.5", "1.", " 1e-3", "+2E5")] == [20, -0.5, 1, 0.001, 2e5]
-    assert [written(number) for number in (1e9 + 7, 0.1, -3, 1e22)] == ["1000000007", "0.1", "-3", "1e+22"]
+    assert [format_number(number) for number in (1e9 + 7, 0.1, -3, 1e22)] == ["1000000007", "0.1", "-3", "1e+22"]
 
 
 def test_usual_names_in_any_case() -> None:
-    for role, usual in USUAL.items():
+    for role, usual in USUAL_NAMES.items():
         for spelt in (spell(name) for name in usual for spell in (str, str.upper, str.title, " {} ".format)):
             names = [spelt, "seq" if role != "sequence" else "other"]
-            assert find(Columns(), names, "t.csv")[role] == spelt
+            assert find_columns(Columns(), names, "t.csv")[role] == spelt
 
 
 def test_names_that_are_given() -> None:
     names = ["gene", "Bases", "Phylum", "text"]
-    assert find(Columns(id="gene", sequence="bases", label="Phylum"), names, "t.csv") == {
+    assert find_columns(Columns(id="gene", sequence="bases", label="Phylum"), names, "t.csv") == {
         "id": "gene",
         "sequence": "Bases",
         "label": "Phylum",
@@ -57,17 +57,17 @@ def test_names_that_are_given() -> None:
 
 
 def test_an_exact_name_comes_before_one_in_another_case() -> None:
-    assert find(Columns(label="Kind"), ["seq", "kind", "Kind"], "t.csv")["label"] == "Kind"
+    assert find_columns(Columns(label="Kind"), ["seq", "kind", "Kind"], "t.csv")["label"] == "Kind"
 
 
 def test_a_column_that_was_given_has_no_second_role_by_its_name() -> None:
-    assert find(Columns(label="target"), ["seq", "target"], "t.csv") == {"sequence": "seq", "label": "target"}
-    assert find(Columns(label="group", group="group"), ["seq", "group"], "t.csv")["group"] == "group"
+    assert find_columns(Columns(label="target"), ["seq", "target"], "t.csv") == {"sequence": "seq", "label": "target"}
+    assert find_columns(Columns(label="group", group="group"), ["seq", "group"], "t.csv")["group"] == "group"
 
 
 def test_a_role_can_be_left_out() -> None:
-    assert find(Columns(label="-", weight="-"), ["seq", "class", "weight"], "t.csv") == {"sequence": "seq"}
-    assert find(Columns(sequence="-"), ["id", "seq", "class"], "t.csv") == {"id": "id", "label": "class"}
+    assert find_columns(Columns(label="-", weight="-"), ["seq", "class", "weight"], "t.csv") == {"sequence": "seq"}
+    assert find_columns(Columns(sequence="-"), ["id", "seq", "class"], "t.csv") == {"id": "id", "label": "class"}
 
 
 def test_settings_survive_a_run_folder() -> None:
@@ -75,7 +75,7 @@ def test_settings_survive_a_run_folder() -> None:
 
 
 def test_the_id_column_is_preferred_to_other_names() -> None:
-    assert find(Columns(), ["name", "ID", "accession", "seq"], "t.csv")["id"] == "ID"
+    assert find_columns(Columns(), ["name", "ID", "accession", "seq"], "t.csv")["id"] == "ID"
 
 
 @pytest.mark.parametrize(
@@ -121,17 +121,17 @@ def test_the_id_column_is_preferred_to_other_names() -> None:
 )
 def test_names_that_cannot_be_found(columns: Columns, names: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        find(columns, names, "t.csv")
+        find_columns(columns, names, "t.csv")
 
 
 def test_a_partial_row_may_lack_all_but_the_sequence() -> None:
-    assert find(Columns(label="x"), ["seq"], "row", partial=True) == {"sequence": "seq"}
+    assert find_columns(Columns(label="x"), ["seq"], "row", partial=True) == {"sequence": "seq"}
     with pytest.raises(ValueError, match="row has no column 'x'"):
-        find(Columns(sequence="x"), ["seq"], "row", partial=True)
+        find_columns(Columns(sequence="x"), ["seq"], "row", partial=True)
 
 
 def read(role: str, value: Any) -> Any:
-    return values({"c": value}, {role: "c"}, "t.csv, row 7")[role]
+    return parse_row({"c": value}, {role: "c"}, "t.csv, row 7")[role]
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_values_that_are_refused(role: str, value: Any, message: str) -> None:
 
 
 def test_a_row_without_an_id_is_named_by_its_place() -> None:
-    assert entry("data/t.csv", 7, {"sequence": "A"}).id == "t.csv:7"
-    assert entry("data/t.csv", 7, {"sequence": "A", "id": None}).id == "t.csv:7"
-    made = entry("data/t.csv", 7, {"sequence": "A", "id": "g", "weight": 2.0})
+    assert row_entry("data/t.csv", 7, {"sequence": "A"}).id == "t.csv:7"
+    assert row_entry("data/t.csv", 7, {"sequence": "A", "id": None}).id == "t.csv:7"
+    made = row_entry("data/t.csv", 7, {"sequence": "A", "id": "g", "weight": 2.0})
     assert (made.id, made.weight, made.place) == ("g", 2.0, "data/t.csv, row 7")
 
 
@@ -252,7 +252,7 @@ def test_a_wide_table_takes_time_in_proportion() -> None:
         __hash__ = str.__hash__
 
     names = [Name(f"gene {number}") for number in range(1000)]
-    assert find(Columns(), [*names, "seq", "label"], "t.csv") == {"sequence": "seq", "label": "label"}
+    assert find_columns(Columns(), [*names, "seq", "label"], "t.csv") == {"sequence": "seq", "label": "label"}
     assert Name.compared < 20 * len(names)
 
 

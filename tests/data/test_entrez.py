@@ -19,7 +19,7 @@ from tests.data.ncbi_server import (
 )
 
 from chordmixer.data import entrez
-from chordmixer.data.entrez import FORMATS, WAITS, EntrezFormat, Found, Service
+from chordmixer.data.entrez import FORMATS, WAITS, EntrezFormat, SearchResult, Service
 
 FASTA, GENBANK = FORMATS["fasta"], FORMATS["genbank"]
 
@@ -56,7 +56,7 @@ def service(database: Database, watch: Watch) -> Service:
 
 def test_a_search_its_list_and_its_records(service: Service, database: Database) -> None:
     found = service.search("Carassius")
-    assert found == Found(23, {"query_key": "1", "WebEnv": "MCID_7"}, [])
+    assert found == SearchResult(23, {"query_key": "1", "WebEnv": "MCID_7"}, [])
     names = service.accessions(found, 5)
     assert names == database.names[:5]
     page, without = service.records(names, FASTA)
@@ -68,7 +68,7 @@ def test_a_search_its_list_and_its_records(service: Service, database: Database)
 
 
 def test_a_long_list_comes_in_pieces(service: Service, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrez, "LISTED", 10)
+    monkeypatch.setattr(entrez, "ACCESSIONS_PER_REQUEST", 10)
     assert service.accessions(service.search("x"), 23) == database.names
     assert [form["retmax"] for _, form in database.asked if "retstart" in form] == ["10", "10", "3"]
 
@@ -235,7 +235,7 @@ def test_genbank(service: Service, database: Database) -> None:
 def test_no_cut_of_the_last_line_is_whole(form: EntrezFormat) -> None:
     write = fasta if form is FASTA else genbank
     page = (write("A.1") + write("B.1")).rstrip().encode()
-    assert form.whole(page + b"\n") and form.count(page + b"\n") == 2
+    assert form.is_complete(page + b"\n") and form.count(page + b"\n") == 2
     for end in range(len(page)):
         cut_page = page[: end + 1]
-        assert not form.whole(cut_page) or form.count(cut_page) < 2 or cut_page.endswith(b"\n")
+        assert not form.is_complete(cut_page) or form.count(cut_page) < 2 or cut_page.endswith(b"\n")

@@ -16,9 +16,9 @@ from chordmixer.data.features import (
     TextWords,
     chunks,
     complement,
+    kmer_codes,
     mix,
-    whole,
-    windows,
+    valid_kmers,
 )
 from chordmixer.data.tokenizers import Bytes, Characters
 
@@ -33,7 +33,7 @@ def test_windows_are_numbers_in_a_radix(tokens: list[int], k: int, radix: int) -
         sum(t * radix ** (k - 1 - i) for i, t in enumerate(tokens[start : start + k])) % (1 << 64)
         for start in range(len(tokens) - k + 1)
     ]
-    assert windows(np.array(tokens, dtype=np.uint64), k, radix).tolist() == by_hand
+    assert kmer_codes(np.array(tokens, dtype=np.uint64), k, radix).tolist() == by_hand
 
 
 @given(st.lists(letters, min_size=1, max_size=5), st.integers(1, 6), st.sampled_from([None, 4]))
@@ -46,7 +46,7 @@ def test_whole_runs_are_within_a_record_and_of_letters(records: list[list[int]],
         owner[i] == owner[i + k - 1] and (limit is None or max(tokens[i : i + k]) < limit)
         for i in range(len(tokens) - k + 1)
     ]
-    assert whole(tokens, np.array([len(r) for r in records]), k, limit).tolist() == by_hand
+    assert valid_kmers(tokens, np.array([len(r) for r in records]), k, limit).tolist() == by_hand
 
 
 @given(st.lists(letters, max_size=9), st.integers(1, 20), st.integers(1, 4))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.data import Batch, Loader, Record, Records, TokenSampler
-from chordmixer.data.loading import MadeRecords, cropped
+from chordmixer.data.loading import GeneratedRecords, cropped
 from chordmixer.packed import Packed
 from chordmixer.paper.adding import AddingConfig, AddingRecords
 
@@ -29,7 +29,7 @@ def test_adding_records_are_records() -> None:
 
 def test_made_at_once_or_one_by_one() -> None:
     records = AddingRecords(AddingConfig(validation=5), "validation")
-    assert isinstance(records, MadeRecords)
+    assert isinstance(records, GeneratedRecords)
     inputs, targets = records.batch([4, 0, 4, 2], torch.device("cpu"))
     for index, values, target in zip([4, 0, 4, 2], inputs.to_list(), targets, strict=True):
         assert torch.equal(values, records[index].values) and torch.equal(target, records[index].target)

@@ -23,11 +23,11 @@ from chordmixer.data.columns import Columns
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import (
     Reading,
+    base_name,
     file_label,
     header_pattern,
-    in_header,
+    header_value,
     named_files,
-    own_name,
     read,
     read_label_table,
     sniff,
@@ -74,12 +74,12 @@ def test_a_class_may_be_named_beside_its_file(tmp_path: Path, monkeypatch: pytes
 def test_the_name_of_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fish" / "carp").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "fish" / "carp")
-    assert own_name(Path()) == "carp" and own_name(Path("..")) == "fish"
+    assert base_name(Path()) == "carp" and base_name(Path("..")) == "fish"
 
 
 def found(rule: str, header: str) -> str | None:
     name, _, description = header.partition(" ")
-    return in_header(header_pattern(rule), Entry(name, b"A", "x.fa, record 1", description))
+    return header_value(header_pattern(rule), Entry(name, b"A", "x.fa, record 1", description))
 
 
 GENE = r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/"
@@ -168,7 +168,7 @@ def test_without_rules_nothing_changes() -> None:
 
 def test_folders_of_classes_keep_them(tmp_path: Path) -> None:
     made = with_rules(iter(ENTRIES), tmp_path / "..", {"label": "files", "group": "files"}, "error", Account())
-    name = own_name(tmp_path / "..")
+    name = base_name(tmp_path / "..")
     assert [(e.label, e.group) for e in made] == [(name, name), ("old", name), (name, name)]
 
 

@@ -141,7 +141,7 @@ def test_an_index_that_is_older_is_not_used(genome: Path) -> None:
 
 
 def test_an_index_of_our_own_is_kept_elsewhere(genome: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chordmixer.data.reference.LARGE", 1)
+    monkeypatch.setattr("chordmixer.data.reference.MIN_INDEXED_BYTES", 1)
     before = Reference(genome).contigs
     assert [path.name for path in genome.parent.iterdir()] == ["genome.fa"], "the user's folder is not written to"
 
@@ -231,7 +231,7 @@ def test_a_folder_in_place_of_the_index(genome: Path) -> None:
 
 
 def test_without_a_cache_folder(genome: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chordmixer.data.reference.LARGE", 1)
+    monkeypatch.setattr("chordmixer.data.reference.MIN_INDEXED_BYTES", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/none")
     assert Reference(genome).fetch("chr2", 0, 4) == b"TTTT"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from chordmixer.data import sketches
 from chordmixer.data.features import complement
-from chordmixer.data.sketches import WHOLE, SketchConfig, clusters, digest, sketch_all
+from chordmixer.data.sketches import HASH_LIMIT, SketchConfig, clusters, digest, sketch_all
 
 
 def sketch(
@@ -29,15 +29,15 @@ def test_all_kmers_of_a_short_record() -> None:
 
 def test_the_smallest_of_a_long_one() -> None:
     every = sketch(dna(2000), size=5000)
-    assert len(every) == 1985 and (np.diff(every.astype(np.int64)) > 0).all() and every[-1] < WHOLE
+    assert len(every) == 1985 and (np.diff(every.astype(np.int64)) > 0).all() and every[-1] < HASH_LIMIT
     assert sketch(dna(2000), size=100).tolist() == every[:100].tolist()
 
 
 def test_all_below_the_common_limit_besides() -> None:
     every = sketch(dna(20_000), size=30_000)
     found = sketch_all([dna(20_000)], SketchConfig(size=100), every=10)
-    assert found[0].tolist() == every[every < WHOLE // 10].tolist()
-    assert found.limits.tolist() == [WHOLE // 10]
+    assert found[0].tolist() == every[every < HASH_LIMIT // 10].tolist()
+    assert found.limits.tolist() == [HASH_LIMIT // 10]
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.sampled_from([1, 3, 1000]))
@@ -262,5 +262,5 @@ def test_few_hashes_are_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     genome = dna(300_000)
     records = [genome, *(genome[s : s + 60] for s in range(0, 30_000, 600))]
     believed = (groups(records)[1:] == groups(records)[0]).mean()
-    monkeypatch.setattr(sketches, "EVIDENCE", 1)
+    monkeypatch.setattr(sketches, "MIN_HASHES", 1)
     assert (groups(records)[1:] == groups(records)[0]).mean() > 0.5 > 0.3 > believed

@@ -251,12 +251,12 @@ def test_without_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_record_without_end_stops_at_the_limit(kind: str) -> None:
     bomb = KINDS[kind](b">a\nACGT\n>b\n" + bytes(16 * BLOCK))
     source = source_of(bomb, "x", limit=BLOCK)
-    source.renew()
+    source.start_record()
     taken = 0
     with pytest.raises(BrokenStream, match=r"^x: one record has over 1,048,576 bytes, .*: raise --max-record if the"):
         while block := source.stream.read1(BLOCK):
             taken += len(block)
-    assert taken <= BLOCK + sources.AHEAD
+    assert taken <= BLOCK + sources.READ_AHEAD
     with pytest.raises(BrokenStream, match="one record has over"):
         source.stream.read1(BLOCK)  # and not the end of the file
 

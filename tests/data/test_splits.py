@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chordmixer.config import from_dict, override, to_dict
 from chordmixer.data.features import complement
-from chordmixer.data.splits import Split, SplitConfig, given, grouped, split
+from chordmixer.data.splits import Split, SplitConfig, given_parts, grouped, split
 
 LABELS = ["common"] * 700 + ["rare"] * 41 + ["middle"] * 200
 FRACTIONS = [0.7, 0.1, 0.2]
@@ -90,7 +90,7 @@ def test_too_few_groups() -> None:
 
 
 def test_names_of_parts() -> None:
-    parts = given(["train", "Test", "dev", " training", "valid", "validation"])
+    parts = given_parts(["train", "Test", "dev", " training", "valid", "validation"])
     assert {part: rows.tolist() for part, rows in parts.items()} == {
         "training": [0, 3],
         "validation": [2, 4, 5],

@@ -249,7 +249,7 @@ def test_a_changed_byte_is_built_again_and_said(
     tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, large: bool
 ) -> None:
     if large:
-        monkeypatch.setattr(store_module, "WHOLE", 3)
+        monkeypatch.setattr(store_module, "WHOLE_FILE", 3)
         for place in (store_module, store_cache):
             monkeypatch.setattr(place, "BLOCK", 256)
     build = Built()

@@ -70,7 +70,7 @@ def test_fifty_batches_of_random_lengths_are_two_graphs(settings: dict[str, Any]
     for longest in [100] * 25 + [8] * 25:  # the second half does not reach the last blocks
         x = batch(longest)
         torch.testing.assert_close(gradients(network, compiled, x), gradients(network, network, x))
-        assert not operator._KEPT
+        assert not operator._SAVED_GRAPHS
     assert graphs() <= 2
 
 
@@ -117,12 +117,12 @@ def test_autocast_inference_and_frozen_weights() -> None:
 def test_what_was_recorded_is_freed_without_a_backward_pass() -> None:
     compiled = torch.compile(Network(), backend="aot_eager", fullgraph=True)
     one, two = compiled(batch()), compiled(batch())
-    assert len(operator._KEPT) == 2
+    assert len(operator._SAVED_GRAPHS) == 2
     del one
-    assert len(operator._KEPT) == 1
+    assert len(operator._SAVED_GRAPHS) == 1
     two.sum().backward()
     del two
-    assert not operator._KEPT
+    assert not operator._SAVED_GRAPHS
 
 
 def test_encoders_with_equal_weights_and_other_settings_are_told_apart() -> None:

@@ -67,7 +67,7 @@ def test_a_window_around_a_token_has_a_middle() -> None:
 def test_gaps_are_zero() -> None:
     x = Packed.from_lengths(torch.ones(6, 2), [1, 2, 3])
     row, layout = spaced(x.values, x, gap=4, before=3, after=2)
-    assert row.shape == (3 + 14 + 2, 2) and row.sum() == 12 and bool(row[3 + layout.place].all())
+    assert row.shape == (3 + 14 + 2, 2) and row.sum() == 12 and bool(row[3 + layout.index].all())
     assert layout.size == 14 and layout.take(row[3:-2]).sum() == 12
 
 

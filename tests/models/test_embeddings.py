@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chordmixer import ChordMixerConfig, Model, ModelConfig, Packed
-from chordmixer.models.embeddings import EMBEDDINGS, RealEmbedding, StartMark, TokenEmbedding, beside_within
+from chordmixer.models.embeddings import EMBEDDINGS, RealEmbedding, StartMark, TokenEmbedding, add_standardised
 from chordmixer.models.stem import StemConfig
 
 
@@ -128,7 +128,7 @@ def test_a_mark_learns_from_every_sequence() -> None:
 def test_within_a_record_beside_the_numbers_as_they_are() -> None:
     """Scale and offset change the first half alone; constants and single samples are zero in the second."""
     x = Packed.from_list([torch.randn(50, 2), torch.full((9, 2), 0.1), torch.randn(1, 2)])
-    plain, moved = beside_within(x).values, beside_within(x.with_values(1000 * x.values + 5)).values
+    plain, moved = add_standardised(x).values, add_standardised(x.with_values(1000 * x.values + 5)).values
     assert torch.equal(plain[:, :2], x.values) and plain.shape == (60, 4)
     torch.testing.assert_close(plain[:50, 2:], moved[:50, 2:], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(plain[:50, 2:].std(0, correction=0), torch.ones(2))

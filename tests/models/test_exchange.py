@@ -50,7 +50,7 @@ def together(
         patch.setattr(exchange.dist, "all_to_all_single", mail)
 
         def run(rank: int) -> Tensor:
-            return make(Sharding(lengths, rank, ranks)).carry_out(inputs[rank], rank)  # type: ignore[arg-type]
+            return make(Sharding(lengths, rank, ranks)).run(inputs[rank], rank)  # type: ignore[arg-type]
 
         return list(threads.map(run, range(ranks)))
 
@@ -72,7 +72,7 @@ def test_rotations_are_those_of_whole_sequences(long: int, lengths: list[int], r
     x = numbered(lengths, 2 * tracks)
     whole = x.with_values(reference.rotate(x.values, x.offsets, track_size=2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "LONG", long)
+        patch.setattr(exchange, "SLICE_LENGTH", long)
         turned = together(lambda cut: cut.rotation(tracks), lengths, ranks, shares(x, ranks))
         back = together(lambda cut: cut.rotation(tracks).reverse(), lengths, ranks, turned)
     torch.testing.assert_close(turned, shares(whole, ranks), atol=0, rtol=0)
@@ -94,7 +94,7 @@ def test_neighbours_stand_around_each_share(
         expected.append(x.values[wide])
         copies[wide] += x.values[wide]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange, "LONG", long)
+        patch.setattr(exchange, "SLICE_LENGTH", long)
         wide = together(lambda cut: cut.halo(before, after).exchange, lengths, ranks, shares(x, ranks))
         back = together(lambda cut: cut.halo(before, after).exchange.reverse(), lengths, ranks, wide)
     torch.testing.assert_close(wide, expected, atol=0, rtol=0)
@@ -106,9 +106,9 @@ def test_a_track_comes_from_two_ranks_at_most(length: int, ranks: int, tracks: i
     """And shares differ by one token at most."""
     cut = Sharding([length], ranks // 2, ranks)
     assert cut.tokens in (length // ranks, -(-length // ranks))
-    for pieces in (cut.rotation(tracks).give, cut.rotation(tracks).take):
-        rows = [*zip(pieces.own.track, pieces.own.counts, strict=True)]
-        rows += zip(pieces.away.track, pieces.away.counts, strict=True)
+    for pieces in (cut.rotation(tracks).send, cut.rotation(tracks).receive):
+        rows = [*zip(pieces.local.track, pieces.local.counts, strict=True)]
+        rows += zip(pieces.remote.track, pieces.remote.counts, strict=True)
         for track in range(tracks):
             own = [count for which, count in rows if which == track]
             assert len(own) <= 2 and sum(own) == cut.tokens
@@ -120,6 +120,6 @@ def test_bytes_are_those_of_the_formula() -> None:
         own, shifts = length // ranks, [(1 << track) % length for track in range(tracks - 1)]
         rotation = Sharding([length], 1, ranks).rotation(tracks)
         rows = sum(min(shift, length - shift, own) for shift in shifts)
-        assert rotation.give.away.count == rotation.take.away.count == rows
+        assert rotation.send.remote.count == rotation.receive.remote.count == rows
         if length == 1 << (tracks - 1):
             assert rows == own * ranks.bit_length() - 1

@@ -130,7 +130,7 @@ def test_variant_is_its_formula(random_batch: Make) -> None:
     head, lengths = VariantHead(8, 3), [4, 6, 3, 3]
     torch.nn.init.normal_(head.context.weight)
     ids = marked(lengths, [3, 3, 0, 0], [0, 0, 7, 7])
-    letters, marks = head.unmarked(ids)
+    letters, marks = head.split_marks(ids)
     assert letters.values.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 0, 1, 2, 0, 1, 2]
     x = random_batch(lengths, 8)
     answers = head(x, *marks)
@@ -144,14 +144,14 @@ def test_variant_is_its_formula(random_batch: Make) -> None:
 
 def test_variant_takes_as_many_contexts_as_it_says(random_batch: Make) -> None:
     head, x = VariantHead(8, 3), random_batch([4, 4], 8)
-    _, marks = head.unmarked(marked([4, 4], [1, 1], [CONTEXTS - 1] * 2))
+    _, marks = head.split_marks(marked([4, 4], [1, 1], [CONTEXTS - 1] * 2))
     assert head(x, *marks).shape == (1, 3)
 
 
 @pytest.mark.parametrize("lengths", [[4], [4, 4, 4]])
 def test_variant_needs_pairs(lengths: list[int], random_batch: Make) -> None:
     head, x = VariantHead(8, 3), random_batch(lengths, 8)
-    _, marks = head.unmarked(marked(lengths, [0] * len(lengths), [0] * len(lengths)))
+    _, marks = head.split_marks(marked(lengths, [0] * len(lengths), [0] * len(lengths)))
     with pytest.raises(
         ValueError, match=rf"^{len(lengths)} sequences are not pairs of alleles, .* chordmixer variants"
     ):
@@ -175,7 +175,7 @@ def test_how_many_sequences_have_one_answer(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["average", "flat", "last", "pair", "tokens"])
 def test_adds_no_token(name: str, random_batch: Make) -> None:
-    head, x = HEADS[name].sized(8, 3, longest=5), random_batch([1, 5], 8)
+    head, x = HEADS[name].for_length(8, 3, longest=5), random_batch([1, 5], 8)
     assert head.prepare(x) is x and head.extra == 0
 
 
@@ -195,7 +195,7 @@ def test_class_token_learns(random_batch: Make) -> None:
 
 @pytest.mark.parametrize("name", HEADS)
 def test_starts_as_xavier(name: str) -> None:
-    linear = HEADS[name].sized(100, 20, longest=1).linear
+    linear = HEADS[name].for_length(100, 20, longest=1).linear
     bound = (6 / (linear.in_features + 20)) ** 0.5
     assert 0.9 * bound < linear.weight.abs().max() <= bound
     assert not linear.bias.any()

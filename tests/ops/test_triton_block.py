@@ -26,7 +26,7 @@ MIXED = (1, 2, 3, 17, 40, 150)
 @pytest.fixture(params=["fused", "wide"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How blocks are computed whatever the size of their hidden layer."""
-    monkeypatch.setattr(ops, "WIDE", 10**6 if request.param == "fused" else 0)
+    monkeypatch.setattr(ops, "FUSED_HIDDEN", 10**6 if request.param == "fused" else 0)
     way: str = request.param
     return way
 

@@ -14,7 +14,7 @@ from chordmixer import files
 from chordmixer.models import ChordMixerConfig, ModelConfig
 from chordmixer.paper import baselines
 from chordmixer.paper.adding import AddingConfig
-from chordmixer.paper.baselines import KINDS, compare, in_common, sample
+from chordmixer.paper.baselines import KINDS, compare, sample, shared_grams
 from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.lra.image import ImageConfig
 from chordmixer.paper.lra.listops import ListOps, ListOpsConfig
@@ -112,7 +112,7 @@ def test_every_task(configs: dict[str, Any], tmp_path: Path, name: str, names: l
 
 
 def test_no_task_is_forgotten(configs: dict[str, Any]) -> None:
-    assert {*configs, *baselines.OWN} == {*TASKS}
+    assert {*configs, *baselines.FILE_TASKS} == {*TASKS}
     symbols = {name for name in configs if task_class(name).embedding == "tokens"}
     assert symbols == {*KINDS} and LETTERS["operations"] == ListOps.inputs
 
@@ -136,7 +136,7 @@ def test_own_texts_have_words_besides(tmp_path: Path) -> None:
 def test_a_sample_is_stated(
     configs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(baselines, "TOKENS", 1_000)
+    monkeypatch.setattr(baselines, "MAX_TOKENS", 1_000)
     monkeypatch.setattr(baselines, "LARGE_TOKENS", 1_000)
     evaluations = found("listops", configs["listops"], tmp_path / "run")
     lengths = ListOps(configs["listops"]).records("training").lengths
@@ -172,5 +172,5 @@ def test_pairs_by_what_they_share() -> None:
         texts[2 * i + 1] = texts[2 * i]
     parts = {"training": np.arange(20), "validation": np.arange(20, 30), "test": np.arange(30, 40)}
     answers = {part: linked[own] for part, own in parts.items()}
-    found = in_common(texts, answers, parts, Classification(["apart", "linked"], [0, 1]))
+    found = shared_grams(texts, answers, parts, Classification(["apart", "linked"], [0, 1]))
     assert (found.outputs.argmax(axis=1) == answers["test"]).all() and "cosine" in found.sentence

@@ -327,7 +327,7 @@ def test_what_is_made_for_a_list_is_not_kept(own_cache: Path) -> None:
 QUICK = """
 import io, sys
 from chordmixer.paper.benching import measuring
-measuring.ROUNDS, measuring.LEAST = 2, 0.0
+measuring.ROUNDS, measuring.MIN_SECONDS = 2, 0.0
 sys.stdin = io.StringIO(sys.argv[1])
 measuring.measure()
 """

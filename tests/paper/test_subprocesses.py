@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from chordmixer.paper import subprocesses
-from chordmixer.paper.subprocesses import MOST, ProcessPool, cores
+from chordmixer.paper.subprocesses import MAX_PROCESSES, ProcessPool, cores
 
 ONCE = """
 from chordmixer.paper.subprocesses import ProcessPool
@@ -167,7 +167,7 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 7}, raising=False)
     assert cores() == 3
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(99)))
-    assert cores() == MOST
+    assert cores() == MAX_PROCESSES
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert cores() == 1
@@ -198,7 +198,7 @@ def test_a_process_that_ends_is_an_error() -> None:
 def test_what_cannot_be_found_there_is_an_error_and_no_end() -> None:
     with ProcessPool(1) as pool:
         with pytest.raises(ModuleNotFoundError, match="No module named"):
-            pool._ask(b"cnowhere_at_all\nx\n.")
+            pool._call(b"cnowhere_at_all\nx\n.")
         assert pool.submit(abs, -3).result() == 3
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chordmixer.data.entries import Entry
-from chordmixer.data.reading import Reading, header_pattern, in_header
+from chordmixer.data.reading import Reading, header_pattern, header_value
 from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.recipes import GENUS, PAIRS, fragments, taxonomy
 from chordmixer.recipes import RECIPES, load
@@ -116,7 +116,7 @@ def test_taxa_of_files_as_they_come(folder: Path, names: tuple[str, ...], labels
 )
 def test_the_genus_of_a_header(header: str, genus: str | None) -> None:
     name, _, description = header.partition(" ")
-    assert in_header(header_pattern(GENUS), Entry(name, b"ACGT", "x", description=description)) == genus
+    assert header_value(header_pattern(GENUS), Entry(name, b"ACGT", "x", description=description)) == genus
 
 
 def test_labels_that_were_asked_for_stay(folder: Path) -> None:

@@ -29,7 +29,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 @pytest.fixture(autouse=True)
 def opened_anew() -> None:
-    files._open.cache_clear()
+    files._cached_data.cache_clear()
 
 
 @pytest.fixture
@@ -107,10 +107,10 @@ def test_content_counts_and_places_do_not(motifs: list[str], tmp_path: Path) -> 
     assert here.config == there.config and here.config.files != there.config.files
     for path in moved:
         Path(path).unlink()
-    files._open.cache_clear()
+    files._cached_data.cache_clear()
     assert Files(there.config).records("test").name(3) == here.records("test").name(3)
     shutil.rmtree(tmp_path / "cache")
-    files._open.cache_clear()
+    files._cached_data.cache_clear()
     with pytest.raises(ValueError, match="neither the files of this run nor their store are here"):
         Files(there.config)
 

@@ -23,7 +23,7 @@ from chordmixer.tasks.masking import (
     Masking,
     MaskingConfig,
     SegmentRecords,
-    Stretches,
+    TokenRanges,
     WholeRecords,
     log_uniform,
     mean_length,
@@ -41,13 +41,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def own(store: Store) -> Stretches:
+def own(store: Store) -> TokenRanges:
     """All records but the second but last."""
     numbers = np.array([0, 1, 2, 4])
-    return Stretches(numbers, store.offsets[numbers], store.lengths[numbers])
+    return TokenRanges(numbers, store.offsets[numbers], store.lengths[numbers])
 
 
-def test_whole_records(store: Store, own: Stretches) -> None:
+def test_whole_records(store: Store, own: TokenRanges) -> None:
     records = WholeRecords(store, own, 0, "training")
     assert records.lengths == [50, 300, 2, 31] and len(records) == 4 and records.name(3) == "r4"
     for i, number in enumerate(own.records):
@@ -55,11 +55,11 @@ def test_whole_records(store: Store, own: Stretches) -> None:
 
 
 def test_a_part_of_a_record_is_named_by_its_place(store: Store) -> None:
-    part = Stretches(np.array([1]), store.offsets[[1]] + 100, np.array([50]))
+    part = TokenRanges(np.array([1]), store.offsets[[1]] + 100, np.array([50]))
     assert WholeRecords(store, part, 0, "test").name(0) == "r1:101-150"
 
 
-def test_segments_lie_within_one_stretch(store: Store, own: Stretches) -> None:
+def test_segments_lie_within_one_stretch(store: Store, own: TokenRanges) -> None:
     records = SegmentRecords(store, own, 0, "test", 300, 5, 250)
     assert min(records.lengths) >= 5 and max(records.lengths) <= 250
     for i in range(300):
@@ -70,7 +70,7 @@ def test_segments_lie_within_one_stretch(store: Store, own: Stretches) -> None:
         assert np.array_equal(records[i].values.numpy(), store.tokens(number)[first - 1 : last])
 
 
-def test_every_place_has_the_same_chance(store: Store, own: Stretches) -> None:
+def test_every_place_has_the_same_chance(store: Store, own: TokenRanges) -> None:
     """Segments of 30 letters fit at 271 places of one record, 21 of another, 2 of a third."""
     records = SegmentRecords(store, own, 0, "validation", 30_000, 30, 30)
     named = Counter(records.name(i) for i in range(30_000))
@@ -81,7 +81,7 @@ def test_every_place_has_the_same_chance(store: Store, own: Stretches) -> None:
 
 @pytest.mark.parametrize(("balance", "shares"), [(0.0, (1, 1)), (0.5, (271**0.5, 23**0.5)), (1.0, (271, 23))])
 def test_kinds_count_by_a_power_of_their_places(
-    store: Store, own: Stretches, balance: float, shares: tuple[float, float]
+    store: Store, own: TokenRanges, balance: float, shares: tuple[float, float]
 ) -> None:
     """One kind has the record with 271 places, the other those with 21 and 2, and one in which nothing fits."""
     kinds = np.array([1, 0, 0, 1])
@@ -93,7 +93,7 @@ def test_kinds_count_by_a_power_of_their_places(
     assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, own: Stretches) -> None:
+def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, own: TokenRanges) -> None:
     kinds = np.array([0, 1, 2, 0])
     records = SegmentRecords(store, own, 0, "test", 500, 2, 300, kinds, 0.0)
     for i, n in enumerate(records.lengths):
@@ -104,7 +104,7 @@ def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, own: Stretches)
 
 
 @pytest.mark.parametrize("segments", [False, True])
-def test_index_and_epoch_alone_make_a_record(store: Store, own: Stretches, segments: bool) -> None:
+def test_index_and_epoch_alone_make_a_record(store: Store, own: TokenRanges, segments: bool) -> None:
     def build(seed: int = 3, part: str = "training") -> WholeRecords:
         return (
             SegmentRecords(store, own, seed, part, 40, 5, 200) if segments else WholeRecords(store, own, seed, part)
@@ -123,7 +123,7 @@ def test_index_and_epoch_alone_make_a_record(store: Store, own: Stretches, segme
         assert int(other[0].target) not in keys
 
 
-def test_names_stay_when_others_are_drawn(store: Store, own: Stretches) -> None:
+def test_names_stay_when_others_are_drawn(store: Store, own: TokenRanges) -> None:
     records = SegmentRecords(store, own, 0, "test", 20, 5, 200)
     name = records.name(4)
     records.drawn(4, 9)
@@ -163,7 +163,7 @@ def test_short_records_are_whole_and_long_ones_cut(genomes: str) -> None:
     assert sorted(n for part in PARTS for n in whole.records(part).lengths)[-1] == 1000
     cut = Masking(MaskingConfig((genomes,), shortest=16, longest=100))
     assert cut.segmented and cut.max_length <= 100
-    tokens = cut.stretches["training"].lengths.sum()
+    tokens = cut.ranges["training"].lengths.sum()
     assert sum(cut.records("training").lengths) == pytest.approx(tokens, rel=0.25)
     assert not Masking(MaskingConfig((genomes,), longest=100, pieces="whole")).segmented
     assert Masking(MaskingConfig((genomes,), longest=450)).segmented  # 3,000 tokens of 4,950
@@ -176,12 +176,12 @@ def test_short_records_are_whole_and_long_ones_cut(genomes: str) -> None:
 
 def test_parts_share_no_record(genomes: str) -> None:
     task = Masking(MaskingConfig((genomes,), shortest=16, longest=100))
-    own = {part: set(task.stretches[part].records.tolist()) for part in PARTS}
+    own = {part: set(task.ranges[part].records.tolist()) for part in PARTS}
     assert set.union(*own.values()) == set(range(10)) and sum(map(len, own.values())) == 10
     grouped = Masking(MaskingConfig((genomes,), Reading(group="header:gene")))
     assert grouped.method == "grouped"
     for part in PARTS:
-        assert all(i ^ 1 in grouped.stretches[part].records for i in grouped.stretches[part].records)
+        assert all(i ^ 1 in grouped.ranges[part].records for i in grouped.ranges[part].records)
 
 
 @pytest.mark.parametrize(("balance", "share"), [(1.0, 1 / 11), (0.5, 1 / (1 + 10**0.5)), (0.0, 1 / 2)])
@@ -205,8 +205,8 @@ def test_a_single_genome_is_cut_in_three(tmp_path: Path) -> None:
     path = fasta(tmp_path / "one.fa", [5000])
     task = Masking(MaskingConfig((path,), shortest=16, longest=200))
     assert task.method == "stretches"
-    assert [int(task.stretches[part].lengths[0]) for part in PARTS] == [3500, 500, 1000]
-    assert [int(task.stretches[part].starts[0]) for part in PARTS] == [0, 3500, 4000]
+    assert [int(task.ranges[part].lengths[0]) for part in PARTS] == [3500, 500, 1000]
+    assert [int(task.ranges[part].starts[0]) for part in PARTS] == [0, 3500, 4000]
     for i in range(len(task.records("test"))):
         assert int(task.records("test").name(i).split(":")[1].split("-")[0]) > 4000
     with pytest.raises(ValueError, match=r"the data have 1 groups for 3 splits"):
@@ -254,7 +254,7 @@ def test_baselines_see_the_training_part_alone(genomes: str) -> None:
     counts = np.bincount(np.concatenate([*task.tokens("training")]), minlength=5)
     expected = (counts + 1) / (counts.sum() + 5)
     assert task.baselines()[0].left[0][0].exp().numpy() == pytest.approx(expected, rel=1e-5)
-    assert sum(map(len, task.tokens("training"))) == task.stretches["training"].lengths.sum()
+    assert sum(map(len, task.tokens("training"))) == task.ranges["training"].lengths.sum()
 
 
 def test_the_config_is_json_and_knows_its_store(genomes: str) -> None:

@@ -18,7 +18,7 @@ Make = Callable[..., Store]
 
 
 def question(store: Store, *asked: Any, **options: Any) -> Question:
-    return question_of(store.known("label", "target", "split"), store.id, *asked, **options)
+    return question_of(store.present_columns("label", "target", "split"), store.id, *asked, **options)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def test_areas_of_each_row(decimals: int) -> None:
 @pytest.mark.parametrize("decimals", [0, 6], ids=["many-ties", "no-ties"])
 def test_areas_of_many_classes(decimals: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as one class after the other; also where classes are absent from a resample or from all."""
-    monkeypatch.setattr(scores, "PAIRS", 1000)
+    monkeypatch.setattr(scores, "MAX_PAIRS", 1000)
     values, targets = CHANCE.normal(size=(90, 40)).round(decimals), CHANCE.integers(0, 39, 90)
     weights = CHANCE.poisson(1, size=(20, 90)).astype(float)
     found = scores.areas_of_many(values, targets, weights)

@@ -158,7 +158,7 @@ def test_a_part_without_a_variant(tmp_path: Path, reference: str, monkeypatch: p
     task = Variants(config(tmp_path, reference))
     empty = replace(task.split, validation=np.array([], dtype=np.int64))
     monkeypatch.setattr(module, "split", lambda *_, **__: empty)
-    module._open.cache_clear()
+    module._cached_data.cache_clear()
     with pytest.raises(
         ValueError, match=r"^the validation part has no variant: every part needs one; give variants o"
     ):

@@ -236,7 +236,7 @@ def test_the_count_of_wide_blocks(
     factor = torch.ones(256, 256, dtype=torch.bfloat16)
     if half and peak_bytes(lambda: factor @ factor) > 1.5 * factor.nbytes:
         pytest.skip("this CPU has no bfloat16 arithmetic")
-    monkeypatch.setattr(ops, "WIDE", 0)
+    monkeypatch.setattr(ops, "FUSED_HIDDEN", 0)
     config = model(network, max(MIXED), final_norm="layer" if network else None)
     measured = peak_bytes(lambda: steps(config, MIXED, half, freeze=freeze))
     counted = memory.peak(config, MIXED, Hardware(kernels=True, half=half), freeze=freeze)

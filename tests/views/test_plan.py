@@ -11,7 +11,7 @@ import pytest
 
 from chordmixer.data.entries import Account
 from chordmixer.models import ChordMixerConfig, ModelConfig
-from chordmixer.tasks.masking import Masking, MaskingConfig, Stretches
+from chordmixer.tasks.masking import Masking, MaskingConfig, TokenRanges
 from chordmixer.training import Experiment, TrainingConfig
 from chordmixer.training.forecast import Forecast
 from chordmixer.views import plan
@@ -102,7 +102,7 @@ def test_masked_tokens(segmented: bool) -> None:
     )
     task.config, task.method, task.segmented = MaskingConfig(share=0.15), "random", segmented
     parts = {"training": [0, 1], "validation": [3], "test": [4]}
-    task.stretches = {part: Stretches(np.array(own), np.array(own), np.array(own)) for part, own in parts.items()}
+    task.ranges = {part: TokenRanges(np.array(own), np.array(own), np.array(own)) for part, own in parts.items()}
     task._records, task.max_length = {part: own * 7 for part, own in parts.items()}, 300
     model = ModelConfig(6, 5, head="tokens", decoder="network", network=NETWORK)
     said = [*plan.lines(replace(EXPERIMENT, task="masking", model=model), task, FORECAST, {})]

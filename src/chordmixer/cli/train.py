@@ -295,10 +295,10 @@ def _introduce(experiment: Experiment) -> None:
     task: Any = experiment.build_task()
     for line in task.account.lines():
         print_line(line)
-    sizes = ", ".join(f"{len(own.starts):,} for {part}" for part, own in task.stretches.items())
+    sizes = ", ".join(f"{len(own.starts):,} for {part}" for part, own in task.ranges.items())
     print_line(f"split ({task.method}): {sizes}")
     if task.segmented:
-        counts = ", ".join(f"{len(task.records(part)):,} for {part}" for part in task.stretches)
+        counts = ", ".join(f"{len(task.records(part)):,} for {part}" for part in task.ranges)
         print_line(f"segments of {task.config.shortest:,} to {task.max_length:,} tokens: {counts}")
 
 

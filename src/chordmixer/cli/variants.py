@@ -112,10 +112,10 @@ def _experiment(data: dict[str, Any], columns: Any, given: VariantOptions, unver
     from chordmixer.config import override
     from chordmixer.recipes.variants import gtex, is_gtex
     from chordmixer.recipes.variants import variants as recipe
-    from chordmixer.tasks.variants import VariantsConfig, paths
+    from chordmixer.tasks.variants import VariantsConfig, variant_files
     from chordmixer.training.fine_tuning import start_from
 
-    tissues = given.names is None and is_gtex(paths(data["files"]))
+    tissues = given.names is None and is_gtex(variant_files(data["files"]))
     if tissues:
         print_line("files named TISSUE_pos.vcf and TISSUE_neg.vcf: tissues and classes are read from their names")
     data |= {name: getattr(given, name) for name in ("names", "on_unmatched", "target_type")}

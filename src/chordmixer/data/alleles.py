@@ -1,4 +1,4 @@
-"""A variant as two sequences of tokens: the window around it with either allele; and the loci that windows form."""
+"""Encode a variant as two token sequences, the window around it with each allele, and group windows into loci."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from chordmixer.data.variants import Variant
 from chordmixer.packed import Packed
 
 MARK = 256
-"""The token at the variant's first base is raised by this, once, and once more for each context before its own."""
+"""Added to the token at the variant's first base, times 1 + the variant's context number."""
 LETTERS = re.compile(r"[ACGTNRYSWKMBDHV]+", re.IGNORECASE)
 
 OnMismatch = Literal["error", "reject"]
 
 
 class Window(NamedTuple):
-    """The bases around a variant, in the reference; counted from 0."""
+    """The bases around a variant in the reference; positions count from 0."""
 
     contig: str
     start: int
     stop: int
     at: int
-    """The variant's first base, from the start."""
+    """Offset of the variant's first base from `start`."""
     ref: str
     alt: str
 
@@ -43,29 +43,29 @@ class Window(NamedTuple):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Bases with the reference allele and with the alternative."""
-        whole = self.stop - self.start
-        return whole, whole - len(self.ref) + len(self.alt)
+        """Numbers of bases with the reference and with the alternative allele."""
+        bases = self.stop - self.start
+        return bases, bases - len(self.ref) + len(self.alt)
 
 
 class Alleles:
-    """Windows of `size` bases around variants; one that reaches over a contig's end is shorter, and never padded."""
+    """Windows of `size` bases around variants. A window ends where its contig ends, and is never padded."""
 
     def __init__(self, reference: Reference, size: int, longest: int = 50, on_mismatch: OnMismatch = "error") -> None:
-        """Alleles of more than `longest` bases are refused."""
+        """Variants with an allele of more than `longest` bases are rejected."""
         self.reference, self.size, self.longest, self.on_mismatch = reference, size, longest, on_mismatch
         self.letters = Dna()
 
     def windows(self, variants: Sequence[Variant], account: Account) -> Iterator[Window | None]:
-        """The window of each variant, None for one that the account has as rejected."""
+        """The window of each variant; None if the variant was rejected, with the reason in the account."""
         for variant in variants:
-            reason = self._unreadable(variant) or self._disagreement(variant)
+            reason = self._allele_problem(variant) or self._reference_mismatch(variant)
             if reason:
                 account.reject(variant.id, reason)
                 yield None
                 continue
             account.use()
-            window = self._around(variant)
+            window = self._window_around(variant)
             if window.stop - window.start < self.size:
                 account.notes["windows are shorter, since their contig ends"] += 1
             if not (variant.ref.isupper() and variant.alt.isupper()):
@@ -73,21 +73,21 @@ class Alleles:
             yield window
 
     def tokens(self, window: Window, context: int = 0) -> tuple[ndarray, ndarray]:
-        """Both sequences, each with its variant marked."""
-        whole = self.reference.fetch(window.contig, window.start, window.stop)
-        changed = whole[: window.at] + window.alt.encode() + whole[window.at + len(window.ref) :]
-        both = []
-        for letters in (whole, changed):
+        """Token ids with the reference and with the alternative allele, the variant's first base marked."""
+        reference = self.reference.fetch(window.contig, window.start, window.stop)
+        alternative = reference[: window.at] + window.alt.encode() + reference[window.at + len(window.ref) :]
+        encoded = []
+        for letters in (reference, alternative):
             try:
                 ids = self.letters.encode(letters).astype(np.int32)
             except ValueError as error:
                 raise ValueError(f"{self.reference.path}, {window.contig}: {error}") from None
             ids[window.at] += MARK * (1 + context)
-            both.append(ids)
-        return both[0], both[1]
+            encoded.append(ids)
+        return encoded[0], encoded[1]
 
-    def _unreadable(self, variant: Variant) -> str | None:
-        """Why an allele cannot be put into a sequence."""
+    def _allele_problem(self, variant: Variant) -> str | None:
+        """The reason why an allele cannot be put into a sequence; None if it can."""
         alt = variant.alt
         if alt in ("", "."):
             return "no alternative allele"
@@ -105,20 +105,20 @@ class Alleles:
             return f"an allele of more than {self.longest} bases"
         return None
 
-    def _disagreement(self, variant: Variant) -> str | None:
-        """Why the reference is not what the variant says; an error, unless such variants are to be rejected."""
+    def _reference_mismatch(self, variant: Variant) -> str | None:
+        """The reason why variant and reference disagree, None if they agree; an error with `on_mismatch="error"`."""
         self.reference.check_contig(variant.contig, variant.place)
         length = self.reference.contigs[variant.contig].length
         start, stop = variant.position - 1, variant.position - 1 + len(variant.ref)
         if start < 0 or stop > length:
             reason, detail = "a position outside of its contig", f"{variant.contig} has {length:,} bases"
         else:
-            found = self.reference.fetch(variant.contig, start, stop).decode(errors="replace")
-            if found.upper() == variant.ref.upper():
+            bases = self.reference.fetch(variant.contig, start, stop).decode(errors="replace")
+            if bases.upper() == variant.ref.upper():
                 return None
             reason, detail = (
                 "a reference allele that the FASTA does not have",
-                f"{self.reference.path} has {found} there",
+                f"{self.reference.path} has {bases} there",
             )
         if self.on_mismatch == "error":
             raise ValueError(
@@ -127,7 +127,7 @@ class Alleles:
             )
         return reason
 
-    def _around(self, variant: Variant) -> Window:
+    def _window_around(self, variant: Variant) -> Window:
         at = variant.position - 1
         start = max(at - self.size // 2, 0)
         stop = min(at - self.size // 2 + self.size, self.reference.contigs[variant.contig].length)
@@ -136,7 +136,7 @@ class Alleles:
 
 
 class AlleleRecords:
-    """Pairs of windows, read from the reference when they are asked for."""
+    """Records of variants: two sequences and a target each, read from the reference on demand."""
 
     def __init__(self, alleles: Alleles, windows: Sequence[Window], contexts: ndarray, targets: ndarray) -> None:
         self.alleles, self.windows, self.contexts = alleles, windows, contexts
@@ -148,11 +148,11 @@ class AlleleRecords:
         return len(self.windows)
 
     def __getitem__(self, index: int) -> Record:
-        """Both sequences end to end."""
+        """One record, its two sequences concatenated."""
         return Record(self.batch([index], torch.device("cpu"))[0].values, self.targets[index])
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
-        """Two sequences a record, with the reference allele and with the alternative; one target."""
+        """A packed batch of two sequences per record, reference allele first, and one target per record."""
         pairs = [self.alleles.tokens(self.windows[i], int(self.contexts[i])) for i in indices]
         packed = Packed.from_list([torch.from_numpy(ids) for pair in pairs for ids in pair])
         return packed.to(device), self.targets[torch.tensor(indices)].to(device, non_blocking=True)
@@ -161,55 +161,55 @@ class AlleleRecords:
         return self.windows[index].id
 
 
-COMPARED = 300_000_000
-"""Bases of all loci up to which near-copies among them are looked for: some two minutes."""
+MAX_COMPARED_BASES = 300_000_000
+"""Total bases of loci up to which near-copies are searched for; the search takes about two minutes at this size."""
 
 
 def loci(windows: Sequence[Window]) -> ndarray:
-    """A number for each window: the same for those that overlap, or that a chain of overlapping ones joins.
+    """A locus number for each window. Windows that overlap, directly or through others, share a locus.
 
-    >>> around = [Window("a", 0, 10, 5, "A", "C"), Window("a", 10, 20, 5, "A", "C"), Window("a", 5, 15, 5, "A", "C")]
-    >>> loci(around).tolist(), loci(around[:2]).tolist()
+    >>> example = [Window("a", 0, 10, 5, "A", "C"), Window("a", 10, 20, 5, "A", "C"), Window("a", 5, 15, 5, "A", "C")]
+    >>> loci(example).tolist(), loci(example[:2]).tolist()
     ([0, 0, 0], [0, 1])
     """
     numbers = np.empty(len(windows), np.int64)
     contig, reach, number = "", 0, -1
     for i in sorted(range(len(windows)), key=lambda i: windows[i][:2]):
-        own = windows[i]
-        if own.contig != contig or own.start >= reach:
-            contig, reach, number = own.contig, 0, number + 1
-        reach = max(reach, own.stop)
+        window = windows[i]
+        if window.contig != contig or window.start >= reach:
+            contig, reach, number = window.contig, 0, number + 1
+        reach = max(reach, window.stop)
         numbers[i] = number
     return numbers
 
 
 def near_copies(windows: Sequence[Window], numbers: ndarray, reference: Reference) -> ndarray:
-    """Group numbers in which loci that are near-copies of each other, on either strand, have the same number."""
+    """Merge the locus numbers of loci that are near-copies of each other, on either strand."""
     spans: dict[int, tuple[str, int, int]] = {}
     for window, number in zip(windows, numbers.tolist(), strict=True):
         contig, start, stop = spans.get(number, window[:3])
         spans[number] = contig, min(start, window.start), max(stop, window.stop)
-    if sum(stop - start for _, start, stop in spans.values()) > COMPARED:
+    if sum(stop - start for _, start, stop in spans.values()) > MAX_COMPARED_BASES:
         return numbers
     letters, config = Dna(), SketchConfig.of("dna")
     sequences = [letters.encode(reference.fetch(*spans[number])) for number in range(len(spans))]
     return np.asarray(clusters(sketch_all(sequences, config), config.threshold)[numbers])
 
 
-def merge_groups(*numbers: Sequence[object] | ndarray) -> ndarray:
-    """One grouping from several: records that any of them puts together are together; None puts with no other.
+def merge_groups(*groupings: Sequence[object] | ndarray) -> ndarray:
+    """Merge groupings: records that share a group in any of them share one in the result. None is no group.
 
     >>> merge_groups([0, 0, 1, 2], ["x", None, "y", "y"]).tolist()
     [0, 0, 2, 2]
     """
-    parent = list(range(len(numbers[0])))
+    parent = list(range(len(groupings[0])))
 
     def root(i: int) -> int:
         while parent[i] != i:
             parent[i] = i = parent[parent[i]]
         return i
 
-    for groups in numbers:
+    for groups in groupings:
         first: dict[object, int] = {}
         for i, group in enumerate(groups):
             if group is not None:

@@ -1,4 +1,4 @@
-"""What a tokenizer is, and those of biological letters: nucleotides, amino acids, and words of nucleotides."""
+"""The interface of tokenizers, and tokenizers of biological letters: nucleotides, amino acids and k-mers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from numpy import ndarray
 from chordmixer.config import to_dict
 
 FORMAT = 1
-"""Version of `to_json`."""
+"""Version of the format that `to_json` writes."""
 PIECE = 1 << 22
-"""Bytes that are worked on at a time."""
+"""Bytes that are counted at a time."""
 BAD = 255
-"""The id of a character outside the alphabet."""
+"""Marks a character outside the alphabet, which is an error."""
 
 OnBad = Literal["error", "unknown"]
 
 
 class Tokenizer(ABC):
-    """A frozen class, saved with its run; `dna`, `protein`, `bytes`, `characters`, `kmers` or `numbers`."""
+    """A frozen dataclass that converts sequences to token ids, saved with its run."""
 
     name: ClassVar[str]
 
@@ -36,37 +36,37 @@ class Tokenizer(ABC):
 
     @property
     def certain(self) -> int:
-        """Ids below this stand for one known thing; those from it on are ambiguous or unknown."""
+        """Number of unambiguous ids: ids below it stand for one known letter, others are ambiguous or unknown."""
         return self.size
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest that holds all ids and that torch knows."""
+        """The smallest integer type that holds all ids and that torch can convert."""
         return np.dtype(np.uint8 if self.size <= 1 << 8 else np.uint16 if self.size <= 1 << 16 else np.int32)
 
     @property
     def complement(self) -> ndarray | None:
-        """The id that stands opposite each id on the other strand, where there is one."""
+        """The id of each id's complement on the other strand; None if tokens have no complement."""
         return None
 
     @abstractmethod
     def encode(self, sequence: bytes | str | ndarray) -> ndarray:
-        """Tokens, possibly read-only; what has none is a ValueError with position (from 1) and cure."""
+        """Token ids, possibly read-only. A character without an id is a ValueError with its position (from 1)."""
 
     @abstractmethod
     def decode(self, ids: ndarray) -> str:
-        """A readable form."""
+        """Readable text for token ids."""
 
     def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:
-        """Counts of each character in these sequences."""
+        """Counts of each character in the sequences, before tokenization."""
         return Counter()
 
     def notes(self, census: Mapping[str, int]) -> Counter[str]:
-        """Accepted irregularities, with their counts."""
+        """Counts of accepted irregularities, computed from a census."""
         return Counter()
 
     def reverse_complement(self, ids: ndarray) -> ndarray:
-        """The tokens of the other strand."""
+        """The token ids of the other strand, read in its own direction."""
         if self.complement is None:
             raise ValueError(
                 f"{self.name} tokens have no reverse complement, only dna and k-mers of stride 1: leave it out"
@@ -78,36 +78,36 @@ class Tokenizer(ABC):
 
 
 def count_bytes(data: bytes | ndarray) -> ndarray:
-    """Counts of each of the 256 bytes; counting pairs is three times as fast."""
+    """Counts of each of the 256 byte values. Bytes are counted in pairs, which is three times as fast."""
     values = np.frombuffer(data, np.uint8)
     even = len(values) // 2 * 2
     pairs = np.zeros(1 << 16, dtype=np.int64)
-    for start in range(0, even, PIECE):  # numpy widens what it counts to eight bytes each
+    for start in range(0, even, PIECE):  # in pieces, since bincount converts its input to int64
         pairs += np.bincount(values[start : min(start + PIECE, even)].view(np.uint16), minlength=1 << 16)
-    square = pairs.reshape(256, 256)
-    counts: ndarray = square.sum(axis=0) + square.sum(axis=1)
+    matrix = pairs.reshape(256, 256)
+    counts: ndarray = matrix.sum(axis=0) + matrix.sum(axis=1)
     if even < len(values):
         counts[values[-1]] += 1
     return counts
 
 
 def byte_names(counts: ndarray) -> Counter[str]:
-    """Counts by character; bytes that are not printable ASCII as their escapes."""
+    """Counts by character. Bytes that are not printable ASCII are named by their escapes."""
     return Counter({ascii(chr(byte))[1:-1]: int(counts[byte]) for byte in counts.nonzero()[0]})
 
 
 def as_letters(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
-    """A byte a character; what no byte can stand for becomes a question mark, which no alphabet has."""
+    """Letters as one byte each. Characters beyond Latin-1 become question marks, which no alphabet contains."""
     if isinstance(sequence, bytes):  # first, as most are
         return sequence
-    return _not_numbers(sequence, tokenizer).encode("latin-1", "replace")
+    return _checked_text(sequence, tokenizer).encode("latin-1", "replace")
 
 
 def as_utf8(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
-    """Bytes as they are, text as UTF-8."""
+    """Bytes unchanged, text encoded as UTF-8."""
     if isinstance(sequence, bytes):
         return sequence
-    text = _not_numbers(sequence, tokenizer)
+    text = _checked_text(sequence, tokenizer)
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -115,9 +115,9 @@ def as_utf8(sequence: bytes | str | ndarray, tokenizer: str) -> bytes:
 
 
 def as_text(sequence: bytes | str | ndarray, tokenizer: str) -> str:
-    """Text as it is, bytes read as UTF-8."""
+    """Text unchanged, bytes decoded as UTF-8."""
     if not isinstance(sequence, bytes):
-        return _not_numbers(sequence, tokenizer)
+        return _checked_text(sequence, tokenizer)
     try:
         return sequence.decode()
     except UnicodeDecodeError as error:
@@ -128,12 +128,12 @@ def as_text(sequence: bytes | str | ndarray, tokenizer: str) -> str:
 
 
 def character(sequence: bytes | str | ndarray, at: int) -> str:
-    """How a message names one."""
+    """The character at an index and its position from 1, for error messages."""
     shown = sequence[at] if isinstance(sequence, str) else chr(sequence[at])
     return f"character {shown!a} at position {at + 1:,}"
 
 
-def _not_numbers(sequence: str | ndarray, tokenizer: str) -> str:
+def _checked_text(sequence: str | ndarray, tokenizer: str) -> str:
     if not isinstance(sequence, str):
         raise ValueError(f"numbers are not letters or text: the {tokenizer} tokenizer reads those; use `numbers`")
     return sequence
@@ -141,14 +141,14 @@ def _not_numbers(sequence: str | ndarray, tokenizer: str) -> str:
 
 @dataclass(frozen=True)
 class _Letters(Tokenizer):
-    """Tokens: the plain letters, then the unknown one, then the further letters if each has its own token."""
+    """A tokenizer of single letters. Ids: the plain letters, the unknown letter, then other letters if kept."""
 
     others: Literal["unknown", "own"] = "unknown"
-    """The alphabet's further letters: taken as the unknown one, or a token each."""
+    """Further letters of the alphabet: read as unknown, or each has a token of its own."""
     case: Literal["same", "mask"] = "same"
-    """Lower case: the same as upper case, or masked, that is taken as unknown."""
+    """Lower case: the same as upper case, or masked, that is, read as unknown."""
     on_bad: OnBad = "error"
-    """Characters that are no letter of the alphabet: an error, or taken as unknown and counted."""
+    """Characters outside the alphabet: an error, or read as unknown and counted."""
 
     NOUN: ClassVar[str]
     PLAIN: ClassVar[str]
@@ -170,12 +170,12 @@ class _Letters(Tokenizer):
 
     @cached_property
     def table(self) -> bytes:
-        """The id of each of the 256 bytes."""
+        """The id of each of the 256 byte values, for `bytes.translate`."""
         unknown = len(self.PLAIN)
         ids = [BAD if self.on_bad == "error" else unknown] * 256
         for letter in self.PLAIN + self.UNKNOWN + self.OTHERS + "".join(self.ALIASES):
-            at = self.alphabet.find(self.ALIASES.get(letter, letter))
-            ids[ord(letter)] = at if at >= 0 else unknown
+            index = self.alphabet.find(self.ALIASES.get(letter, letter))
+            ids[ord(letter)] = index if index >= 0 else unknown
             if letter.isalpha():
                 ids[ord(letter.lower())] = ids[ord(letter)] if self.case == "same" else unknown
         return bytes(ids)
@@ -200,7 +200,7 @@ class _Letters(Tokenizer):
         return byte_names(count_bytes(b"".join(as_letters(s, self.name) for s in sequences)))
 
     def notes(self, census: Mapping[str, int]) -> Counter[str]:
-        """Case, other letters and bad characters.
+        """Counts of lower-case letters, other letters and bad characters.
 
         >>> Dna(on_bad="unknown").notes({"A": 5, "a": 2, "U": 1, "R": 3, "n": 1, "7": 4})
         Counter({'bad characters taken as N': 4, 'lower-case letters taken as upper case': 3, \
@@ -222,13 +222,13 @@ class _Letters(Tokenizer):
             },
             f"letters {self.UNKNOWN}": [c for c in census if c.upper() == self.UNKNOWN],
         }
-        sums = {line: sum(census[c] for c in found) for line, found in lines.items()}
+        sums = {line: sum(census[c] for c in characters) for line, characters in lines.items()}
         return Counter({line: count for line, count in sums.items() if count})
 
 
 @dataclass(frozen=True)
 class Dna(_Letters):
-    """Nucleotides, of RNA too: A C G T are 0 to 3, N is 4; U is T.
+    """Nucleotides of DNA or RNA: A C G T are 0 to 3, N is 4; U is read as T.
 
     >>> Dna().encode(b"ACGTUNRacgt").tolist(), Dna(others="own", case="mask").encode(b"RYacgt").tolist()
     ([0, 1, 2, 3, 3, 4, 4, 0, 1, 2, 3], [5, 6, 4, 4, 4, 4])
@@ -249,7 +249,7 @@ class Dna(_Letters):
 
 @dataclass(frozen=True)
 class Protein(_Letters):
-    """Amino acids: the twenty in alphabetic order, then X.
+    """Amino acids: the 20 standard ones in alphabetical order, then X.
 
     >>> Protein().encode(b"ACYX*").tolist(), Protein(others="own").decode(Protein(others="own").encode("MU*"))
     ([0, 1, 19, 20, 20], 'MU*')
@@ -264,7 +264,7 @@ class Protein(_Letters):
 
 @dataclass(frozen=True)
 class Kmers(Tokenizer):
-    """Words of k nucleotides; one with anything but A, C, G, T in it, or too short, is the last id, unknown.
+    """K-mers of nucleotides. One that is too short or holds a letter other than A, C, G, T is the last id, unknown.
 
     >>> Kmers(k=2).encode(b"AACT").tolist(), Kmers(k=2, stride=2).encode(b"TTNAC").tolist()
     ([0, 1, 7], [15, 16, 16])
@@ -272,11 +272,11 @@ class Kmers(Tokenizer):
 
     k: int
     stride: int = 1
-    """1, so that words overlap, or k."""
+    """Letters between starts of k-mers: 1 (overlapping) or k (consecutive)."""
     case: Literal["same", "mask"] = "same"
-    """As for dna."""
+    """Lower case: the same as upper case, or read as unknown."""
     on_bad: OnBad = "error"
-    """As for dna; a word with such a character is unknown."""
+    """Characters outside the alphabet: an error, or the k-mer is unknown and they are counted."""
 
     name = "kmers"
 
@@ -300,31 +300,31 @@ class Kmers(Tokenizer):
 
     @cached_property
     def complement(self) -> ndarray | None:
-        """Words that follow each other start elsewhere when read from the other end, so they have none."""
+        """The reverse complement of each k-mer; None for consecutive k-mers, which start elsewhere on that strand."""
         if self.stride > 1:
             return None
-        words, turned = np.arange(4**self.k), np.zeros(4**self.k, dtype=np.int64)
-        for place in range(self.k):
-            turned = turned * 4 + 3 - (words >> 2 * place & 3)
-        return np.append(turned, 4**self.k).astype(self.dtype)
+        words, opposite = np.arange(4**self.k), np.zeros(4**self.k, dtype=np.int64)
+        for position in range(self.k):
+            opposite = opposite * 4 + 3 - (words >> 2 * position & 3)
+        return np.append(opposite, 4**self.k).astype(self.dtype)
 
     def encode(self, sequence: bytes | str | ndarray) -> ndarray:
         letters = self.letters.encode(sequence)
         words = -(-len(letters) // self.stride) if self.stride > 1 else max(len(letters) - self.k + 1, 1)
         words = words if len(letters) else 0
-        whole = np.full(words * self.stride + self.k - self.stride, 4, dtype=np.uint8)
-        whole[: len(letters)] = letters
+        padded = np.full(words * self.stride + self.k - self.stride, 4, dtype=np.uint8)
+        padded[: len(letters)] = letters
         ids, unknown = np.zeros(words, dtype=np.int32), np.zeros(words, dtype=bool)
-        for place in range(self.k):
-            column = whole[place :: self.stride][:words]
+        for position in range(self.k):
+            column = padded[position :: self.stride][:words]
             ids = (ids << 2) + column
             unknown |= column == 4
         ids[unknown] = self.size - 1
         return ids.astype(self.dtype)
 
     def decode(self, ids: ndarray) -> str:
-        places = 2 * np.arange(self.k)[::-1]
-        letters = np.where(ids[:, None] == self.size - 1, 4, ids[:, None].astype(np.int64) >> places & 3)
+        shifts = 2 * np.arange(self.k)[::-1]
+        letters = np.where(ids[:, None] == self.size - 1, 4, ids[:, None].astype(np.int64) >> shifts & 3)
         return " ".join(self.letters.decode(word) for word in letters)
 
     def census(self, sequences: Sequence[bytes | str | ndarray]) -> Counter[str]:

@@ -1,6 +1,6 @@
-"""Random numbers that are a function of a key and a counter, the same on every machine, device and version.
+"""Counter-based random numbers: a function of a key and a counter, the same on every machine, device and version.
 
-SplitMix64 (Steele, Lea and Flood, 2014) in torch's wrapping 64-bit integers: no state to carry or to save.
+The generator is SplitMix64 (Steele, Lea and Flood, 2014) in torch's wrapping 64-bit integers. It has no state.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ def key(*parts: int | str) -> int:
 
 
 def bits(key: int | Int[Tensor, "n"], counters: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """64 random bits for each counter; the keys may differ too."""
+    """64 random bits for each counter, with one key for all or one for each."""
     z = (counters + 1).mul_(_GOLDEN).add_(key)
-    z ^= _right(z, 30)
+    z ^= _shift_right(z, 30)
     z *= _FIRST
-    z ^= _right(z, 27)
+    z ^= _shift_right(z, 27)
     z *= _SECOND
-    return z.bitwise_xor_(_right(z, 31))
+    return z.bitwise_xor_(_shift_right(z, 31))
 
 
 def uniform(key: int | Int[Tensor, "n"], counters: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Uniform on [-1, 1) in steps of 2^-23: exact in float32."""
-    return _right(bits(key, counters), 40).float().mul_(2.0**-23).sub_(1.0)
+    """Uniform numbers on [-1, 1) in steps of 2^-23, exact in float32."""
+    return _shift_right(bits(key, counters), 40).float().mul_(2.0**-23).sub_(1.0)
 
 
 def below(key: int, counters: Int[Tensor, "n"], limits: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """Whole numbers from 0 to limit - 1."""
-    return _right(bits(key, counters), 1) % limits
+    """Integers from 0 to limit - 1."""
+    return _shift_right(bits(key, counters), 1) % limits
 
 
 def normal(key: int, counters: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Standard normal, float64, by the Box-Muller transform."""
-    first, second = (_right(bits(key, counters * 2 + i), 11).double().add_(0.5).mul_(2.0**-53) for i in (0, 1))
+    """Standard normal numbers (float64), by the Box-Muller transform."""
+    first, second = (_shift_right(bits(key, counters * 2 + i), 11).double().add_(0.5).mul_(2.0**-53) for i in (0, 1))
     return first.log_().mul_(-2).sqrt_() * second.mul_(2 * math.pi).cos_()
 
 
@@ -54,6 +54,6 @@ def permutation(key: int, n: int) -> Int[Tensor, "n"]:
     return torch.argsort(bits(key, torch.arange(n)), stable=True)
 
 
-def _right(z: Int[Tensor, "n"], by: int) -> Int[Tensor, "n"]:
-    """Shift right without the sign."""
+def _shift_right(z: Int[Tensor, "n"], by: int) -> Int[Tensor, "n"]:
+    """Logical right shift: zeros are shifted in, not the sign bit."""
     return (z >> by).bitwise_and_((1 << (64 - by)) - 1)

@@ -1,6 +1,6 @@
-"""A client of NCBI's E-utilities: searches, lists of accessions, and pages of records that are known to be whole.
+"""A client of NCBI's E-utilities: searches, lists of accessions, and pages of records that are complete.
 
-Requests go by `urllib`, which honours the proxies of the environment. The rules of the service are in "Entrez
+Requests use `urllib`, which honours the proxies of the environment. The rules of the service are in "Entrez
 Programming Utilities Help", https://www.ncbi.nlm.nih.gov/books/NBK25501/.
 """
 
@@ -22,34 +22,34 @@ T = TypeVar("T")
 
 NCBI = "https://eutils.ncbi.nlm.nih.gov/entrez/eutils"
 WAITS = (1, 2, 4, 8, 16, 32, 64)
-"""Seconds before the second try, the third, and so on."""
+"""Seconds to wait before the second attempt, the third, and so on."""
 TIMEOUT, LONGEST_WAIT = 120.0, 300.0
-"""Seconds of silence until a connection is given up, and the most that a server may ask us to wait."""
-LISTED = 10_000
-"""Accessions asked for at once."""
+"""Seconds without data until a connection is given up, and the longest wait that a server may ask for."""
+ACCESSIONS_PER_REQUEST = 10_000
+"""Accessions per request of a list."""
 LARGEST_PAGE, LARGEST_LIST = 1 << 30, 1 << 24
-"""The most bytes of an answer: of records, and of a search or a list of accessions. More is an error."""
+"""The most bytes of a response: of records, and of a search or a list of accessions. More is an error."""
 PIECE = 1 << 20
-"""Bytes of an answer that are read at once."""
+"""Bytes of a response that are read at a time."""
 
 
 @dataclass(frozen=True)
 class EntrezFormat:
-    """A format of records."""
+    """A file format of records."""
 
     suffix: str
-    """Suffix of a file."""
+    """File name suffix."""
     kind: str
-    """Its name at the service."""
+    """The value of the service's parameter `rettype`."""
     record: re.Pattern[bytes]
-    """One record, from its first letter to the end of its last line."""
+    """Pattern of one record, from its first letter to the end of its last line."""
 
     def count(self, page: bytes) -> int:
-        """How many records there are, one after the other."""
+        """The number of records in a page."""
         return sum(1 for _ in self.record.finditer(page))
 
-    def whole(self, page: bytes) -> bool:
-        """Whether a page consists of complete records alone."""
+    def is_complete(self, page: bytes) -> bool:
+        """Whether a page consists of complete records only."""
         return re.fullmatch(b"(?:" + self.record.pattern + b")*+", page) is not None
 
 
@@ -59,18 +59,18 @@ FORMATS = {
 }
 
 
-class Found(NamedTuple):
-    """The result of a search; the list itself stays at the server for a while."""
+class SearchResult(NamedTuple):
+    """The result of a search. The list of records stays on the server for a while."""
 
     total: int
     history: dict[str, str]
-    """The server's reference to the list."""
+    """The server's reference to the list, parameters of later requests."""
     unknown: list[str]
-    """Parts of the term that the database does not know."""
+    """Phrases of the term that the database does not know."""
 
 
-class PassingFault(Exception):
-    """A transient fault, with the seconds that the server asks us to wait."""
+class TransientFault(Exception):
+    """A fault after which a request is repeated, with the seconds that the server asks us to wait."""
 
     def __init__(self, reason: object, wait: float = 0.0) -> None:
         super().__init__(" ".join(str(reason).split())[:200])
@@ -78,7 +78,7 @@ class PassingFault(Exception):
 
 
 class Service:
-    """The nucleotide database of one server."""
+    """A client of one server's nucleotide database."""
 
     def __init__(
         self,
@@ -92,63 +92,65 @@ class Service:
         self.identity = {"db": "nuccore", "tool": "chordmixer", "email": email}
         self.clock, self.sleep = clock or time.monotonic, sleep or time.sleep
         self.gap = 1 / (10 if api_key else 3)  # seconds between requests, as NCBI allows
-        self.free = self.clock()
+        self.next_request = self.clock()
 
-    def search(self, term: str) -> Found:
-        """How many records a term has."""
-        return self._ask("esearch", {"term": term, "usehistory": "y", "retmax": 0}, _search_result)
+    def search(self, term: str) -> SearchResult:
+        """Search for a term; the result has the number of records."""
+        return self._request("esearch", {"term": term, "usehistory": "y", "retmax": 0}, _parse_search)
 
-    def accessions(self, found: Found, count: int) -> list[str]:
-        """The names of the first so many records, each with its version."""
+    def accessions(self, result: SearchResult, count: int) -> list[str]:
+        """The accessions, with versions, of the first `count` records of a search."""
         names: list[str] = []
         while len(names) < count:
-            asked = min(LISTED, count - len(names))
+            size = min(ACCESSIONS_PER_REQUEST, count - len(names))
 
-            def listed(answer: bytes, asked: int = asked) -> list[str]:
-                lines = answer.decode(errors="replace").split()
-                if len(lines) != asked or not all(re.fullmatch(r"[\w.|-]+", name) for name in lines):
-                    raise PassingFault(f"{len(lines):,} words where {asked:,} accessions were asked for")
+            def parse(response: bytes, size: int = size) -> list[str]:
+                lines = response.decode(errors="replace").split()
+                if len(lines) != size or not all(re.fullmatch(r"[\w.|-]+", name) for name in lines):
+                    raise TransientFault(f"{len(lines):,} words where {size:,} accessions were asked for")
                 return lines
 
-            part = {"rettype": "acc", "retmode": "text", "retstart": len(names), "retmax": asked}
-            names += self._ask("efetch", {**found.history, **part}, listed)
-        if twice := len(names) - len(set(names)):
-            raise ValueError(f"{self.server} lists {twice:,} of its records twice: its search went wrong; ask again")
+            parameters = {"rettype": "acc", "retmode": "text", "retstart": len(names), "retmax": size}
+            names += self._request("efetch", {**result.history, **parameters}, parse)
+        if duplicates := len(names) - len(set(names)):
+            raise ValueError(
+                f"{self.server} lists {duplicates:,} of its records twice: its search went wrong; ask again"
+            )
         return names
 
-    def records(self, names: list[str], form: EntrezFormat, within: bool = False) -> tuple[bytes, list[str]]:
-        """Records as the format has them, and the names that give none, as the heads of shotgun assemblies do.
+    def records(self, names: list[str], format: EntrezFormat, is_half: bool = False) -> tuple[bytes, list[str]]:
+        """A page of records, and the names without a record, such as the master records of shotgun assemblies.
 
-        A page with too few is asked for again as two halves (then we are `within` it), and so on, until it is known
-        which ones are not there.
+        A page with too few records is requested again as two halves (`is_half`), recursively, until the missing
+        names are known.
         """
 
-        def page_of(answer: bytes) -> bytes:
-            page = answer.lstrip()
-            if not form.whole(page) or not (page or within or len(names) == 1):
-                raise PassingFault(f"a page that is blank, cut or not {form.kind}: {page[:60]!r}")
+        def checked_page(response: bytes) -> bytes:
+            page = response.lstrip()
+            if not format.is_complete(page) or not (page or is_half or len(names) == 1):
+                raise TransientFault(f"a page that is blank, cut or not {format.kind}: {page[:60]!r}")
             return page
 
-        asked = {"id": ",".join(names), "rettype": form.kind, "retmode": "text"}
-        page = self._ask("efetch", asked, page_of)
-        if not page and len(names) == 1:  # it may be blank by accident, and is left out if it stays so
-            page = self._ask("efetch", asked, page_of)
-        if form.count(page) == len(names):
+        parameters = {"id": ",".join(names), "rettype": format.kind, "retmode": "text"}
+        page = self._request("efetch", parameters, checked_page)
+        if not page and len(names) == 1:  # a single blank page may be an accident: try once more
+            page = self._request("efetch", parameters, checked_page)
+        if format.count(page) == len(names):
             return page, []
         if len(names) == 1:
             return b"", names
         half = len(names) // 2
-        first, lost = self.records(names[:half], form, within=True)
-        second, also_lost = self.records(names[half:], form, within=True)
-        return first + second, lost + also_lost
+        first, missing = self.records(names[:half], format, is_half=True)
+        second, also_missing = self.records(names[half:], format, is_half=True)
+        return first + second, missing + also_missing
 
-    def _ask(self, utility: str, form: dict[str, Any], check: Callable[[bytes], T]) -> T:
-        """The result of `check` on the answer; `check` raises `PassingFault` to have the request repeated."""
+    def _request(self, utility: str, parameters: dict[str, Any], check: Callable[[bytes], T]) -> T:
+        """Send a request and return `check(response)`; the request is repeated if that raises `TransientFault`."""
         tries = 0
         while True:
             try:
-                return check(self._post(utility, form))
-            except PassingFault as fault:
+                return check(self._post(utility, parameters))
+            except TransientFault as fault:
                 if tries == len(WAITS):
                     raise ValueError(
                         f"{self.server} failed {tries + 1} times ({fault}): check the network, or wait a while; "
@@ -157,42 +159,42 @@ class Service:
                 self.sleep(max(WAITS[tries], min(fault.wait, LONGEST_WAIT)))
                 tries += 1
 
-    def _post(self, utility: str, form: dict[str, Any]) -> bytes:
+    def _post(self, utility: str, parameters: dict[str, Any]) -> bytes:
         now = self.clock()
-        if now < self.free:
-            self.sleep(self.free - now)
-        self.free = max(now, self.free) + self.gap
+        if now < self.next_request:
+            self.sleep(self.next_request - now)
+        self.next_request = max(now, self.next_request) + self.gap
         key = {"api_key": self.api_key} if self.api_key else {}
-        data = urlencode({**self.identity, **key, **form}).encode()
+        data = urlencode({**self.identity, **key, **parameters}).encode()
         try:
-            with urlopen(f"{self.server}/{utility}.fcgi", data, timeout=TIMEOUT) as answer:
-                if not (answer.chunked or answer.headers.get("Content-Length")):
-                    raise PassingFault("an answer that does not say where it ends: it may be cut")
-                return _body(answer, LARGEST_PAGE if "id" in form else LARGEST_LIST, self.server)
+            with urlopen(f"{self.server}/{utility}.fcgi", data, timeout=TIMEOUT) as response:
+                if not (response.chunked or response.headers.get("Content-Length")):
+                    raise TransientFault("an answer that does not say where it ends: it may be cut")
+                return _read_body(response, LARGEST_PAGE if "id" in parameters else LARGEST_LIST, self.server)
         except HTTPError as error:
             with error:
-                words = self._words(error)
-            # 400 from efetch may be a record that its store cannot deliver just now.
+                words = self._error_message(error)
+            # efetch also answers 400 if a record is temporarily unavailable.
             if error.code in (408, 429) or error.code >= 500 or (error.code == 400 and utility == "efetch"):
                 wait = error.headers.get("Retry-After", "")
-                raise PassingFault(words, float(wait) if re.fullmatch("[0-9]{1,9}", wait) else 0.0) from None
+                raise TransientFault(words, float(wait) if re.fullmatch("[0-9]{1,9}", wait) else 0.0) from None
             raise ValueError(f"{self.server} refuses ({words}): check --server, --api-key and the query") from None
         except (OSError, HTTPException) as error:
-            raise PassingFault(getattr(error, "reason", None) or repr(error)) from None
+            raise TransientFault(getattr(error, "reason", None) or repr(error)) from None
 
-    def _words(self, error: HTTPError) -> str:
-        """The server's message, without the API key that it may repeat."""
-        told = ""
+    def _error_message(self, error: HTTPError) -> str:
+        """The server's message, with the API key removed."""
+        message = ""
         with suppress(OSError, HTTPException):
-            told = error.read(500).decode(errors="replace")
-        told = told.replace(self.api_key, "...") if self.api_key else told
-        return " ".join(f"HTTP {error.code} {told}".split())[:200]
+            message = error.read(500).decode(errors="replace")
+        message = message.replace(self.api_key, "...") if self.api_key else message
+        return " ".join(f"HTTP {error.code} {message}".split())[:200]
 
 
-def _body(answer: Any, most: int, server: str) -> bytes:
-    """All of an answer, read piece by piece so that one without end fills no memory."""
+def _read_body(response: Any, most: int, server: str) -> bytes:
+    """The body of a response, read piece by piece so that an endless one cannot fill the memory."""
     body = bytearray()
-    while piece := answer.read(PIECE):
+    while piece := response.read(PIECE):
         body += piece
         if len(body) > most:
             raise ValueError(
@@ -202,13 +204,13 @@ def _body(answer: Any, most: int, server: str) -> bytes:
     return bytes(body)
 
 
-def _search_result(answer: bytes) -> Found:
+def _parse_search(response: bytes) -> SearchResult:
     try:
-        tree = ElementTree.fromstring(answer)
+        tree = ElementTree.fromstring(response)
     except ElementTree.ParseError as error:
-        raise PassingFault(f"an answer that is no XML: {error}") from None
+        raise TransientFault(f"an answer that is no XML: {error}") from None
     count, key, place, fault = (tree.findtext(name, "") for name in ("Count", "QueryKey", "WebEnv", "ERROR"))
     unknown = [part.text or "" for part in tree.iterfind("ErrorList/*")]
     if fault or not re.fullmatch("[0-9]{1,12}", count) or (int(count) and not (key and place)):
-        raise PassingFault(fault or "a search without its result")
-    return Found(int(count), {"query_key": key, "WebEnv": place}, unknown)
+        raise TransientFault(fault or "a search without its result")
+    return SearchResult(int(count), {"query_key": key, "WebEnv": place}, unknown)

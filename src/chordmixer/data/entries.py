@@ -1,4 +1,4 @@
-"""Records as read from files, before tokenization, and the account of which were used or rejected."""
+"""Records as read from files, before tokenization, and the counts of used and rejected records."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class Entry:
     """One record of a user's file. Not frozen: that would make reading short records twice as slow."""
 
     id: str
-    """The name in the file, or one made from the position."""
+    """The name in the file, or one derived from the record's position."""
     sequence: bytes | str | ndarray
     """Letters without line breaks (bytes), text (str), or real numbers, float32 of shape (N,) or (N, channels)."""
     place: str
-    """Its position for messages: `genes.fa.gz, record 17`."""
+    """Its position in the input for messages, such as `genes.fa.gz, record 17`."""
     description: str = ""
     """The rest of a FASTA header, or a GenBank definition."""
     label: str | None = None
-    """A class; several, for a multi-label task, in one string as the file has them."""
+    """A class; for a multi-label task all labels in one string, as in the file."""
     target: float | None = None
     """A number to predict."""
     split: str | None = None
-    """`training`, `validation` or `test`, where the file says so."""
+    """`training`, `validation` or `test`, if the file says so."""
     group: str | None = None
     """Records of one group never cross a split."""
     weight: float = 1.0
-    """How much it counts in the loss."""
+    """Weight in the loss."""
     circular: bool = False
     """Whether the molecule is circular, according to the file."""
 
@@ -42,16 +42,16 @@ class Entry:
 
 @dataclass
 class Account:
-    """What became of each record: read = used + rejected."""
+    """Counts of the records read, used and rejected; read = used + rejected."""
 
     read: int = 0
     used: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
-    """How many, by reason."""
+    """Number of rejected records by reason."""
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """The first few of each reason, by id."""
+    """Ids of the first `SHOWN` rejected records by reason."""
     notes: Counter[str] = field(default_factory=Counter)
-    """Accepted irregularities: lower case, IUPAC letters, carriage returns."""
+    """Counts of accepted irregularities: lower case, IUPAC letters, carriage returns."""
 
     SHOWN = 5
 
@@ -61,12 +61,12 @@ class Account:
     def reject(self, entry_id: str, reason: str) -> None:
         self.read += 1
         self.rejected[reason] += 1
-        named = self.examples.setdefault(reason, [])
-        if len(named) < self.SHOWN:
-            named.append(entry_id)
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < self.SHOWN:
+            examples.append(entry_id)
 
     def without(self, ids: Sequence[str], reason: str) -> Account:
-        """A copy in which these records, used before, are rejected."""
+        """A copy in which these records count as rejected instead of used."""
         copy = deepcopy(self)
         if ids:
             copy.used -= len(ids)
@@ -81,7 +81,7 @@ class Account:
         """
         yield f"{self.read:,} records read: {self.used:,} used, {self.rejected.total():,} rejected"
         for reason, count in self.rejected.most_common():
-            named = self.examples[reason]
-            yield f"{count:,} rejected, {reason}: {', '.join(named)}{', ...' if count > len(named) else ''}"
+            examples = self.examples[reason]
+            yield f"{count:,} rejected, {reason}: {', '.join(examples)}{', ...' if count > len(examples) else ''}"
         for note, count in self.notes.most_common():
             yield f"{count:,} {note}"

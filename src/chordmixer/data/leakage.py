@@ -1,6 +1,6 @@
-"""Leakage: held-out records with a copy in training, and the hashes by which a run recognises records it has seen.
+"""Leakage: find held-out records with a copy in training, and recognise records that a run has seen by their hashes.
 
-The hashes are kept in the run folder as seen.safetensors. A record and its reverse complement have the same hash.
+The hashes are saved in the run folder as seen.safetensors. A record and its reverse complement have the same hash.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Leak:
-    """Records of one part with a copy in training; each counts once, under the first kind that holds."""
+    """Counts of one part's records with a copy in training; each counts once, under the first kind that applies."""
 
     records: int
-    """Records of the part."""
+    """Number of records in the part."""
     exact: int = 0
     reverse: int = 0
-    """The reverse complement of a training record."""
+    """Number of reverse complements of training records."""
     near: int = 0
     examples: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """A few of each: the record's number and the training record's."""
+    """A few examples of each kind: numbers of the record and of the training record."""
 
     @property
     def total(self) -> int:
         return self.exact + self.reverse + self.near
 
     def lines(self, part: str, name: Callable[[int], str] = str) -> Iterator[str]:
-        r"""A readable summary.
+        r"""A readable summary. `name` gives the id of a record's number.
 
         >>> print(*Leak(90, exact=3, examples={"exact": [(7, 2)]}).lines("test", "r{}".format), sep="\n")
         test: 3 of 90 records (3.3 %) have a copy in training: 3 exact, 0 reverse complement, 0 near
@@ -57,12 +57,12 @@ class Leak:
 
 
 def digests(sequences: Sequence[ndarray], canonical: bool) -> ndarray:
-    """Two digests per record: its own and, for DNA (`canonical`), its reverse complement's, else its own again."""
+    """Two digests per record: of its tokens, and of their reverse complement for DNA (`canonical`), else the same."""
     return strand_digests(sequences, complement if canonical else None)
 
 
 def copies(digests: ndarray) -> ndarray:
-    """A group number for each record: exact copies and reverse complements have the same."""
+    """A group number for each record: exact copies and reverse complements share a group."""
     return np.unique(digests.min(axis=1), return_inverse=True)[1]
 
 
@@ -73,90 +73,91 @@ def find_leaks(
     parts: Mapping[str, Sequence[int] | ndarray],
     numbers: ndarray | None = None,
 ) -> dict[str, Leak]:
-    """For every part but `training`, how many of its records have a copy there; without sketches, no near ones.
+    """For every part except `training`, count its records with a copy in `training`.
 
-    Examples give records by these `numbers`, or else by their places.
+    Without sketches, near-copies are not searched for. `numbers` are the records' numbers in examples; default: their
+    positions.
     """
     numbers = np.arange(len(digests)) if numbers is None else numbers
     training = np.asarray(parts["training"], dtype=np.int64)
-    kinds = {"exact": _same(digests, training, column=0), "reverse": _same(digests, training, column=1)}
+    kinds = {"exact": _matches(digests, training, column=0), "reverse": _matches(digests, training, column=1)}
     if sketches is not None:
-        kinds["near"] = _near(sketches, threshold, training, np.maximum(*kinds.values()) < 0)
+        kinds["near"] = _near_matches(sketches, threshold, training, np.maximum(*kinds.values()) < 0)
     held_out = {part: np.asarray(records, np.int64) for part, records in parts.items() if part != "training"}
-    return {part: _leak(kinds, records, numbers) for part, records in held_out.items()}
+    return {part: _count_leaks(kinds, records, numbers) for part, records in held_out.items()}
 
 
-def _same(digests: ndarray, training: ndarray, column: int) -> ndarray:
-    """For each record a training record that is its copy, or -1."""
-    known, where = np.unique(digests[training, 0], return_index=True)
+def _matches(digests: ndarray, training: ndarray, column: int) -> ndarray:
+    """For each record a training record with the same digest, or -1."""
+    known, first = np.unique(digests[training, 0], return_index=True)
     if not len(known):
         return np.full(len(digests), -1)
-    place = np.searchsorted(known, digests[:, column]).clip(max=len(known) - 1)
-    return np.where(known[place] == digests[:, column], training[where[place]], -1)
+    index = np.searchsorted(known, digests[:, column]).clip(max=len(known) - 1)
+    return np.where(known[index] == digests[:, column], training[first[index]], -1)
 
 
-def _near(sketches: Sketches, threshold: float, training: ndarray, open_: ndarray) -> ndarray:
-    """For each open record outside training a near training record, or -1."""
-    trained = np.zeros(len(sketches), bool)
-    trained[training] = True
-    found = np.full(len(sketches), -1)
+def _near_matches(sketches: Sketches, threshold: float, training: ndarray, unmatched: ndarray) -> ndarray:
+    """For each record that is unmatched and not in training, a training record that it is a near-copy of, or -1."""
+    in_training = np.zeros(len(sketches), bool)
+    in_training[training] = True
+    match = np.full(len(sketches), -1)
 
     def wanted(first: ndarray, second: ndarray) -> ndarray:
-        held = np.where(trained[first], second, first)
-        return np.asarray((trained[first] != trained[second]) & open_[held] & (found[held] < 0))
+        held_out = np.where(in_training[first], second, first)
+        return np.asarray((in_training[first] != in_training[second]) & unmatched[held_out] & (match[held_out] < 0))
 
     for first, second in near_pairs(sketches, threshold, wanted):
-        found[np.where(trained[first], second, first)] = np.where(trained[first], first, second)
-    return found
+        match[np.where(in_training[first], second, first)] = np.where(in_training[first], first, second)
+    return match
 
 
-def _leak(kinds: Mapping[str, ndarray], records: ndarray, numbers: ndarray) -> Leak:
+def _count_leaks(kinds: Mapping[str, ndarray], records: ndarray, numbers: ndarray) -> Leak:
     counts, examples = {}, {}
-    left = records
-    for kind, found in kinds.items():
-        hit = left[found[left] >= 0]
-        left = left[found[left] < 0]
-        counts[kind] = len(hit)
-        if len(hit):
-            examples[kind] = [(int(numbers[i]), int(numbers[found[i]])) for i in hit[:SHOWN]]
+    remaining = records
+    for kind, match in kinds.items():
+        matched = remaining[match[remaining] >= 0]
+        remaining = remaining[match[remaining] < 0]
+        counts[kind] = len(matched)
+        if len(matched):
+            examples[kind] = [(int(numbers[i]), int(numbers[match[i]])) for i in matched[:SHOWN]]
     return Leak(len(records), **counts, examples=examples)
 
 
 SEEN_FILE = "seen.safetensors"
 SEEN_PARTS = ("training", "validation")
-"""Weights are fitted to the first, and chosen and calibrated by the second."""
+"""The parts that a run uses: weights are fitted on training; validation selects and calibrates them."""
 UNSEEN = "no"
 
 
 def seen_hashes(records: Iterable[ndarray], tokenizer: Tokenizer) -> ndarray:
-    """64 bits of each record's tokens: with a million records on either side, a false match has a chance of 10^-7."""
+    """A 64-bit hash of each record: a false match between two sets of a million records has a chance of 10^-7."""
     opposite = None if tokenizer.complement is None else tokenizer.reverse_complement
-    found: ndarray = strand_digests((np.asarray(tokens, tokenizer.dtype) for tokens in records), opposite).min(axis=1)
-    return found
+    seen: ndarray = strand_digests((np.asarray(tokens, tokenizer.dtype) for tokens in records), opposite).min(axis=1)
+    return seen
 
 
 def pack_seen(seen: Mapping[str, ndarray]) -> bytes:
-    """The contents of seen.safetensors: the hashes of each of `SEEN_PARTS`, 8 bytes a record."""
+    """The contents of seen.safetensors: the hashes of each of `SEEN_PARTS`, 8 bytes per record."""
     return files.tensor_bytes({part: torch.from_numpy(np.unique(seen[part]).view(np.int64)) for part in SEEN_PARTS})
 
 
 def load_seen(folder: Path) -> dict[str, ndarray] | None:
-    """The hashes of a run, checked by its manifest; None if it has none, being older or making its own records."""
+    """The hashes of a run, checked by its manifest; None for an older run or one on generated records."""
     path = folder / SEEN_FILE
     recorded = files.recorded(folder)
     if not path.exists() and SEEN_FILE not in recorded:
         return None
     if not {SEEN_FILE, "config.json"}.isdisjoint(recorded):
         files.verify(folder, [SEEN_FILE])
-    found = files.read_tensors(path)
-    if {*found} != {*SEEN_PARTS} or any(t.dtype != torch.int64 or t.ndim != 1 for t in found.values()):
+    tensors = files.read_tensors(path)
+    if {*tensors} != {*SEEN_PARTS} or any(t.dtype != torch.int64 or t.ndim != 1 for t in tensors.values()):
         raise ValueError(f"{path} has no hashes of {' and '.join(SEEN_PARTS)}: use another copy of the run")
-    return {part: found[part].numpy().view(np.uint64) for part in SEEN_PARTS}
+    return {part: tensors[part].numpy().view(np.uint64) for part in SEEN_PARTS}
 
 
-def find_seen(given: ndarray, seen: Mapping[str, ndarray]) -> list[str]:
-    """For each hash the first of `SEEN_PARTS` that has it, or `no`."""
-    found = np.full(len(given), UNSEEN, dtype=object)
+def find_seen(hashes: ndarray, seen: Mapping[str, ndarray]) -> list[str]:
+    """For each hash the first of `SEEN_PARTS` that contains it, or `no`."""
+    parts = np.full(len(hashes), UNSEEN, dtype=object)
     for part in reversed(SEEN_PARTS):
-        found[np.isin(given, seen[part])] = part
-    return found.tolist()
+        parts[np.isin(hashes, seen[part])] = part
+    return parts.tolist()

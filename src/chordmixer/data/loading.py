@@ -1,4 +1,4 @@
-"""Records, the sampler of batches under a token budget, and the loader that packs them."""
+"""Records, the sampler of batches under a token budget, and the loader that packs batches."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from chordmixer.data import draws
 from chordmixer.data.store import Store
 from chordmixer.packed import Packed
 
-KEPT, SHORTEST, FACTORS = 0.6, 32, (0.8, 1.25)
-"""Limits of the random crops of a series, see `cropped`."""
+MIN_SHARE, MIN_SAMPLES, SCALES = 0.6, 32, (0.8, 1.25)
+"""Limits of the random crops of a series and of their scale, see `cropped`."""
 
 
 class Record(NamedTuple):
-    """One sequence and what is asked of it."""
+    """One sequence and its target."""
 
     values: Tensor
     """Token ids of shape (N,) or real channels of shape (N, channels)."""
     target: Tensor
-    """A class index or a real number; a row of zeros and ones where a record may have several labels."""
+    """A class index, a real number, or for a multi-label task a row of zeros and ones."""
 
 
 @runtime_checkable
-class MadeRecords(Protocol):
-    """Records that a rule makes: a whole batch at once, on the device that needs it."""
+class GeneratedRecords(Protocol):
+    """Records that are computed instead of read: a batch at a time, on the device that needs it."""
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
-        """Inputs and targets of several records."""
+        """Inputs and targets of the records at these indices."""
         ...
 
 
 @runtime_checkable
 class PairedRecords(Protocol):
-    """Records of two sequences each, which follow each other in a batch; `lengths` counts the tokens of both."""
+    """Records of two sequences, which are consecutive in a batch; `lengths` counts the tokens of both."""
 
     longer: Sequence[int]
-    """Tokens of the longer one of each record: what a network has to be built for."""
+    """Length of the longer sequence of each record, which the network has to support."""
 
 
 class Records(Protocol):
-    """Sequences by index; all lengths are known before any sequence is read.
+    """Sequences by index. All lengths are known before any sequence is read.
 
-    Records that do not all count the same in the loss have `weights`, with mean one. Those that training sees in
-    another form each epoch have `drawn(index, epoch)`, a function of the two numbers, so that a run can be resumed.
+    Records that are weighted in the loss have `weights`, with mean one. Records with random augmentation have
+    `drawn(index, epoch)`, a deterministic function of both numbers, so that a run can be resumed.
     """
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each record: what it takes of a batch's budget."""
+        """Number of tokens of each record, which counts towards a batch's budget."""
         ...
 
     def __getitem__(self, index: int) -> Record: ...
 
     def name(self, index: int) -> str:
-        """How the user knows this record."""
+        """The record's id in the user's data."""
         ...
 
 
 class StoreRecords:
-    """Some records of a store, in the order of `indices`, with a target each; cheap to send to a worker process."""
+    """The records of a store at `indices`, with a target each; cheap to send to a worker process."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class StoreRecords:
         strands: int | None = None,
         crops: int | None = None,
     ) -> None:
-        """`strands` is the seed by which training reads each record from one end or, as its complement, the other;
-        `crops` the seed by which it reads a part of each series, scaled."""
+        """`strands` is the seed by which training chooses a strand of each record; `crops` is the seed by which it
+        takes a random part of each series and scales it. None: no such augmentation."""
         self.store, self.indices, self.strands, self.crops = store, indices, strands, crops
         self.lengths: list[int] = store.lengths[indices].tolist()
         self.targets, self.weights = torch.from_numpy(targets), weights
-        self.epoch, self.turned = -1, torch.empty(0)
+        self.epoch, self.reversed = -1, torch.empty(0)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -92,9 +92,9 @@ class StoreRecords:
         return Record(as_tensor(self.store.tokens(self.indices[index])), self.targets[index])
 
     def drawn(self, index: int, epoch: int) -> Record:
-        """Either strand with equal chance, where both are asked for."""
+        """The record as training sees it in this epoch: either strand with equal probability, a random crop."""
         tokens = self.store.tokens(self.indices[index])
-        if self.strands is not None and self._turns(epoch)[index]:
+        if self.strands is not None and self._reversed_records(epoch)[index]:
             tokens = self.store.tokenizer.reverse_complement(tokens)
         if self.crops is not None:
             tokens = cropped(tokens, draws.key(self.crops, "crops", epoch, index))
@@ -103,26 +103,29 @@ class StoreRecords:
     def name(self, index: int) -> str:
         return self.store.id(int(self.indices[index]))
 
-    def _turns(self, epoch: int) -> Tensor:
-        """Which records are turned round in this epoch."""
+    def _reversed_records(self, epoch: int) -> Tensor:
+        """Which records are read as their reverse complement in this epoch, as zeros and ones."""
         if epoch != self.epoch:
             bits = draws.bits(draws.key(self.strands or 0, "strands", epoch), torch.arange(len(self)))
-            self.epoch, self.turned = epoch, bits & 1
-        return self.turned
+            self.epoch, self.reversed = epoch, bits & 1
+        return self.reversed
 
 
 def cropped(series: ndarray, key: int) -> ndarray:
-    """A random part, of `KEPT` to all of a series and `SHORTEST` samples or more, times a factor within `FACTORS`."""
-    share, where, factor = (draws.uniform(key, torch.arange(3)).double().numpy() + 1) / 2
+    """A random crop of a series, scaled by a random factor within `SCALES`.
+
+    Its length is `MIN_SHARE` to all of the series, but at least `MIN_SAMPLES` samples if the series has as many.
+    """
+    share, position, factor = (draws.uniform(key, torch.arange(3)).double().numpy() + 1) / 2
     length = len(series)
-    kept = min(length, max(SHORTEST, round(length * (KEPT + (1 - KEPT) * share))))
-    first = int(where * (length - kept + 1))
-    low, high = np.log(FACTORS)
-    return series[first : first + kept] * np.float32(np.exp(low + (high - low) * factor))
+    size = min(length, max(MIN_SAMPLES, round(length * (MIN_SHARE + (1 - MIN_SHARE) * share))))
+    first = int(position * (length - size + 1))
+    low, high = np.log(SCALES)
+    return series[first : first + size] * np.float32(np.exp(low + (high - low) * factor))
 
 
 def as_tensor(tokens: ndarray) -> Tensor:
-    """A copy that torch may write to, of a type that it counts with: bytes stay bytes, since they travel fastest.
+    """A writable tensor of the tokens: uint16 becomes int32, uint8 stays, since it is fastest to transfer.
 
     >>> as_tensor(np.array([0, 300], dtype=np.uint16)).dtype
     torch.int32
@@ -131,14 +134,14 @@ def as_tensor(tokens: ndarray) -> Tensor:
 
 
 Shares = list[list[int]]
-"""The records of a batch that each rank takes; with fewer records than ranks, some take none."""
+"""Record indices of a batch by rank. With fewer records than ranks, some shares are empty."""
 
 
 class TokenSampler:
-    """Batches of record indices; iterating gives one rank's shares of those from `start` on, its length counts them.
+    """Batches of record indices under a token budget; iterates over one rank's shares of the batches from `start` on.
 
-    Batches are the same for any number of ranks, which share each of them by tokens. Everything is a function of
-    (seed, epoch), computed on every rank alike, so a position in a run is two numbers.
+    Batches are the same for any number of ranks, which share each batch by tokens. All batches are a function of
+    (seed, epoch) and the same on every rank, so that epoch and batch number are a position in a run.
 
     >>> sampler = TokenSampler([5, 3, 9, 4], tokens=10, sequences=2, shuffle=False)
     >>> list(sampler), len(sampler)
@@ -172,7 +175,7 @@ class TokenSampler:
         self.batches = self._plan()
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's shares; one that is empty has the batch's shortest record, so that all ranks work in step."""
+        """This rank's shares; the shortest record stands in for an empty one, so that all ranks stay in step."""
         for batch in self.batches[self.start :]:
             yield self.shares(batch)[self.rank] or [min(batch, key=self.lengths.__getitem__)]
 
@@ -180,7 +183,7 @@ class TokenSampler:
         return len(self.batches) - self.start
 
     def shares(self, batch: list[int]) -> Shares:
-        """The records of a batch by rank: each, longest first, goes to the rank with the fewest tokens.
+        """The records of a batch by rank: longest first, each goes to the rank with the fewest tokens so far.
 
         >>> TokenSampler([5, 3, 9, 4], tokens=30, sequences=4, ranks=2).shares([0, 1, 2, 3])
         [[2, 1], [0, 3]]
@@ -196,7 +199,7 @@ class TokenSampler:
         return shares
 
     def _plan(self) -> list[list[int]]:
-        """Batches in the order of the epoch: one is full when the next record has no room in it."""
+        """The batches of the epoch; a batch ends when the next record would exceed its budget."""
         batches: list[list[int]] = []
         load, count, key = 0, len(self.lengths), draws.key(self.seed, "epoch", self.epoch)
         for index in draws.permutation(key, count).tolist() if self.shuffle else range(count):
@@ -211,19 +214,19 @@ class TokenSampler:
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed inputs, a target each, and which records they are."""
+    """Packed inputs, targets, and the indices of the records."""
 
     inputs: Packed
     targets: Shaped[Tensor, "B"] | Shaped[Tensor, "B K"]
     indices: list[int]
     weights: Float[Tensor, "B"] | None = None
-    """How much each counts in the loss; None: all the same."""
+    """Weight of each record in the loss; None: all weights are one."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each record, be it one sequence or a pair."""
-        own, each = self.inputs.lengths, len(self.inputs) // len(self.indices)
-        return [sum(own[i : i + each]) for i in range(0, len(own), each)]
+        """Number of tokens of each record, which may be one sequence or a pair."""
+        lengths, size = self.inputs.lengths, len(self.inputs) // len(self.indices)
+        return [sum(lengths[i : i + size]) for i in range(0, len(lengths), size)]
 
     def to(self, device: torch.device) -> Batch:
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
@@ -235,11 +238,11 @@ class Batch:
 
 
 class Loader:
-    """Batches in the sampler's order, on `device`.
+    """Loads batches in the sampler's order onto `device`.
 
-    Records that a rule makes are made there. Others are read by this process or by workers, which are spawned and
-    never forked: a fork would copy the locks of torch's threads in whatever state they are. With `drawing`, records
-    that have several forms come in that of the epoch, as training wants them.
+    Generated records are computed there. Others are read by this process or by workers, which are spawned and never
+    forked: a fork would copy the locks of torch's threads in whatever state they are. With `drawing`, records have
+    the random augmentation of the epoch, for training.
     """
 
     def __init__(
@@ -264,31 +267,31 @@ class Loader:
         )
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch, from number `start` on."""
-        self.sampler.set_epoch(epoch, start)  # now, not at the first batch
-        if isinstance(self.records, MadeRecords):
+        """The batches of one epoch, from batch number `start` on."""
+        self.sampler.set_epoch(epoch, start)  # at once, not when the iterator is first used
+        if isinstance(self.records, GeneratedRecords):
             return map(self.batch, self.sampler)
         return (batch.to(self.device) for batch in self.batches)
 
     def batch(self, indices: list[int], epoch: int = 0) -> Batch:
-        """One batch of these records, out of order, made here."""
-        if isinstance(self.records, MadeRecords):
+        """One batch of the records at these indices, outside the sampler's order, loaded in this process."""
+        if isinstance(self.records, GeneratedRecords):
             ordered = _longest_first(self.records, indices)
             return Batch(*self.records.batch(ordered, self.device), ordered)
-        made: Batch = self.batches.dataset[epoch, indices]
-        return made.to(self.device)
+        batch: Batch = self.batches.dataset[epoch, indices]
+        return batch.to(self.device)
 
     def __len__(self) -> int:
         return len(self.sampler)
 
 
 def _longest_first(records: Records, indices: list[int]) -> list[int]:
-    """The order that the encoder works in, so that it need not sort."""
+    """Indices by descending length, the order in which the encoder computes, so that it need not sort."""
     return sorted(indices, key=lambda i: -records.lengths[i])
 
 
 class _WithEpoch:
-    """The sampler's batches, each with the epoch that it is of: worker processes are told nothing else."""
+    """The sampler's batches, each with its epoch, which worker processes do not know otherwise."""
 
     def __init__(self, sampler: TokenSampler) -> None:
         self.sampler = sampler
@@ -301,21 +304,21 @@ class _WithEpoch:
 
 
 class _Collated(Dataset[Batch]):
-    """Records as a torch data set whose index is an epoch and a whole batch's indices."""
+    """Records as a torch data set, indexed by an epoch and all indices of a batch."""
 
     def __init__(self, records: Records, drawing: bool) -> None:
         self.records = records
         self.drawn = getattr(records, "drawn", None) if drawing else None
 
-    def __getitem__(self, place: tuple[int, list[int]]) -> Batch:
-        epoch, indices = place[0], _longest_first(self.records, place[1])
+    def __getitem__(self, key: tuple[int, list[int]]) -> Batch:
+        epoch, indices = key[0], _longest_first(self.records, key[1])
         chosen = [self.drawn(i, epoch) if self.drawn else self.records[i] for i in indices]
-        if self.drawn:  # in another form it may have another length
+        if self.drawn:  # augmentation may change the lengths
             order = sorted(range(len(chosen)), key=lambda k: -len(chosen[k].values))
             indices, chosen = [indices[k] for k in order], [chosen[k] for k in order]
         for index, record in zip(indices, chosen, strict=True):
             values = record.values
-            # The sum is quick, but large numbers overflow it too.
+            # The sum is a fast test, but it also overflows with large finite numbers.
             if values.is_floating_point() and not (torch.isfinite(values.sum()) or torch.isfinite(values).all()):
                 raise ValueError(
                     f"record {self.records.name(index)} holds a NaN or infinite number: every input must be "

@@ -1,7 +1,7 @@
-"""Records from NCBI: one file for each genus or term, resumed after a kill where it stopped.
+"""Fetch records from NCBI into one file per genus or search term; an interrupted fetch can be resumed.
 
-The list of a search is kept before its first page is fetched, so that a fetch of many hours, over several starts, is
-of one list and not of a database that changes meanwhile.
+The list of accessions is saved before the first page is fetched, so that a fetch of many hours, even over several
+starts, is of one list although the database changes meanwhile.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Literal
 
 from chordmixer import files
 from chordmixer.config import check_numbers, from_dict
-from chordmixer.data.entrez import FORMATS, NCBI, Found, Service
+from chordmixer.data.entrez import FORMATS, NCBI, SearchResult, Service
 
 logger = logging.getLogger(__name__)
 
 DIVISIONS = ("bct", "inv", "mam", "phg", "pln", "pri", "rod", "vrl", "vrt")
-"""The files of GenBank's release that are about a taxon, and not about a way of sequencing."""
+"""GenBank divisions by taxon; the other divisions are by sequencing method."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class FetchConfig:
     """Settings of a fetch."""
 
     email: str = ""
-    """Yours: NCBI asks for it, to write to you before it blocks you."""
+    """Your address: NCBI requires one, and writes to it before it blocks a user."""
     api_key: str = field(default="", repr=False)
-    """The key of your NCBI account: it allows ten requests a second instead of three."""
+    """The API key of your NCBI account: it allows ten requests per second instead of three."""
     format: Literal["fasta", "genbank"] = "fasta"
-    """GenBank has the lineage and the features too, and is several times as large."""
+    """The file format. GenBank files also have lineage and features, and are several times as large."""
     lengths: str = ""
-    """Only records of so many bases, such as `79:100101`."""
+    """The range of record lengths in bases, such as `79:100101`. Default: all lengths."""
     most: int | None = None
-    """Only the first so many, in the database's order."""
+    """Maximum number of records, the first in the database's order. Default: all."""
     page: int = 200
-    """Records in a request; fewer where they are long, since a page is held in memory."""
+    """Records per request; choose fewer for long records, since a page is held in memory."""
     server: str = NCBI
     """Address of the E-utilities."""
 
@@ -65,15 +65,15 @@ class FetchConfig:
 
 
 def entrez_term(query: str, lengths: str = "") -> str:
-    """The search term: a name, such as a genus, becomes a search for its records in GenBank; a term stays as it is.
+    """The search term of a query: the name of a taxon becomes a search of GenBank, an Entrez term is unchanged.
 
     >>> entrez_term("Carassius")  # doctest: +ELLIPSIS
     '"Carassius"[Organism] AND (gbdiv_bct[PROP] OR ... OR gbdiv_vrt[PROP]) NOT srcdb_refseq[PROP] NOT wgs[PROP]'
     >>> entrez_term("Mus[Organism] OR Rattus[Organism]", "32:261093")
     '(Mus[Organism] OR Rattus[Organism]) AND 32:261093[SLEN]'
 
-    The paper's authors took genera from the files `gbvrt`, `gbrod` and `gbmam` of GenBank's release. Tags, patents
-    and contigs are in other files of it, RefSeq and the pieces of shotgun assemblies are not in it.
+    The paper's authors took genera from the files `gbvrt`, `gbrod` and `gbmam` of a GenBank release. Tags, patents
+    and contigs are in other files of the release; RefSeq and the pieces of shotgun assemblies are not part of it.
     """
     if re.fullmatch(r"[A-Za-z][A-Za-z. -]*", query) and not {"AND", "OR", "NOT"} & set(query.split()):
         divisions = " OR ".join(f"gbdiv_{division}[PROP]" for division in DIVISIONS)
@@ -82,7 +82,7 @@ def entrez_term(query: str, lengths: str = "") -> str:
 
 
 def file_name(query: str, format: str = "fasta") -> str:
-    """The file of a query.
+    """The file name for a query.
 
     >>> file_name("Carassius"), file_name('"Mus"[Organism] AND gbdiv_rod[PROP]', "genbank")
     ('carassius.fa.gz', 'mus-organism-and-gbdiv-rod-prop.gb.gz')
@@ -95,19 +95,19 @@ def file_name(query: str, format: str = "fasta") -> str:
 
 @dataclass
 class FetchState:
-    """The contents of `NAME.fetch.json`."""
+    """The state of a fetch, saved as `NAME.fetch.json`."""
 
     term: str
     most: int | None
     server: str
     total: int
-    """Records that the search found."""
+    """Number of records that the search found."""
     wanted: int
-    """Records to fetch."""
+    """Number of records to fetch."""
     found: str
-    """When the search was made."""
+    """Date and time of the search."""
     records: int
-    """Records that came."""
+    """Number of records fetched so far."""
     without: list[str]
     """Accessions without a sequence."""
     finished: str = ""
@@ -131,10 +131,10 @@ def fetch(
     seen: Callable[[int, int], None] = lambda done, wanted: None,
     service: Service | None = None,
 ) -> Path:
-    """Fetch the records of a name or an Entrez term into one compressed file, or go on with that.
+    """Fetch the records of a taxon's name or an Entrez term into one compressed file, or resume an earlier fetch.
 
-    Beside the file stands `NAME.fetch.json`: term, date, how many records there were and came. `seen` hears after
-    each page how many records are done, of how many.
+    `NAME.fetch.json` next to the file records the search term, date and numbers of records. `seen` is called after
+    each page with the numbers of records done and wanted.
     """
     target = Path(folder) / file_name(query, config.format)
     _Fetch(target, query, config, service or Service(config.email, config.api_key, config.server)).run(seen)
@@ -142,7 +142,7 @@ def fetch(
 
 
 class _Fetch:
-    """One file: its pages wait in `parts` until all are there; `note` says which are."""
+    """The fetch of one file. Pages are saved in the folder `parts` until all are there; `note` has the state."""
 
     def __init__(self, target: Path, query: str, config: FetchConfig, service: Service) -> None:
         self.target, self.config, self.service = target, config, service
@@ -150,14 +150,14 @@ class _Fetch:
         self.term = entrez_term(query, config.lengths)
 
     def run(self, seen: Callable[[int, int], None]) -> None:
-        state = self._earlier()
+        state = self._load_state()
         if state and state.finished:
             self._remove_parts()
             came = f"its {state.records:,} records came on {state.finished[:10]}"
             logger.info(f"{self.target}: {came}; remove it to fetch again")
             return
         found = self._search()
-        names = self._kept_names(state.wanted) if state else None
+        names = self._saved_names(state.wanted) if state else None
         if state is None or names is None:
             state, names = self._begin(found)
         elif found.total != state.total:
@@ -173,25 +173,25 @@ class _Fetch:
         self._remove_parts()
         logger.info(state.summary(self.target))
 
-    def _earlier(self) -> FetchState | None:
-        """The state that an earlier start left, if it can be resumed."""
+    def _load_state(self) -> FetchState | None:
+        """The state of an earlier start, None if there is none to resume."""
         if not self.note.exists():
             if self.target.exists():
                 raise ValueError(
                     f"{self.target} is there, and not from a fetch: it is not replaced; choose another --out"
                 )
             return None
-        given = files.read_json(self.note)
-        if given.get("finished") and not self.target.exists():
+        saved = files.read_json(self.note)
+        if saved.get("finished") and not self.target.exists():
             return None
         for key, value in (("term", self.term), ("most", self.config.most), ("server", self.config.server)):
-            if given.get(key) != value:
+            if saved.get(key) != value:
                 raise ValueError(
-                    f"{self.note} is of {key}={given.get(key)!r} and {value!r} is asked for: one file holds one "
+                    f"{self.note} is of {key}={saved.get(key)!r} and {value!r} is asked for: one file holds one "
                     "search; give the same options, choose another --out, or remove it and the file beside it"
                 )
         try:
-            return from_dict(FetchState, given, self.note.name)
+            return from_dict(FetchState, saved, self.note.name)
         except ValueError:
             raise ValueError(
                 f"{self.note} is damaged: a count or a name is missing or not one; remove it and fetch again"
@@ -200,61 +200,62 @@ class _Fetch:
     def _save(self, state: FetchState) -> None:
         files.write_json(self.note, {k: value for k, value in asdict(state).items() if value or k != "finished"})
 
-    def _search(self) -> Found:
-        found = self.service.search(self.term)
-        unknown = ", ".join(found.unknown)
-        if not found.total:
+    def _search(self) -> SearchResult:
+        result = self.service.search(self.term)
+        unknown = ", ".join(result.unknown)
+        if not result.total:
             why = f" (unknown there: {unknown})" if unknown else ""
             cure = "check how the name is spelt, or give another term"
             raise ValueError(f"{self.term} finds no record at NCBI{why}: {cure}")
         if unknown:
             logger.info(f"NCBI does not know {unknown}, and searched without")
-        return found
+        return result
 
-    def _kept_names(self, wanted: int) -> list[str] | None:
-        """The list of accessions of an earlier start, if it is whole."""
+    def _saved_names(self, wanted: int) -> list[str] | None:
+        """The list of accessions of an earlier start; None if it is missing or incomplete."""
         with suppress(OSError):
             names = (self.parts / "accessions.txt").read_text(errors="replace").split()
             return names if len(names) == wanted else None
         return None
 
-    def _begin(self, found: Found) -> tuple[FetchState, list[str]]:
-        self.note.unlink(missing_ok=True)  # an old one must never count for a new list
+    def _begin(self, result: SearchResult) -> tuple[FetchState, list[str]]:
+        self.note.unlink(missing_ok=True)  # an old state must not be combined with a new list
         self._remove_parts()
-        wanted = min(found.total, self.config.most or found.total)
+        wanted = min(result.total, self.config.most or result.total)
         most, server = self.config.most, self.config.server
-        state = FetchState(self.term, most, server, found.total, wanted, found=_now(), records=0, without=[])
-        names = self.service.accessions(found, wanted)
+        state = FetchState(self.term, most, server, result.total, wanted, found=_now(), records=0, without=[])
+        names = self.service.accessions(result, wanted)
         files.write_text(self.parts / "accessions.txt", "\n".join(names))
         self._save(state)
         return state, names
 
     def _fetch_pages(self, names: list[str], state: FetchState, seen: Callable[[int, int], None]) -> None:
-        """Each page is on the disk before the note that counts it: a kill between them fetches one page twice.
+        """Fetch the pages that are missing.
 
-        A page is named after its first record, so that what a kill left of it is replaced.
+        A page is written before the state that counts it, so that after a kill at most one page is fetched twice. It
+        is named by the number of its first record, so that a second copy replaces the first.
         """
         done = state.records + len(state.without)
         seen(done, len(names))
         while done < len(names):
-            asked = names[done : done + self.config.page]
-            page, without = self.service.records(asked, FORMATS[self.config.format])
+            batch = names[done : done + self.config.page]
+            page, without = self.service.records(batch, FORMATS[self.config.format])
             files.write_bytes(self.parts / f"{done:010}.gz", gzip.compress(page, mtime=0))
-            state.records += len(asked) - len(without)
+            state.records += len(batch) - len(without)
             state.without += without
             self._save(state)
-            done += len(asked)
+            done += len(batch)
             seen(done, len(names))
 
     def _join(self, state: FetchState) -> None:
-        """One file of all pages, which are gzip streams: those may stand one after the other."""
+        """Concatenate all pages into one file: they are gzip streams, which may follow each other."""
         pages, records = sorted(self.parts.glob("[0-9]*.gz")), 0
         size = f"{sum(page.stat().st_size for page in pages):,}"
-        room = files.explaining_no_room(self.target, size, "; the same command goes on")
-        with room, files.replacing(self.target, sweeping=True) as file:
+        disk_guard = files.explaining_no_room(self.target, size, "; the same command goes on")
+        with disk_guard, files.replacing(self.target, sweeping=True) as file:
             for page in pages:
                 data = page.read_bytes()
-                with suppress(EOFError, OSError, zlib.error):  # a damaged page counts for nothing
+                with suppress(EOFError, OSError, zlib.error):  # a damaged page has no records
                     records += FORMATS[self.config.format].count(gzip.decompress(data))
                 file.write(data)
             if records != state.records:
@@ -264,11 +265,11 @@ class _Fetch:
                 )
 
     def _remove_parts(self) -> None:
-        """The pages and their list; nothing else that may lie there."""
-        with suppress(OSError):  # what is not ours keeps its folder, and other queries may have theirs beside it
+        """Remove the pages and the list of accessions, and the folders if they are empty then."""
+        with suppress(OSError):  # other files, or pages of other queries, keep their folder
             files.sweep(self.parts)
-            for own in [*self.parts.glob("[0-9]*.gz"), self.parts / "accessions.txt"]:
-                own.unlink(missing_ok=True)
+            for path in [*self.parts.glob("[0-9]*.gz"), self.parts / "accessions.txt"]:
+                path.unlink(missing_ok=True)
             self.parts.rmdir()
             self.parts.parent.rmdir()
 

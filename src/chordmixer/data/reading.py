@@ -1,8 +1,8 @@
-"""Read records from files: the format is told by the content, labels may come from names, headers or a table.
+"""Read records from files. The format is detected from the content; labels come from file names, headers or a table.
 
-`files` takes the name of each file, or the class that a user names as `NAME=FILE`. `header:NAME` takes what follows
-`NAME:` or `NAME=` in a record's header, and `header:/REGEX/` what the one pair of parentheses of a regular expression
-matches there. Anything else is the path of a table.
+Rules for labels: `files` takes the name of each file, or the class that a user gives as `NAME=FILE`. `header:NAME`
+takes the text after `NAME:` or `NAME=` in a record's header, `header:/REGEX/` the match of its only group.
+Anything else is the path of a table.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ _SUFFIX = re.compile(rf"(?<=.)(\.({'|'.join(_FORMATS)}))?(\.({'|'.join(_COMPRESS
 
 
 def file_label(path: Path | str) -> str:
-    """A file's name without what says its format; a folder's name.
+    """The label from a path: a file's name without suffixes of format and compression, or a folder's name.
 
     >>> file_label("bacteria/E.coli.fa.gz")
     'E.coli'
     """
     if str(path) == "-":
         raise ValueError("standard input has no name to take a label from: give files, or a table of labels")
-    return _SUFFIX.sub("", own_name(Path(path)), count=1)
+    return _SUFFIX.sub("", base_name(Path(path)), count=1)
 
 
 def named_files(inputs: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The paths of inputs, and a class for each where at least one is given as `NAME=FILE`.
+    """The paths of inputs, and a class for each if at least one is given as `NAME=FILE`, else ().
 
-    A path that exists is taken as it is, whatever its name.
+    An existing path is not split, even if its name contains `=`.
 
     >>> named_files(["worm=new/a.fa", "fly.fa"]), named_files(["worm.fa"])
     ((['new/a.fa', 'fly.fa'], ('worm', 'fly')), (['worm.fa'], ()))
     """
-    there = os.path.exists  # unlike that of Path it takes names of any length
-    pairs = [text.partition("=") if "=" in text and not there(text) else ("", "", text) for text in inputs]
-    for text, (name, given, path) in zip(inputs, pairs, strict=True):
-        if given and not (name.strip() and name.isprintable() and path):
+    exists = os.path.exists  # unlike Path.exists, it accepts names of any length
+    pairs = [text.partition("=") if "=" in text and not exists(text) else ("", "", text) for text in inputs]
+    for text, (name, separator, path) in zip(inputs, pairs, strict=True):
+        if separator and not (name.strip() and name.isprintable() and path):
             raise ValueError(
                 f"{text!r} is not NAME=FILE: give a class and the path of its file, or a path that exists"
             )
     paths = [path for _, _, path in pairs]
-    if not any(given for _, given, _ in pairs):
+    if not any(separator for _, separator, _ in pairs):
         return paths, ()
-    return paths, tuple(name.strip() if given else file_label(path) for name, given, path in pairs)
+    return paths, tuple(name.strip() if separator else file_label(path) for name, separator, path in pairs)
 
 
-def own_name(path: Path) -> str:
-    """A path's last name, also of `.` and `..`."""
+def base_name(path: Path) -> str:
+    """The last component of a path, resolved for `.` and `..`."""
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
 def header_pattern(rule: str) -> re.Pattern[str]:
-    """The pattern of `header:NAME` or `header:/REGEX/`; the last group that matched is the value.
+    """The regular expression for a rule `header:NAME` or `header:/REGEX/`; the last matching group is the value.
 
     >>> [header_pattern("header:gene").search(h).group("bare") for h in ("t1 gene:g7 x", "t1 length=9;gene=g7")]
     ['g7', 'g7']
@@ -98,8 +98,8 @@ def header_pattern(rule: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.-]){name}[:=](?:{quoted}|{bracketed.format(name)}|{bare})")
 
 
-def in_header(pattern: re.Pattern[str], entry: Entry) -> str | None:
-    """The value that the pattern finds in a record's id and description."""
+def header_value(pattern: re.Pattern[str], entry: Entry) -> str | None:
+    """The value that the pattern finds in a record's id and description; None if it does not match."""
     match = pattern.search(f"{entry.id} {entry.description}")
     return (match[match.lastindex or 0].strip().rstrip(",") or None) if match and match.lastindex else None
 
@@ -112,23 +112,23 @@ def with_rules(
     account: Account,
     name: str | None = None,
 ) -> Iterator[Entry]:
-    """The entries of one path with label and group by these rules, `files` or `header:`.
+    """Set label and group of the entries of one path by rules, `files` or `header:`.
 
-    A folder that holds a folder for each class keeps these classes as the labels, unless the user has given it a
-    `name`, which is the label of all that it holds.
+    In a folder with a folder for each class, these classes remain the labels, unless the user has given the path a
+    `name`, which is then the label of all its records.
     """
-    folder = is_folder(path) and name is None
+    keeps_classes = is_folder(path) and name is None
     by_file = [role for role, rule in rules.items() if rule == FILES]
     names = {role: name if role == "label" and name is not None else file_label(path) for role in by_file}
     patterns = {role: header_pattern(rule) for role, rule in rules.items() if rule.startswith(HEADER)}
     for entry in entries:
-        found: dict[str, Any] = {role: in_header(pattern, entry) for role, pattern in patterns.items()}
-        missing = next((role for role, value in found.items() if value is None), None)
+        values: dict[str, Any] = {role: header_value(pattern, entry) for role, pattern in patterns.items()}
+        missing = next((role for role, value in values.items() if value is None), None)
         if missing is None:
-            found |= names
-            if folder and entry.label is not None and "label" in names:
-                found["label"] = entry.label
-            yield replace(entry, **found) if found else entry
+            values |= names
+            if keeps_classes and entry.label is not None and "label" in names:
+                values["label"] = entry.label
+            yield replace(entry, **values) if values else entry
         elif on_unmatched == "reject":
             account.reject(entry.id, f"no {missing} in its header")
         else:
@@ -140,7 +140,7 @@ def with_rules(
 
 
 def read_label_table(path: Path | str, columns: Columns, limit: int | None = None) -> dict[str, dict[str, Any]]:
-    """Label, target, split, group and weight of each id, as far as the table has such columns."""
+    """Read label, target, split, group and weight of each id, as far as the table has such columns."""
     table: dict[str, dict[str, Any]] = {}
     for number, row in table_rows(path, replace(columns, sequence=ABSENT), limit):
         name = row.pop("id")
@@ -160,9 +160,9 @@ def read_label_table(path: Path | str, columns: Columns, limit: int | None = Non
 def with_table(
     entries: Iterator[Entry], table: dict[str, dict[str, Any]], name: str, on_unmatched: Policy, account: Account
 ) -> Iterator[Entry]:
-    """The entries with what the table says of their ids; neither side may have an id that the other has not.
+    """Set the fields of entries from the table's rows, matched by id; every entry needs a row and vice versa.
 
-    With `on_unmatched="reject"`, such records are rejected and such rows are counted in the account's notes.
+    With `on_unmatched="reject"`, entries without a row are rejected, rows without an entry are noted in the account.
     """
     seen: set[str] = set()
     for entry in entries:
@@ -178,15 +178,15 @@ def with_table(
                 f"{entry.place}: id {entry.id!r} has no row in {name}: add one, or leave such records out with "
                 "--on-unmatched reject"
             )
-    alone = [row for row in table if row not in seen]
-    if alone:
-        shown = ", ".join(alone[: Account.SHOWN]) + (", ..." if len(alone) > Account.SHOWN else "")
+    unused = [row for row in table if row not in seen]
+    if unused:
+        shown = ", ".join(unused[: Account.SHOWN]) + (", ..." if len(unused) > Account.SHOWN else "")
         if on_unmatched == "error":
             raise ValueError(
-                f"{name} has {len(alone):,} rows without a record, {shown}: give the files with those records, or "
+                f"{name} has {len(unused):,} rows without a record, {shown}: give the files with those records, or "
                 "leave such rows out with --on-unmatched reject"
             )
-        account.notes[f"rows of {name} without a record: {shown}"] += len(alone)
+        account.notes[f"rows of {name} without a record: {shown}"] += len(unused)
 
 
 Kind = Literal["auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy"]
@@ -194,32 +194,32 @@ Kind = Literal["auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read; the default asks the files."""
+    """Settings for reading files."""
 
     kind: Kind = "auto"
-    """The format of all files; auto: told by the first bytes of each."""
+    """The format of all files. Default `auto`: detected from the first bytes of each file."""
     columns: Columns = field(default_factory=Columns)
-    """The columns of tables."""
+    """Column names of tables."""
     labels: str | None = None
-    """Where labels are: None, as the records have them; `files`, each file is a class; `header:NAME` or
-    `header:/REGEX/`, in each header; else the path of a table with ids and with labels, targets, splits, groups or
-    weights, and then `columns` names its columns."""
+    """The source of labels: `files`, each file is a class; `header:NAME` or `header:/REGEX/`, the record's header;
+    else the path of a table with ids and labels, targets, splits, groups or weights, whose columns `columns` names.
+    Default None: the records' own labels."""
     group: str | None = None
-    """Where groups are: None, as the records have them; `files`, `header:NAME` or `header:/REGEX/`."""
+    """The source of groups: `files`, `header:NAME` or `header:/REGEX/`. Default None: the records' own groups."""
     features: str | None = None
-    """The GenBank features that are the records, such as CDS; None: whole records."""
+    """The type of GenBank features that become records, such as CDS. Default None: whole GenBank records."""
     rank: str | None = None
     """The label of a GenBank record: organism, genus, lineage:N, or qualifier:NAME."""
     on_empty: Policy = "error"
     """Whether a record without letters is an error or rejected."""
     on_unmatched: Policy = "error"
-    """What becomes of a record without a row in the table of labels, of a row without a record, and of a record
-    whose header lacks the label or group."""
+    """Whether it is an error or a rejection if a record has no row in the table of labels, a row has no record, or a
+    header lacks the label or group."""
     names: tuple[str, ...] = ()
-    """With labels `files`, the class of each file in their order; (): their own names."""
+    """With labels `files`, the class of each file, in order. Default (): the files' names."""
     max_record: int = MAX_RECORD
-    """The most letters, steps or bytes that one record may have, decompressed; 1 GiB, which is four times the longest
-    human chromosome. A longer one is an error, so that a damaged or hostile file cannot fill the memory."""
+    """Maximum letters, steps or bytes of one record, decompressed. Default 1 GiB, four times the longest human
+    chromosome. A longer record is an error, so that a damaged or hostile file cannot fill the memory."""
 
     def __post_init__(self) -> None:
         for option, value, options in (
@@ -242,23 +242,23 @@ class Reading:
 
     @property
     def table(self) -> str | None:
-        """The path of the table of labels."""
+        """The path of the table of labels; None if labels come from elsewhere."""
         if self.labels is None or self.labels == FILES or self.labels.startswith(HEADER):
             return None
         return self.labels
 
     @property
     def unlabelled(self) -> Reading:
-        """Only ids and sequences: errors in the labels of a file must not stop a prediction."""
+        """A copy that reads only ids and sequences, since errors in labels must not stop a prediction."""
         absent = dict.fromkeys(("label", "target", "split", "group", "weight"), ABSENT)
         columns = Columns(id=self.columns.id, sequence=self.columns.sequence, **absent)
         return replace(self, columns=columns, labels=None, names=(), group=None, rank=None)
 
 
 def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Iterator[Entry]:
-    """The records of files, folders, or standard input (`-`), one after the other, as a stream.
+    """Stream the records of files, folders, or standard input (`-`).
 
-    Every record is given out, rejected in the account, or an error. `account.use` is for whoever uses it.
+    Every record is yielded, rejected in the account, or an error. The caller calls `account.use` for used records.
     """
     if not paths:
         raise ValueError("no files were given: name at least one, or - for standard input")
@@ -266,10 +266,12 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
         raise ValueError(f"{len(reading.names):,} class names for {len(paths):,} files: give each file one")
     names = reading.names or (None,) * len(paths)
     rules = {role: rule for role, rule in (("label", reading.labels), ("group", reading.group)) if rule is not None}
-    inside = (_folder(Path(p), reading, account) if is_folder(p) else _file(p, reading) for p in paths)
+    streams = (
+        _folder_entries(Path(p), reading, account) if is_folder(p) else _file_entries(p, reading) for p in paths
+    )
     entries: Iterator[Entry] = chain.from_iterable(
-        with_rules(own, path, rules, reading.on_unmatched, account, name)
-        for own, path, name in zip(inside, paths, names, strict=True)
+        with_rules(stream, path, rules, reading.on_unmatched, account, name)
+        for stream, path, name in zip(streams, paths, names, strict=True)
     )
     if reading.table is not None:
         table = read_label_table(reading.table, reading.columns, reading.max_record)
@@ -292,8 +294,8 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
 
 
 def sniff(source: Source) -> Kind:
-    """The format of an open file."""
-    if (kind := _marked(source)) is not None:
+    """Detect the format of an open file from its first bytes."""
+    if (kind := _format_by_mark(source)) is not None:
         return kind
     head = source.head.lstrip()
     line, *_ = head.splitlines() or [b""]
@@ -309,8 +311,8 @@ def sniff(source: Source) -> Kind:
 # --- One path ---
 
 
-def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:
-    # The columns that were given are those of the table of labels; of the records' own, their sequence and id.
+def _file_entries(path: Path | str, reading: Reading) -> Iterator[Entry]:
+    # With a table of labels, the given columns are those of that table; only sequence and id apply to the records.
     given = reading.columns
     columns = given if reading.table is None else Columns(id=given.id, sequence=given.sequence)
     with open_source(path, reading.max_record) as source:
@@ -318,10 +320,10 @@ def _file(path: Path | str, reading: Reading) -> Iterator[Entry]:
         if kind in ("text", "npy"):
             yield read_record(source, kind)
         else:
-            yield from until_broken(source, _records(source, kind, reading, columns))
+            yield from until_broken(source, _format_reader(source, kind, reading, columns))
 
 
-def _records(source: Source, kind: Kind, reading: Reading, columns: Columns) -> Iterator[Entry]:
+def _format_reader(source: Source, kind: Kind, reading: Reading, columns: Columns) -> Iterator[Entry]:
     if kind == "genbank":
         return read_genbank(source, reading.features, reading.rank)
     if kind in ("fasta", "fastq"):
@@ -329,18 +331,18 @@ def _records(source: Source, kind: Kind, reading: Reading, columns: Columns) -> 
     return read_table(source, columns, kind)
 
 
-def _marked(source: Source) -> Kind | None:
-    """The format that the first bytes prove; a damaged binary file is not taken for a text."""
+def _format_by_mark(source: Source) -> Kind | None:
+    """The format that the first bytes identify, None if they do not; a damaged binary file is an error."""
     head = source.head.lstrip()
     suffix = Path(source.name).suffix.lower()
     if suffix in (".npy", ".parquet") and head and not source.head.startswith(MAGIC if suffix == ".npy" else PARQUET):
         raise ValueError(f"{source.name} does not begin like a {suffix} file: use another copy, or rename it")
     if head.startswith(b";") and b"\n>" in head.replace(b"\r", b"\n"):
-        return "fasta"  # older files begin with comments
-    return next((kind for kind, mark in _MARKS.items() if head.startswith(mark)), None)
+        return "fasta"  # old FASTA files may begin with comments
+    return next((kind for kind, mark in _FORMAT_MARKS.items() if head.startswith(mark)), None)
 
 
-_MARKS: dict[Kind, bytes] = {
+_FORMAT_MARKS: dict[Kind, bytes] = {
     "npy": MAGIC,
     "parquet": PARQUET,
     "fasta": b">",
@@ -350,8 +352,8 @@ _MARKS: dict[Kind, bytes] = {
 }
 
 
-def _folder(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]:
-    """A folder of texts or of series."""
+def _folder_entries(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]:
+    """Read a folder of texts or of `.npy` series."""
     kind = reading.kind if reading.kind != "auto" else _sniff_folder(folder)
     if kind not in ("text", "npy"):
         raise ValueError(
@@ -362,9 +364,9 @@ def _folder(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]
 
 
 def _sniff_folder(folder: Path) -> Kind:
-    """The format of the first file that is not empty; text if its first bytes do not tell."""
+    """The format of the first file that is not empty; text if its first bytes do not identify it."""
     for path, _ in class_files(folder, Account()):
         if path.stat().st_size:
             with open_source(path) as source:
-                return _marked(source) or "text"
+                return _format_by_mark(source) or "text"
     return "text"

@@ -1,4 +1,4 @@
-"""Files of one record each, texts and `.npy` series: alone, in a folder, or in one folder per class."""
+"""Read files of one record each, texts and `.npy` series: single files, a folder, or one folder per class."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from chordmixer.data.sources import Source, open_source
 
 
 def read_record(source: Source, kind: str) -> Entry:
-    """The one record of a file: a `text`, or a series (`npy`) of shape (N,) or (N, channels)."""
+    """Read a file as one record: a `text`, or a series (`npy`) of shape (N,) or (N, channels)."""
     return Entry(Path(source.name).name, _LOADERS[kind](source), place=source.name)
 
 
 def read_folder(folder: Path, kind: str, account: Account, limit: int | None = None) -> Iterator[Entry]:
-    """A record for each file of a folder, or of its folders, which then name the classes."""
+    """Read a record from each file of a folder, or of its subfolders, whose names are then the labels."""
     for path, label in class_files(folder, account):
         name = path.relative_to(folder).as_posix()
         if kind == "text" and not path.stat().st_size:
@@ -34,34 +34,34 @@ def read_folder(folder: Path, kind: str, account: Account, limit: int | None = N
 
 
 def class_files(folder: Path, account: Account) -> Iterator[tuple[Path, str | None]]:
-    """The files of `folder/class/file` with their class, or of a flat `folder/file`, in the order of their names.
+    """The files in `folder/class/file` with their class, or in a flat `folder/file` with None, sorted by name.
 
-    Hidden files are left out and counted in the account's notes.
+    Hidden files are skipped and counted in the account's notes.
     """
-    inside = _visible(folder, account)
-    folders = [path for path in inside if path.is_dir()]
+    contents = _visible(folder, account)
+    folders = [path for path in contents if path.is_dir()]
     if not folders:
-        yield from ((path, None) for path in _plain(inside, folder))
+        yield from ((path, None) for path in _checked_files(contents, folder))
         return
-    if len(folders) < len(inside):
-        stray = next(path for path in inside if not path.is_dir())
+    if len(folders) < len(contents):
+        stray = next(path for path in contents if not path.is_dir())
         raise ValueError(
             f"{folder} holds folders and also the file {stray.name!r}: it must hold files, or a folder for each "
             "class; move the file"
         )
-    classes = {path.name: _plain(_visible(path, account), path) for path in folders}
+    classes = {path.name: _checked_files(_visible(path, account), path) for path in folders}
     yield from ((path, name) for name, paths in classes.items() for path in paths)
 
 
 def _visible(folder: Path, account: Account) -> list[Path]:
     """The visible contents of a folder, sorted by name."""
     try:
-        inside = sorted(folder.iterdir(), key=lambda path: path.name)
+        contents = sorted(folder.iterdir(), key=lambda path: path.name)
     except OSError as error:
         raise ValueError(f"{folder} cannot be listed: {error.strerror}; give a folder that can be read") from None
-    visible = [path for path in inside if not path.name.startswith(".")]
-    if len(visible) < len(inside):
-        account.notes["hidden files left out"] += len(inside) - len(visible)
+    visible = [path for path in contents if not path.name.startswith(".")]
+    if len(visible) < len(contents):
+        account.notes["hidden files left out"] += len(contents) - len(visible)
     for path in visible:
         try:
             path.name.encode()
@@ -70,8 +70,8 @@ def _visible(folder: Path, account: Account) -> list[Path]:
     return visible
 
 
-def _plain(paths: list[Path], folder: Path) -> list[Path]:
-    """The same paths, checked to be files."""
+def _checked_files(paths: list[Path], folder: Path) -> list[Path]:
+    """The paths, after checking that all are files."""
     if not paths:
         raise ValueError(f"{folder} holds no files: give a folder of files, or of a folder for each class")
     for path in paths:
@@ -86,7 +86,7 @@ def _plain(paths: list[Path], folder: Path) -> list[Path]:
 
 
 def _load_text(source: Source) -> str:
-    """The whole text, its line breaks as they are."""
+    """The text of a file, with its line breaks unchanged."""
     data = source.stream.read()
     try:
         text = data.decode()
@@ -106,7 +106,7 @@ _BAD_HEADER = (ValueError, SyntaxError, TypeError, KeyError, OverflowError, Recu
 
 
 def _load_array(source: Source) -> np.ndarray:
-    """The array of a `.npy` file, whose header is believed only as far as the bytes go. Nothing is unpickled."""
+    """The array of a `.npy` file, after checking that its header agrees with its size. Nothing is unpickled."""
     try:
         shape, transposed, dtype, start = _header(source.head)
     except _BAD_HEADER as error:
@@ -122,7 +122,7 @@ def _load_array(source: Source) -> np.ndarray:
 
 
 def _numbers(source: Source, start: int, claimed: int) -> bytes:
-    """All bytes behind the header; not one more than it claims is read."""
+    """The bytes after the header, which must be as many as it claims; no more are kept in memory."""
     if claimed > source.limit:
         raise ValueError(
             f"{source.name} claims {claimed:,} bytes of numbers, and a record has {source.limit:,} at most: "
@@ -139,14 +139,14 @@ def _numbers(source: Source, start: int, claimed: int) -> bytes:
 
 
 def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether in Fortran's order, type, and where the numbers start."""
+    """Shape, whether in Fortran order, type, and offset of the numbers."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise ValueError(f"version {version[0]}.{version[1]}")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a damaged header may also be odd Python
+        warnings.simplefilter("ignore")  # a damaged header may be Python code that warns
         shape, transposed, dtype = readers[version](file)
     if not all(type(size) is int and 0 <= size < 1 << 62 for size in shape):  # numpy takes True for a size too
         raise ValueError(f"shape {shape}")

@@ -1,8 +1,8 @@
-"""Random access to a reference genome, a FASTA file, plain or compressed by bgzip.
+"""Random access to a reference genome, a FASTA file that is plain or compressed by bgzip.
 
-Contigs are found by an index, `genome.fa.fai`, as samtools writes it. Where it is missing or older than its FASTA,
-one is made and, for a large file, kept in the user's cache folder, never beside the file. bgzip is gzip in blocks of
-at most 64 KB (SAM/BAM specification, section 4.1), so that a part can be read alone.
+Contigs are located by an index, `genome.fa.fai`, in the format of samtools. If it is missing or older than the FASTA
+file, an index is computed and, for a large file, saved in the user's cache folder, never next to the file. bgzip is
+gzip in blocks of at most 64 KB (SAM/BAM specification, section 4.1), which can be decompressed separately.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from chordmixer.data.sources import BLOCK, MAX_RECORD, Blocks, BrokenStream
 from chordmixer.data.store_cache import cache_folder
 
 BGZIP_HEADER = 18
-"""Bytes before a block's data; the block's size less one is in the last two."""
+"""Bytes of a block's header; the last two are the block's size minus one."""
 BGZIP_BLOCK = 0xFF00
-"""Plain bytes in a block that we write: even those that do not shrink stay below 64 KB."""
+"""Plain bytes per block in files that we write: even incompressible data stay below 64 KB."""
 BGZIP_LARGEST = 1 << 16
-"""Plain bytes in any block."""
+"""Maximum plain bytes in a block."""
 BGZIP_END = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
-"""The empty block that ends a whole file."""
+"""The empty block at the end of a complete file."""
 
 
 def is_bgzip(head: bytes) -> bool:
@@ -47,7 +47,7 @@ def is_bgzip(head: bytes) -> bool:
 
 
 def bgzip_block(data: bytes) -> bytes:
-    """One block, of at most `BGZIP_BLOCK` plain bytes."""
+    """Compress at most `BGZIP_BLOCK` plain bytes into one block."""
     assert len(data) <= BGZIP_BLOCK
     deflate = zlib.compressobj(wbits=-15)
     body = deflate.compress(data) + deflate.flush()
@@ -73,7 +73,7 @@ class BgzipWriter:
 
 
 class PlainReader:
-    """Any part of a plain file; threads take turns."""
+    """Reads any part of a plain file; safe to share between threads."""
 
     def __init__(self, path: Path) -> None:
         self.file, self.lock = path.open("rb", buffering=0), Lock()
@@ -93,7 +93,7 @@ class PlainReader:
 
 
 class BgzipReader:
-    """Any part of a bgzip file's plain content; where its blocks are is read from their headers, once."""
+    """Reads any part of a bgzip file's plain content; positions of blocks are read once, from the block headers."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.file = path, PlainReader(path)
@@ -109,11 +109,11 @@ class BgzipReader:
     def read(self, start: int, stop: int) -> bytes:
         first, last = np.searchsorted(self.plain, [start, stop], side="right") - 1
         blocks = range(int(first), min(int(last), len(self.plain) - 2) + 1)
-        at = start - int(self.plain[first])
-        return b"".join(map(self._block, blocks))[at : at + stop - start]
+        offset = start - int(self.plain[first])
+        return b"".join(map(self._block, blocks))[offset : offset + stop - start]
 
     def blocks(self) -> Iterator[bytes]:
-        """All of the plain content, block by block."""
+        """The plain content, block by block."""
         return map(self._read_block, range(len(self.plain) - 1))
 
     def _read_block(self, number: int) -> bytes:
@@ -128,7 +128,7 @@ class BgzipReader:
 
 
 def check_bgzip_end(path: Path) -> None:
-    """Refuse a bgzip file without its last block: one that is cut between two blocks is a sound gzip file."""
+    """Raise an error for a bgzip file without its end block: cut between blocks, it would still be valid gzip."""
     with path.open("rb") as file:
         if is_bgzip(file.read(BGZIP_HEADER)):
             file.seek(-min(len(BGZIP_END), file.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -137,42 +137,42 @@ def check_bgzip_end(path: Path) -> None:
 
 
 def _block_ends(file: PlainReader, path: Path) -> Iterator[tuple[int, int]]:
-    """The end of each block, in the file and in its plain content."""
+    """The end position of each block, in the file and in its plain content."""
     check_bgzip_end(path)
     packed, plain, size = 0, 0, file.size
     while packed < size:
         head = file.read(packed, packed + BGZIP_HEADER)
         if not is_bgzip(head) or len(head) < BGZIP_HEADER:
             raise ValueError(f"{path}: byte {packed:,} should begin a block of bgzip: use another copy")
-        own = struct.unpack_from("<H", head, BGZIP_HEADER - 2)[0] + 1
-        end = packed + max(own, 4)
-        held = struct.unpack("<I", file.read(end - 4, end).ljust(4, b"\0"))[0]
-        if own < len(BGZIP_END) or held > BGZIP_LARGEST:
+        block_size = struct.unpack_from("<H", head, BGZIP_HEADER - 2)[0] + 1
+        end = packed + max(block_size, 4)
+        plain_size = struct.unpack("<I", file.read(end - 4, end).ljust(4, b"\0"))[0]
+        if block_size < len(BGZIP_END) or plain_size > BGZIP_LARGEST:
             raise ValueError(f"{path}: the bgzip block at byte {packed:,} has an impossible size: use another copy")
-        packed, plain = packed + own, plain + held
+        packed, plain = packed + block_size, plain + plain_size
         yield packed, plain
 
 
-LARGE = 1 << 20
-"""Bytes of a file from which on our own index is worth keeping."""
-UNIFORM = "all lines of a contig but the last must be of one length; rewrite it with `seqtk seq -l 60`"
+MIN_INDEXED_BYTES = 1 << 20
+"""Size of a file from which on its index is saved in the cache."""
+EQUAL_LINES = "all lines of a contig but the last must be of one length; rewrite it with `seqtk seq -l 60`"
 
 
 class Contig(NamedTuple):
-    """A line of the index."""
+    """A contig's line in the index."""
 
     length: int
-    """Bases."""
+    """Number of bases."""
     offset: int
-    """Position of its first base in the plain file, in bytes."""
+    """Byte offset of the first base in the plain file."""
     bases: int
     """Bases per line."""
     width: int
-    """Bytes of a line, its end included."""
+    """Bytes per line, including its end."""
 
 
 class Reference:
-    """A FASTA file, plain or of bgzip, open for reading parts.
+    """A FASTA file, plain or compressed by bgzip, open for random access.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -200,11 +200,11 @@ class Reference:
             self.contigs = _contigs(self.path, self.bytes)
 
     def fetch(self, name: str, start: int, stop: int) -> bytes:
-        """The letters from base `start` on, counted from 0, up to `stop`, as they stand in the file."""
+        """The letters of bases `start` to `stop` - 1, counted from 0, in the case of the file."""
         contig = self.contigs[name]
         assert 0 <= start < stop <= contig.length
         with _explaining(self.path):
-            letters = self.bytes.read(_at(contig, start), _at(contig, stop - 1) + 1).translate(None, b"\r\n")
+            letters = self.bytes.read(_offset(contig, start), _offset(contig, stop - 1) + 1).translate(None, b"\r\n")
         if len(letters) != stop - start or b">" in letters:
             raise ValueError(
                 f"{self.path} is not as its index says, {name} from base {start + 1:,} on: remove "
@@ -213,7 +213,7 @@ class Reference:
         return letters
 
     def check_contig(self, name: str, place: str) -> None:
-        """Refuse a contig that is not there; most often one side writes chr1 and the other 1."""
+        """Raise an error for an unknown contig; the usual cause is chr1 in one file and 1 in the other."""
         if name in self.contigs:
             return
         other = name.removeprefix("chr") if name.startswith("chr") else f"chr{name}"
@@ -229,14 +229,14 @@ class Reference:
 
 @contextmanager
 def _explaining(path: Path) -> Iterator[None]:
-    """Turn faults of the disk or of a damaged file into a `ValueError`."""
+    """Convert errors of the disk or of a damaged file into a `ValueError`."""
     try:
         yield
     except (OSError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path} or its index cannot be read ({error}): use another copy") from None
 
 
-def _at(contig: Contig, base: int) -> int:
+def _offset(contig: Contig, base: int) -> int:
     return contig.offset + base // contig.bases * contig.width + base % contig.bases
 
 
@@ -244,41 +244,41 @@ def _at(contig: Contig, base: int) -> int:
 
 
 def _contigs(path: Path, reader: PlainReader | BgzipReader) -> dict[str, Contig]:
-    """From the index beside the file, or from one of our own; the user's folder is never written to."""
-    about, beside = path.stat(), path.with_name(path.name + ".fai")
-    if beside.is_file() and beside.stat().st_mtime >= about.st_mtime:
-        return _read_index(beside, reader.size)
-    own = _own_index(path, about)
-    if own is not None and own.is_file():
-        return _read_index(own, reader.size)
-    found = dict(scan(_lines(reader, path), str(path)))
-    if not found:
+    """The contigs by the index next to the file, or one in the cache. Never writes to the user's folder."""
+    stat, index = path.stat(), path.with_name(path.name + ".fai")
+    if index.is_file() and index.stat().st_mtime >= stat.st_mtime:
+        return _read_index(index, reader.size)
+    cached = _cached_index(path, stat)
+    if cached is not None and cached.is_file():
+        return _read_index(cached, reader.size)
+    contigs = dict(scan(_lines(reader, path), str(path)))
+    if not contigs:
         raise ValueError(f"{path} has no contig: no line begins with >; give a FASTA file")
-    if own is not None and about.st_size >= LARGE:
-        lines = ("\t".join(map(str, (name, *contig))) for name, contig in found.items())
-        with suppress(ValueError):  # without room for it, it is rebuilt each time
-            files.write_text(own, "\n".join(lines) + "\n")
-    return found
+    if cached is not None and stat.st_size >= MIN_INDEXED_BYTES:
+        lines = ("\t".join(map(str, (name, *contig))) for name, contig in contigs.items())
+        with suppress(ValueError):  # on a full disk it is rebuilt each time
+            files.write_text(cached, "\n".join(lines) + "\n")
+    return contigs
 
 
-def _own_index(path: Path, about: os.stat_result) -> Path | None:
+def _cached_index(path: Path, stat: os.stat_result) -> Path | None:
     """The path of an index in the cache; None if the user has no cache folder."""
-    facts = repr((str(path.absolute()), about.st_size, about.st_mtime_ns))
+    identity = repr((str(path.absolute()), stat.st_size, stat.st_mtime_ns))
     with suppress(ValueError):
-        return cache_folder().parent / "indices" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.fai"
+        return cache_folder().parent / "indices" / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.fai"
     return None
 
 
 def _lines(reader: PlainReader | BgzipReader, path: Path) -> Iterable[bytes]:
-    """Lines with their ends, none of them longer than a record may be."""
+    """Lines with their ends; a line longer than `MAX_RECORD` is an error."""
 
-    def watched() -> Iterator[bytes]:
+    def blocks() -> Iterator[bytes]:
         for block in reader.blocks():
             raw.taken = 0 if b"\n" in block else raw.taken
             yield block
 
     fault = BrokenStream(f"{path}: one line has over {MAX_RECORD:,} bytes, the most that is read: use shorter lines")
-    raw = Blocks(watched(), MAX_RECORD, fault)
+    raw = Blocks(blocks(), MAX_RECORD, fault)
     return io.BufferedReader(raw, BLOCK)
 
 
@@ -286,14 +286,14 @@ _INDEX = re.compile(r"([^\t]+)\t(\d{1,18})\t(\d{1,18})\t(\d{1,18})\t(\d{1,18})",
 
 
 def _read_index(path: Path, size: int) -> dict[str, Contig]:
-    """The contigs of an index, which lie within the `size` bytes of the plain file."""
+    """The contigs of an index, after checking that they lie within the `size` bytes of the plain file."""
     contigs: dict[str, Contig] = {}
     for number, line in enumerate(path.read_text(errors="backslashreplace").splitlines(), start=1):
         words = _INDEX.fullmatch(line)
         contig = Contig(*map(int, words.groups()[1:])) if words else Contig(0, 0, 0, 0)
         if not words or not (contig.length and 1 <= contig.bases <= contig.width <= contig.bases + 2):
             raise ValueError(f"{path}, line {number} is not of an index: remove the file, and it is rebuilt")
-        if _at(contig, contig.length - 1) >= size:
+        if _offset(contig, contig.length - 1) >= size:
             raise ValueError(
                 f"{path}, line {number} is of another file: {words[1]} would end beyond the {size:,} bytes of the "
                 "FASTA file; remove the index, and it is rebuilt"
@@ -305,7 +305,7 @@ def _read_index(path: Path, size: int) -> dict[str, Contig]:
 
 
 def scan(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Contig]]:
-    """The contigs of a FASTA file, from its lines with their ends.
+    """Compute the index of a FASTA file from its lines, which include their ends.
 
     >>> dict(scan([b">a\\n", b"ACGT\\n", b"AC\\n"], "genome.fa"))
     {'a': Contig(length=6, offset=3, bases=4, width=5)}
@@ -313,7 +313,7 @@ def scan(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Contig]]:
     names: set[str] = set()
     name: str | None = None
     offset = length = start = bases = width = 0
-    ended = False  # after a line that differs from the first no other may follow
+    ended = False  # a line of another length must be the last
     for line in lines:
         offset += len(line)
         if line.startswith(b">"):
@@ -335,7 +335,7 @@ def scan(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Contig]]:
         if not width:
             bases, width = count, len(line)
         if count > bases or (ended and count):
-            raise ValueError(f"{path}, contig {name}: its lines differ in length: {UNIFORM}")
+            raise ValueError(f"{path}, contig {name}: its lines differ in length: {EQUAL_LINES}")
         length, ended = length + count, ended or len(line) != width
     if name is not None:
         yield name, _contig(path, name, length, start, bases, width)

@@ -1,7 +1,7 @@
 """Readers of FASTA, FASTQ and GenBank files.
 
-FASTA and FASTQ are read a megabyte at a time, so that a line costs nothing. GenBank is parsed by Biopython, whose
-warnings are errors here.
+FASTA and FASTQ are read in blocks of a megabyte, since a loop over lines would be slow. GenBank is parsed by
+Biopython, whose warnings are errors here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_fasta(source: Source) -> Iterator[Entry]:
-    """The records of a FASTA file, letters as they stand.
+    """Read the records of a FASTA file, with letters unchanged.
 
     >>> from chordmixer.data.sources import source_of
     >>> for entry in read_fasta(source_of(b">gene7 of a worm\\nACG\\nTn\\n>\\n", "genes.fa")):
@@ -30,22 +30,22 @@ def read_fasta(source: Source) -> Iterator[Entry]:
     gene7 (of a worm), genes.fa, record 1: b'ACGTn'
     record 2 (), genes.fa, record 2: b''
 
-    Line ends of every kind, blank lines, and spaces and tabs among the letters are taken out. Lines that begin with
-    `;` are comments, and stand before a record's letters.
+    Line ends of every kind, blank lines, and spaces and tabs among the letters are removed. Lines that begin with `;`
+    are comments, and are allowed only before a record's letters.
     """
     count = lines_before = 0
-    head, letters = b"", [b""]  # of the record whose end is not yet seen; letters in pieces
+    head, letters = b"", [b""]  # header and pieces of letters of the current record
     place = source.name
     for block in line_blocks(source):
         more, *starts = block.split(b"\n>") if b">" in block else [block]
         if count:
             letters.append(_letters(more, place, begun=_begun(letters, more, place)))
         else:
-            _refuse_text(source, more, lines_before)
+            _check_preamble(source, more, lines_before)
             lines_before += more.count(b"\n")
         for start in starts:
             if count:
-                yield _entry(head, b"".join(letters), place, count)
+                yield _head_entry(head, b"".join(letters), place, count)
             count += 1
             place = f"{source.name}, record {count}"
             end = start.find(b"\n")
@@ -53,16 +53,16 @@ def read_fasta(source: Source) -> Iterator[Entry]:
             letters = [_letters(lines, place, begun=False)]
     if not count:
         raise ValueError(f"{source.name} has no record: no line begins with >; give a FASTA file")
-    yield _entry(head, b"".join(letters), place, count)
+    yield _head_entry(head, b"".join(letters), place, count)
 
 
-_SEMICOLON, _SPACE, _TAB = b"; \t"  # a number is looked up in bytes five times as fast as a byte string
+_SEMICOLON, _SPACE, _TAB = b"; \t"  # integers: `in` is five times as fast for them as for byte strings
 _COMMENTS = re.compile(rb"(?:\n++;[^\n]*+)*+")
 _TEXT = re.compile(rb"\n(?!;)[ \t]*+([^ \t\n][^\n]*)")
 
 
 def _letters(lines: bytes, place: str, begun: bool) -> bytes:
-    """A record's lines without what is not of the sequence; `begun` is whether letters came before them."""
+    """The letters in a record's lines; `begun` is whether the record has earlier letters."""
     if _SEMICOLON in lines:
         if not begun and (comments := _COMMENTS.match(lines)):
             lines = lines[comments.end() :]
@@ -73,25 +73,25 @@ def _letters(lines: bytes, place: str, begun: bool) -> bytes:
 
 
 def _begun(letters: list[bytes], more: bytes, place: str) -> bool:
-    """Whether a record that continues in the next block has letters already."""
+    """Whether a record that continues in the next block already has letters."""
     begun = any(letters)
     if not begun and more and not more.startswith(b"\n"):
         raise ValueError(f"{place}: its header or comment has over {BLOCK:,} bytes: start the sequence on a new line")
     return begun
 
 
-def _refuse_text(source: Source, lines: bytes, lines_before: int) -> None:
-    """Before the first record there may be blank lines and comments."""
+def _check_preamble(source: Source, lines: bytes, lines_before: int) -> None:
+    """Raise an error if there is anything but blank lines and comments before the first record."""
     if text := _TEXT.search(lines):
         line = lines_before + lines.count(b"\n", 0, text.start() + 1)
         raise ValueError(
-            f"{source.name}, line {line}: {_shown(text[1])} stands before the first record: "
+            f"{source.name}, line {line}: {_quoted(text[1])} stands before the first record: "
             "a FASTA record begins with >; remove it or give a FASTA file"
         )
 
 
 def read_fastq(source: Source) -> Iterator[Entry]:
-    """The records of a FASTQ file with four lines each; the qualities are checked for their number only."""
+    """Read the records of a FASTQ file, of four lines each. Of the qualities only the number is checked."""
     count = 0
     lines = plain_lines(source)
     for head in lines:
@@ -102,12 +102,12 @@ def read_fastq(source: Source) -> Iterator[Entry]:
         sequence, plus, qualities = next(lines, b""), next(lines, None), next(lines, None)
         if not head.startswith(b"@"):
             raise ValueError(
-                f"{place} begins with {_shown(head)}: a FASTQ record begins with @ and has four lines; "
+                f"{place} begins with {_quoted(head)}: a FASTQ record begins with @ and has four lines; "
                 "rewrite the file, for example with `seqtk seq`"
             )
         if plus is not None and not plus.startswith(b"+"):
             raise ValueError(
-                f"{place}: its third line is {_shown(plus)}: sequences over several lines are not read, so it must "
+                f"{place}: its third line is {_quoted(plus)}: sequences over several lines are not read, so it must "
                 "begin with +; rewrite the file, for example with `seqtk seq -l 0`"
             )
         if plus is None or qualities is None:
@@ -118,57 +118,57 @@ def read_fastq(source: Source) -> Iterator[Entry]:
                 "the file may be cut, use another copy"
             )
         if len(plus) > 1 and plus[1:] != head[1:]:
-            raise ValueError(f"{place}: {_shown(plus)} is not the name after @: repeat that, or give + alone")
-        yield _entry(head[1:], sequence, place, count)
+            raise ValueError(f"{place}: {_quoted(plus)} is not the name after @: repeat that, or give + alone")
+        yield _head_entry(head[1:], sequence, place, count)
     if not count:
         raise ValueError(f"{source.name} has no record: its lines are blank; give a FASTQ file")
 
 
-def _entry(head: bytes, sequence: bytes, place: str, count: int) -> Entry:
+def _head_entry(head: bytes, sequence: bytes, place: str, count: int) -> Entry:
     words = head.split(None, 1)
     try:
         name = words[0].decode() if words else f"record {count}"
         description = words[1].decode().rstrip() if len(words) > 1 else ""
     except UnicodeDecodeError:
-        raise ValueError(f"{place}: its header {_shown(head)} is not UTF-8: save the file as UTF-8") from None
+        raise ValueError(f"{place}: its header {_quoted(head)} is not UTF-8: save the file as UTF-8") from None
     return Entry(_printable(name, place), sequence, place, description)
 
 
-def _shown(text: bytes) -> str:
-    """The start of something wrong, on one line."""
+def _quoted(text: bytes) -> str:
+    """The start of an invalid text, quoted on one line, for error messages."""
     return repr(text[:40].decode(errors="backslashreplace")) + ("..." if len(text) > 40 else "")
 
 
 def read_genbank(source: Source, features: str | None = None, rank: str | None = None) -> Iterator[Entry]:
-    """The records of a GenBank file, or their features of one type, such as `CDS` or `gene`; letters in upper case.
+    """Read the records of a GenBank file, or their features of one type, such as `CDS` or `gene`, in upper case.
 
-    A feature is cut out along its location: parts are joined, the other strand is complemented. `rank` makes a label:
+    A feature is extracted by its location: parts are joined, the other strand is complemented. `rank` is the label:
 
-    - `organism`: as the file names it;
-    - `genus`: the last name of the lineage, which is most often the genus: GenBank lists names without their ranks;
+    - `organism`: the organism's name;
+    - `genus`: the last name of the lineage, which usually is the genus: GenBank lists names without their ranks;
     - `lineage:3`: the third name of the lineage, counted from 1;
-    - `qualifier:product`: what the feature says of its product, or else the record's `source` feature.
+    - `qualifier:product`: the qualifier `product` of the feature, or else of the record's `source` feature.
 
-    A record that does not say has no label.
+    A record without this information has no label.
     """
     if rank is not None and not _RANK.fullmatch(rank):
         raise ValueError(
             f"--rank {rank} is not in GenBank: give organism, genus, lineage:N (from 1), or qualifier:NAME"
         )
-    seen: Counter[str] = Counter()
-    for count, text in enumerate(_texts(source), start=1):
+    feature_counts: Counter[str] = Counter()
+    for count, text in enumerate(_record_texts(source), start=1):
         place = f"{source.name}, record {count}"
-        record = _parsed(text, place)
+        record = _parse_record(text, place)
         if features is None:
-            yield _whole(record, place, rank)
+            yield _record_entry(record, place, rank)
             continue
-        seen.update(feature.type for feature in record.features)
+        feature_counts.update(feature.type for feature in record.features)
         chosen = (feature for feature in record.features if feature.type == features)
         for number, feature in enumerate(chosen, start=1):
-            yield _part(record, feature, f"{features} {number}", place, rank, source.limit)
-    if features is not None and not seen[features]:
-        found = ", ".join(repr(kind) for kind, _ in seen.most_common(8)) or "none"
-        raise ValueError(f"{source.name} has no feature {features!r}: it has {found}; choose one of its own")
+            yield _part_entry(record, feature, f"{features} {number}", place, rank, source.limit)
+    if features is not None and not feature_counts[features]:
+        types = ", ".join(repr(kind) for kind, _ in feature_counts.most_common(8)) or "none"
+        raise ValueError(f"{source.name} has no feature {features!r}: it has {types}; choose one of its own")
 
 
 _RANK = re.compile(r"organism|genus|lineage:[1-9]\d{0,3}|qualifier:\S+")
@@ -177,7 +177,7 @@ _FEATURE = re.compile(r"^ {5}\S", re.MULTILINE)  # no other line before ORIGIN i
 _IDS = ("locus_tag", "protein_id", "gene")
 
 
-def _whole(record: SeqRecord, place: str, rank: str | None) -> Entry:
+def _record_entry(record: SeqRecord, place: str, rank: str | None) -> Entry:
     return Entry(
         _printable(record.id or record.name, place),
         bytes(record.seq).upper(),
@@ -188,10 +188,12 @@ def _whole(record: SeqRecord, place: str, rank: str | None) -> Entry:
     )
 
 
-def _part(record: SeqRecord, feature: SeqFeature, which: str, place: str, rank: str | None, limit: int) -> Entry:
-    """A feature as a record of its own."""
+def _part_entry(
+    record: SeqRecord, feature: SeqFeature, which: str, place: str, rank: str | None, limit: int
+) -> Entry:
+    """The entry of one feature."""
     try:
-        # Its own `len` fails beyond 64 bits, and a join may name the same letters again and again.
+        # `len` of a feature fails beyond 64 bits, and a join may repeat the same letters many times.
         size = sum(int(part.end) - int(part.start) for part in feature.location.parts)
         if size > max(limit, len(record)):
             raise ValueError(f"it has {size:,} letters, and {limit:,} is the most that is read of one record")
@@ -224,13 +226,13 @@ def _label(record: SeqRecord, feature: SeqFeature | None, rank: str | None) -> s
         return lineage[-1] if lineage else None
     if kind == "lineage":
         return lineage[int(which) - 1] if len(lineage) >= int(which) else None
-    told = [feature] if feature is not None else []
-    told += [other for other in record.features if other.type == "source"]
-    return next((one.qualifiers[which][0] for one in told if one.qualifiers.get(which)), None)
+    candidates = [feature] if feature is not None else []
+    candidates += [other for other in record.features if other.type == "source"]
+    return next((f.qualifiers[which][0] for f in candidates if f.qualifiers.get(which)), None)
 
 
-def _texts(source: Source) -> Iterator[str]:
-    """The text of each record, from `LOCUS` to `//`. Biopython would skip what does not begin with `LOCUS`."""
+def _record_texts(source: Source) -> Iterator[str]:
+    """The text of each record, from `LOCUS` to `//`. Biopython would silently skip text before `LOCUS`."""
     lines: list[bytes] = []
     count = 0
     for line in plain_lines(source):
@@ -238,7 +240,7 @@ def _texts(source: Source) -> Iterator[str]:
             lines.append(line)
         if line.rstrip() == b"//":
             count += 1
-            yield _text(lines, f"{source.name}, record {count}", first=count == 1)
+            yield _record_text(lines, f"{source.name}, record {count}", first=count == 1)
             lines = []
     if lines:
         place = f"{source.name}, record {count + 1}"
@@ -247,7 +249,7 @@ def _texts(source: Source) -> Iterator[str]:
         raise ValueError(f"{source.name} has no record: its lines are blank; give a GenBank file")
 
 
-def _text(lines: list[bytes], place: str, first: bool) -> str:
+def _record_text(lines: list[bytes], place: str, first: bool) -> str:
     try:
         text = b"\n".join((*lines, b"")).decode()
     except UnicodeDecodeError as error:
@@ -260,8 +262,8 @@ def _text(lines: list[bytes], place: str, first: bool) -> str:
     return text
 
 
-def _parsed(text: str, place: str) -> SeqRecord:
-    """Biopython's record, complete."""
+def _parse_record(text: str, place: str) -> SeqRecord:
+    """Parse a record with Biopython, and check that it is complete."""
     try:
         from Bio import BiopythonWarning, SeqIO
     except ImportError:
@@ -270,15 +272,15 @@ def _parsed(text: str, place: str) -> SeqRecord:
         warnings.simplefilter("error", BiopythonWarning)
         try:
             record: SeqRecord = SeqIO.read(io.StringIO(text), "genbank")
-        except Exception as error:  # the parser raises whatever its code trips over
+        except Exception as error:  # the parser raises exceptions of many kinds
             raise ValueError(f"{place} is not sound GenBank ({_line(error)}): fix it, or use another copy") from None
     if not record.seq.defined:
         raise ValueError(f"{place} has no sequence, only a CONTIG: fetch it with its sequence (gbwithparts)")
     declared = _LENGTH.match(text)
     if declared is None or int(declared[1]) != len(record):
-        said = "no length" if declared is None else f"{declared[1]} letters"
-        raise ValueError(f"{place} has {len(record)} letters and its LOCUS says {said}: use another copy")
-    # Below a damaged FEATURES line, the parser takes the whole table for a part of the header, without a word.
+        locus_says = "no length" if declared is None else f"{declared[1]} letters"
+        raise ValueError(f"{place} has {len(record)} letters and its LOCUS says {locus_says}: use another copy")
+    # If the FEATURES line is damaged, the parser silently reads the whole table as a part of the header.
     lines = len(_FEATURE.findall(text, 0, text.find("\nORIGIN")))
     if lines != len(record.features):
         raise ValueError(
@@ -295,5 +297,5 @@ def _printable(name: str, place: str) -> str:
 
 
 def _line(error: Exception) -> str:
-    """An error of Biopython on one short line."""
+    """An error of Biopython as one short line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,6 +1,6 @@
-"""A file as a stream of plain bytes or lines, decompressed by its content and not by its name.
+"""Open a file as a stream of plain bytes or lines; compression is detected from the content, not from the name.
 
-Every fault of the file is raised as a one-line `ValueError`.
+Every fault of a file is raised as a one-line `ValueError`.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 BLOCK = 1 << 20
-"""Bytes of a plain file that are read at once, and about what a decompressor gives at once."""
+"""Bytes of a plain file that are read at a time, and approximate size of a decompressor's output."""
 HEAD = 1 << 16
 MAX_RECORD = 1 << 30
-"""Bytes of one record, decompressed, unless the user gives another limit: four human chromosomes 1."""
-AHEAD = 4 * BLOCK
-"""Bytes that readers may take beyond a record's end before they give it out."""
+"""Maximum bytes of one record, decompressed, unless the user gives another limit: four times human chromosome 1."""
+READ_AHEAD = 4 * BLOCK
+"""Bytes that a reader may consume beyond a record's end before it yields the record."""
 
 
 T = TypeVar("T")
 
 
 class BrokenStream(ValueError):
-    """The bytes end, turn to rubbish or grow without bound; `until_broken` adds how many records came before."""
+    """A stream is cut, corrupt or too large; `until_broken` adds the number of records that were read before."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """An open file."""
+    """An open file as a stream of plain bytes."""
 
     name: str
     """The path as given; `-` for standard input."""
     stream: io.BufferedReader
-    """Decompressed, without a byte order mark. `read1` gives all that came before a fault; `read` may not."""
+    """Decompressed, without a byte order mark. `read1` returns all bytes before a fault; `read` may not."""
     head: bytes
-    """The first 64 KB, or all if it is less, for telling formats apart; the stream has them still."""
+    """The first 64 KB, or all if there are fewer, to detect the format; they remain in the stream."""
     limit: int
-    """The most bytes of one record."""
+    """Maximum bytes of one record."""
     blocks: Blocks
     """The raw stream below `stream`."""
 
-    def renew(self) -> None:
-        """A record ends here: the next one may have as many bytes again."""
+    def start_record(self) -> None:
+        """Reset the count of bytes towards the limit, at the end of each record."""
         self.blocks.taken = 0
 
 
 @contextmanager
 def open_source(path: Path | str, limit: int | None = None) -> Iterator[Source]:
-    """Open a file, or standard input for `-`: gzip, bzip2, xz, Zstandard or plain, told by the first bytes.
+    """Open a file, or standard input for `-`: gzip, bzip2, xz, Zstandard or plain, detected from the first bytes.
 
-    A record of more than `limit` bytes is an error; None: more than `MAX_RECORD`, where the user has no say.
+    A record of more than `limit` bytes is an error; None: `MAX_RECORD`, and the error does not suggest --max-record.
     """
     name = str(path)
     if name == "-":
@@ -77,11 +77,11 @@ def source_of(data: bytes, name: str, limit: int | None = None) -> Source:
 
 
 def until_broken(source: Source, records: Iterable[T], what: str = "record") -> Iterator[T]:
-    """The records as they come, each within the limit; where their stream breaks, the error counts those before."""
+    """Yield records, each within the limit; if the stream is broken, the error says how many were read before."""
     count = 0
     try:
         for record in records:
-            source.renew()
+            source.start_record()
             yield record
             count += 1
     except BrokenStream as error:
@@ -103,11 +103,11 @@ def _opened(name: str) -> BinaryIO:
 
 def _source(name: str, file: BinaryIO, limit: int | None = None) -> Source:
     kind, blocks = _plain_blocks(name, file)
-    blocks = _gathered(blocks)
+    blocks = _merged_blocks(blocks)
     head = next(blocks).removeprefix(codecs.BOM_UTF8)
     if not head:
         raise ValueError(f"{name} is empty{f' inside its {kind}' if kind else ''}: give a file with a record in it")
-    for mark, encoding in _WRONG_MARKS.items():
+    for mark, encoding in _OTHER_ENCODINGS.items():
         if head.startswith(mark):
             raise ValueError(f"{name} is {encoding} text: UTF-8 is read; save it as UTF-8")
     for what, pattern in _ARCHIVES.items():
@@ -116,11 +116,11 @@ def _source(name: str, file: BinaryIO, limit: int | None = None) -> Source:
     most = MAX_RECORD if limit is None else limit
     cure = "use another copy of the file" if limit is None else "raise --max-record if the file is sound"
     fault = BrokenStream(f"{name}: one record has over {most:,} bytes, the most that is read of one: {cure}")
-    raw = Blocks(chain([head], blocks), most + AHEAD, fault)
+    raw = Blocks(chain([head], blocks), most + READ_AHEAD, fault)
     return Source(name, io.BufferedReader(raw, BLOCK), head[:HEAD], most, raw)
 
 
-_WRONG_MARKS = {  # UTF-32 first: its little-endian mark begins with that of UTF-16
+_OTHER_ENCODINGS = {  # UTF-32 first: its little-endian mark begins with that of UTF-16
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -133,26 +133,26 @@ _ARCHIVES = {
 }
 
 
-def _gathered(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Larger blocks, each of at least 64 KB but the last; a fault waits until all before it is given."""
-    taken: list[bytes] = []
+def _merged_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Merge blocks into blocks of at least 64 KB, except the last; a fault is raised after all bytes before it."""
+    pieces: list[bytes] = []
     size = 0
     try:
         for block in blocks:
-            taken.append(block)
+            pieces.append(block)
             size += len(block)
             if size >= HEAD:
-                yield b"".join(taken)
-                taken, size = [], 0
+                yield b"".join(pieces)
+                pieces, size = [], 0
     except BrokenStream:
         if size:
-            yield b"".join(taken)
+            yield b"".join(pieces)
         raise
-    yield b"".join(taken)
+    yield b"".join(pieces)
 
 
 class Blocks(io.RawIOBase):
-    """Blocks of bytes as a file, for `io.BufferedReader`; `too_much` is raised after `most` without a new record."""
+    """Blocks of bytes as a file for `io.BufferedReader`; `too_much` is raised if a record exceeds `most` bytes."""
 
     def __init__(self, blocks: Iterator[bytes], most: int, too_much: BrokenStream) -> None:
         self.blocks, self.most, self.too_much = blocks, most, too_much
@@ -165,7 +165,7 @@ class Blocks(io.RawIOBase):
 
     def readinto(self, target: Any) -> int:
         if self.fault is not None:
-            raise self.fault  # a second try must not look like the file's end
+            raise self.fault  # again, so that a second read does not look like the file's end
         try:
             while not self.rest:
                 self.rest = memoryview(next(self.blocks))
@@ -188,46 +188,46 @@ class Blocks(io.RawIOBase):
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """One format of compression."""
+class _Format:
+    """A compression format."""
 
     magic: re.Pattern[bytes]
     start: Callable[[], Any]
-    """A decompressor for one stream; it knows its `eof` and its `unused_data`, and verifies the checksum."""
+    """Create a decompressor for one stream, with `eof` and `unused_data`, that verifies the checksum."""
     feed: Callable[[Any, bytes], Iterator[bytes]]
-    """Decompress some bytes, into blocks of bounded size."""
+    """Decompress bytes into blocks of bounded size."""
     read: int = 1 << 18
-    """Compressed bytes that are read at once."""
+    """Compressed bytes that are read at a time."""
 
 
 def _plain_blocks(name: str, file: BinaryIO) -> tuple[str | None, Iterator[bytes]]:
-    """The kind of compression, None for none, and what is inside."""
+    """The name of the compression, None for none, and the decompressed blocks."""
     try:
         start = file.read(16)
     except OSError as error:
         raise ValueError(f"{name} cannot be read ({error.strerror}): check the disk, or use another copy") from None
-    for kind, form in _KINDS.items():
+    for kind, form in _FORMATS.items():
         if form.magic.match(start):
-            return kind, _explained(name, f"the {kind} stream is cut or corrupt", _decompressed(form, start, file))
-    return None, _explained(name, "the file cannot be read on", _read(start, file))
+            return kind, _guarded(name, f"the {kind} stream is cut or corrupt", _decompress(form, start, file))
+    return None, _guarded(name, "the file cannot be read on", _read_plain(start, file))
 
 
-def _explained(name: str, what: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Turn faults of the bytes into `BrokenStream`."""
+def _guarded(name: str, what: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Convert errors of reading and decompressing into `BrokenStream`."""
     try:
         yield from blocks
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise BrokenStream(f"{name}: {what} ({error}): use another copy of the file") from None
 
 
-def _read(start: bytes, file: BinaryIO) -> Iterator[bytes]:
+def _read_plain(start: bytes, file: BinaryIO) -> Iterator[bytes]:
     yield start
     while block := file.read(BLOCK):
         yield block
 
 
-def _decompressed(form: _Kind, data: bytes, file: BinaryIO) -> Iterator[bytes]:
-    """The streams that stand one after the other in the file; zeros after a stream are padding."""
+def _decompress(form: _Format, data: bytes, file: BinaryIO) -> Iterator[bytes]:
+    """Decompress the consecutive streams of a file; zeros after a stream are padding."""
     while data:
         stream = form.start()
         while not stream.eof:
@@ -266,29 +266,29 @@ def _start_zstd() -> Any:
         from zstandard import ZstdDecompressor
     except ImportError:
         raise ValueError("Zstandard files need the package zstandard: pip install zstandard") from None
-    # One frame each: `stream_reader` is simpler, but ends without a word where a frame is cut.
+    # One decompressor per frame: `stream_reader` is simpler, but ends without an error in a cut frame.
     return ZstdDecompressor().decompressobj()
 
 
-_KINDS = {
-    "gzip": _Kind(re.compile(rb"\x1f\x8b"), lambda: zlib.decompressobj(wbits=31), _feed_zlib),
-    "bzip2": _Kind(re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2Decompressor, _feed),
-    "xz": _Kind(re.compile(rb"\xfd7zXZ\0"), lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30), _feed),
-    # It can grow thirty thousandfold and `decompress` knows no limit, so it gets little at once.
-    "zstd": _Kind(re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _start_zstd, _feed_zstd, read=1 << 8),
+_FORMATS = {
+    "gzip": _Format(re.compile(rb"\x1f\x8b"), lambda: zlib.decompressobj(wbits=31), _feed_zlib),
+    "bzip2": _Format(re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2Decompressor, _feed),
+    "xz": _Format(re.compile(rb"\xfd7zXZ\0"), lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30), _feed),
+    # Data can grow 30,000-fold and `decompress` has no limit, so it is fed in small pieces.
+    "zstd": _Format(re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _start_zstd, _feed_zstd, read=1 << 8),
 }
 
 
 def line_blocks(source: Source) -> Iterator[bytes]:
-    """The text in large blocks: `\\n` before every line, the first too, and after none; other line ends become it.
+    """The text in large blocks, with `\\n` before every line, including the first, for any kind of line end.
 
-    A block ends with a line, unless the line is longer than a block: only then does the next not begin with `\\n`.
+    A block ends with a line, unless the line is longer than a block; then the next block does not begin with `\\n`.
     """
-    rest, held = b"\n", b""
+    rest, carriage_return = b"\n", b""
     while block := source.stream.read1(BLOCK):
-        if held or b"\r" in block:
-            block = held + block
-            held = b"\r" if block.endswith(b"\r") else b""  # a \n may follow it
+        if carriage_return or b"\r" in block:
+            block = carriage_return + block
+            carriage_return = b"\r" if block.endswith(b"\r") else b""  # a \n may follow in the next block
             block = block.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         text = rest + block
         end = text.rfind(b"\n", 1)
@@ -300,13 +300,13 @@ def line_blocks(source: Source) -> Iterator[bytes]:
         else:
             yield text
             rest = b""
-    if held or rest not in (b"\n", b""):
+    if carriage_return or rest not in (b"\n", b""):
         yield rest
 
 
 def plain_lines(source: Source) -> Iterator[bytes]:
     """Lines without their ends."""
-    pieces: list[bytes] | None = None  # of the line whose end is not yet seen
+    pieces: list[bytes] | None = None  # of the current line
     for block in line_blocks(source):
         more, *lines = block.split(b"\n")
         if pieces is not None:

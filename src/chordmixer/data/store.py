@@ -1,6 +1,6 @@
-"""A data set as it is trained on: tokens end to end in a memory-mapped folder, which opens in milliseconds.
+"""A tokenized data set on disk: a folder of memory-mapped files, which opens in milliseconds.
 
-`tokens.bin` are the tokens of all records, `offsets.bin` where each starts (int64), `records.arrow` its id, label and
+`tokens.bin` has the tokens of all records, `offsets.bin` the start of each (int64), `records.arrow` ids, labels and
 so on, `store.json` the description, `manifest.json` the SHA-256 of each file.
 """
 
@@ -31,28 +31,28 @@ from chordmixer.data.tokenizers import Tokenizer, tokenizer_from_json
 FORMAT = 1
 DATA = TOKENS, OFFSETS, RECORDS = "tokens.bin", "offsets.bin", "records.arrow"
 ABOUT, PART = "store.json", "part.arrow"
-NAMES = (*DATA, ABOUT, PART, files.MANIFEST)
-"""Names of all files of a store, finished or not."""
-KIND = "store-"
-"""Prefix of stores that are being written."""
-WHOLE, BLOCK, VERIFIED = 64 << 20, 1 << 20, 64
-"""Bytes up to which a file of a cached store is compared as a whole; of a larger one so many blocks are."""
+FILE_NAMES = (*DATA, ABOUT, PART, files.MANIFEST)
+"""Names of all files of a complete or incomplete store."""
+PREFIX = "store-"
+"""Prefix of the temporary folders of stores that are being written."""
+WHOLE_FILE, BLOCK, CHECKED_BLOCKS = 64 << 20, 1 << 20, 64
+"""Bytes up to which a file of a cached store is verified as a whole; size and number of blocks for larger files."""
 
 
 class Store:
-    """Tokens, lengths, ids and columns of a data set; opened read-only, pickled as its path."""
+    """Tokens, lengths, ids and columns of a data set. Opened read-only; pickled as its path."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """For `Store.open`: the folder has been checked against what `store.json` says."""
+        """Called by `Store.open`, which has checked the folder against its description, `about`."""
         self.folder = folder
         self.tokenizer = tokenizer_from_json(about["tokenizer"], f"{folder / ABOUT}: tokenizer")
         read, used, rejected, examples, notes = (about["account"][field.name] for field in fields(Account))
         self.account = Account(read, used, Counter(rejected), dict(examples), Counter(notes))
         self.letters: Counter[str] = Counter(about["letters"])
-        """Counts of each character in the files, before any policy."""
+        """Counts of each character in the files, before tokenization."""
         self.sources: list[str] = list(about["sources"])
         self.columns: tuple[str, ...] = tuple(about["columns"])
-        """The columns with a value, of id, label, target, split, group, weight and circular."""
+        """Those of the columns id, label, target, split, group, weight and circular that have values."""
         shape = (-1,) if about["channels"] is None else (-1, int(about["channels"]))
         self.values = np.asarray(np.memmap(folder / TOKENS, self.tokenizer.dtype, mode="r")).reshape(shape)
         """The tokens of all records, of shape (T,) or (T, channels); read-only."""
@@ -63,7 +63,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path | str, verify: bool = False) -> Store:
-        """Open what `write_store` wrote; `verify` reads all of it to compare its SHA-256."""
+        """Open a store that `write_store` wrote; `verify` reads all of it to compare the SHA-256 of each file."""
         folder = Path(folder).absolute()
         about = files.read_json(folder / ABOUT)
         if about.get("format") != FORMAT:
@@ -72,9 +72,9 @@ class Store:
         try:
             for name in DATA:
                 path = folder / name
-                found, size = path.stat().st_size if path.is_file() else 0, about["sizes"][name]
-                if found != size:
-                    raise ValueError(f"{path} has {found:,} bytes of {size:,}: the store is torn; rebuild it")
+                actual, size = path.stat().st_size if path.is_file() else 0, about["sizes"][name]
+                if actual != size:
+                    raise ValueError(f"{path} has {actual:,} bytes of {size:,}: the store is torn; rebuild it")
             store = cls(folder, about)
             store.rows.validate()
         except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -99,18 +99,18 @@ class Store:
         return name
 
     def column(self, name: str) -> ndarray:
-        """One value per record: strings or None, float64 with NaN for none, or booleans."""
+        """The values of a column, one per record: strings or None, float64 with NaN for missing, or booleans."""
         if name not in self.columns:
             raise ValueError(f"{self.folder} has no {name}: it has {', '.join(self.columns)}; name one of these")
         values: ndarray = self.rows.column(name).to_numpy()
         return values
 
-    def known(self, *names: str) -> dict[str, ndarray]:
-        """Those of these columns that have a value."""
+    def present_columns(self, *names: str) -> dict[str, ndarray]:
+        """The values of those of the named columns that the store has."""
         return {name: self.column(name) for name in names if name in self.columns}
 
     def cut(self, most: int) -> Store:
-        """A view whose records end after `most` tokens: `lengths`, `tokens` and `account` are cut."""
+        """A view in which records are cut after `most` tokens, with `lengths`, `tokens` and `account` to match."""
         view = Store.__new__(Store)
         longer = Counter({cut_note(most): int(np.count_nonzero(self.lengths > most))})
         account = replace(self.account, notes=self.account.notes + longer)
@@ -127,7 +127,7 @@ def _reopen(folder: Path, most: int | None) -> Store:
 
 
 def cut_note(most: int) -> str:
-    """The note of an account about cut records."""
+    """The note of the account about cut records."""
     return f"records cut at {most:,} tokens"
 
 
@@ -138,8 +138,8 @@ COLUMNS = pa.schema(
     {"id": _TEXT, "label": _TEXT, "target": _REAL, "split": _TEXT, "group": _TEXT, "weight": _REAL}
     | {"circular": pa.bool_()}
 )
-NOTHING = {"weight": 1.0, "circular": False}
-"""Defaults of an entry, where they are not None."""
+DEFAULTS = {"weight": 1.0, "circular": False}
+"""Default values of an entry's fields, other than None."""
 
 
 def write_store(
@@ -150,7 +150,7 @@ def write_store(
     sources: Sequence[str] = (),
     on_bad: Literal["error", "reject"] = "error",
 ) -> Store:
-    """Write all entries into a new folder and open it; each is used, rejected by policy, or ends in an error.
+    """Write all entries into a new folder and open it as a store. A bad entry is an error, or rejected by `on_bad`.
 
     >>> import tempfile
     >>> from chordmixer.data.alphabets import Dna
@@ -165,9 +165,9 @@ def write_store(
     with ExitStack() as stack:
         with _explaining(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            files.sweep(folder.parent, KIND)
-            making = stack.enter_context(files.temporary_folder(folder.parent, KIND))
-            writer = stack.enter_context(closing(_Writer(making, folder, tokenizer)))
+            files.sweep(folder.parent, PREFIX)
+            temporary = stack.enter_context(files.temporary_folder(folder.parent, PREFIX))
+            writer = stack.enter_context(closing(_Writer(temporary, folder, tokenizer)))
         for entry in entries:
             try:
                 tokens = tokenizer.encode(entry.sequence)
@@ -187,36 +187,36 @@ def write_store(
 
 
 class _Writer:
-    """Writes a store in `making`, a temporary folder, which at the end is renamed to `folder`."""
+    """Writes a store in a `temporary` folder, which is renamed to `folder` at the end."""
 
-    def __init__(self, making: Path, folder: Path, tokenizer: Tokenizer) -> None:
-        self.making, self.folder, self.tokenizer = making, folder, tokenizer
+    def __init__(self, temporary: Path, folder: Path, tokenizer: Tokenizer) -> None:
+        self.temporary, self.folder, self.tokenizer = temporary, folder, tokenizer
         self.entries: list[Entry] = []
         self.tokens: list[ndarray] = []
-        self.waiting = self.total = self.records = 0
+        self.pending_bytes = self.total = self.records = 0
         self.letters: Counter[str] = Counter()
         self.rows: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
-        self.filled: set[str] = {"id"}
+        self.used_columns: set[str] = {"id"}
         self.files: dict[str, _HashedFile] = {}
         self._begin(TOKENS)
         self._begin(OFFSETS).write(np.zeros(1, dtype=np.int64))
-        self.part = pa.ipc.new_file(self._begin(PART), COLUMNS)
+        self.all_columns = pa.ipc.new_file(self._begin(PART), COLUMNS)
 
     def close(self) -> None:
         for file in self.files.values():
-            with suppress(OSError):  # something is unwritten only when another error is on its way
+            with suppress(OSError):  # unwritten data remain only after another error
                 file.file.close()
 
     def add(self, entry: Entry, tokens: ndarray) -> None:
         self.records += 1
         self.entries.append(entry)
         self.tokens.append(tokens)
-        self.waiting += tokens.nbytes
-        if self.waiting >= BYTES_AT_A_TIME or len(self.tokens) >= RECORDS_AT_A_TIME:
+        self.pending_bytes += tokens.nbytes
+        if self.pending_bytes >= BYTES_AT_A_TIME or len(self.tokens) >= RECORDS_AT_A_TIME:
             self.flush()
 
     def flush(self) -> None:
-        """Tokens and offsets to the disk; ids and labels wait for more, as an Arrow file wants large batches."""
+        """Write pending tokens and offsets. Ids and labels are collected for longer: Arrow needs large batches."""
         self.files[TOKENS].write(np.concatenate(self.tokens) if len(self.tokens) > 1 else self.tokens[0])
         ends = self.total + np.cumsum([len(tokens) for tokens in self.tokens], dtype=np.int64)
         self.files[OFFSETS].write(ends)
@@ -224,21 +224,23 @@ class _Writer:
         self.letters += self.tokenizer.census([entry.sequence for entry in self.entries])
         for name, column in self.rows.items():
             column += map(attrgetter(name), self.entries)
-        self.entries, self.tokens, self.waiting = [], [], 0
+        self.entries, self.tokens, self.pending_bytes = [], [], 0
         if len(self.rows["id"]) >= RECORDS_AT_A_TIME:
             self.flush_rows()
 
     def flush_rows(self) -> None:
-        self.filled |= {name for name, column in self.rows.items() if column.count(NOTHING.get(name)) < len(column)}
+        self.used_columns |= {
+            name for name, column in self.rows.items() if column.count(DEFAULTS.get(name)) < len(column)
+        }
         try:
             batch = pa.record_batch(self.rows, schema=COLUMNS)
         except UnicodeEncodeError as error:
             raise ValueError(f"{error.object!a} is an id or label that is not Unicode: fix that record") from None
-        self.part.write_batch(batch)
+        self.all_columns.write_batch(batch)
         self.rows = {name: [] for name in COLUMNS.names}
 
     def finish(self, account: Account, sources: Sequence[str]) -> None:
-        """The rest, what all of it is, and the one rename that makes it a store."""
+        """Write what is pending, the description and the manifest, and rename the folder, which makes it a store."""
         if self.tokens:
             self.flush()
         self.flush_rows()
@@ -251,9 +253,9 @@ class _Writer:
             "dtype": self.tokenizer.dtype.name,
             "channels": self.tokenizer.size if self.tokenizer.dtype.kind == "f" else None,
             "tokenizer": self.tokenizer.to_json(),
-            "columns": [name for name in COLUMNS.names if name in self.filled],
+            "columns": [name for name in COLUMNS.names if name in self.used_columns],
             "sizes": {name: file.size for name, file in self.files.items()},
-            "sums": {name: file.sums for name, file in self.files.items() if file.size > WHOLE},
+            "sums": {name: file.sums for name, file in self.files.items() if file.size > WHOLE_FILE},
             "letters": dict(self.letters.most_common()),
             "account": vars(account),
             "sources": list(sources),
@@ -264,9 +266,9 @@ class _Writer:
         with _explaining(self.folder):
             for file in self.files.values():
                 file.finish()
-            files.flush(self.making)
+            files.flush(self.temporary)
             try:
-                self.making.rename(self.folder)
+                self.temporary.rename(self.folder)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
@@ -274,27 +276,27 @@ class _Writer:
             files.flush(self.folder.parent)
 
     def _select_columns(self) -> None:
-        """Which columns stay empty is known at the end only, so they are written twice."""
-        self.part.close()
+        """Write `records.arrow` without empty columns, which are known only after all columns have been written."""
+        self.all_columns.close()
         self.files[PART].finish()
         del self.files[PART]
         selected = self._begin(RECORDS)
-        with pa.memory_map(str(self.making / PART)) as source:
+        with pa.memory_map(str(self.temporary / PART)) as source:
             reader = pa.ipc.open_file(source)
-            kept = [name for name in COLUMNS.names if name in self.filled]
-            with pa.ipc.new_file(selected, pa.schema([COLUMNS.field(name) for name in kept])) as writer:
+            columns = [name for name in COLUMNS.names if name in self.used_columns]
+            with pa.ipc.new_file(selected, pa.schema([COLUMNS.field(name) for name in columns])) as writer:
                 for i in range(reader.num_record_batches):
-                    writer.write_batch(reader.get_batch(i).select(kept))
-        (self.making / PART).unlink()
+                    writer.write_batch(reader.get_batch(i).select(columns))
+        (self.temporary / PART).unlink()
 
     def _begin(self, name: str) -> _HashedFile:
         with _explaining(self.folder):
-            self.files[name] = file = _HashedFile(self.making / name, self.folder)
+            self.files[name] = file = _HashedFile(self.temporary / name, self.folder)
         return file
 
 
 class _HashedFile(io.RawIOBase):
-    """A file that knows its size and SHA-256 when it has been written."""
+    """A file that computes its size, SHA-256 and block checksums while it is written."""
 
     def __init__(self, path: Path, store: Path) -> None:
         self.file, self.store = path.open("xb"), store
@@ -329,7 +331,7 @@ class _HashedFile(io.RawIOBase):
             start = stop
 
     def finish(self) -> None:
-        """Onto the disk."""
+        """Flush the file to the disk and close it."""
         with _explaining(self.store, self.size):
             self.file.flush()
             os.fsync(self.file.fileno())
@@ -337,5 +339,5 @@ class _HashedFile(io.RawIOBase):
 
 
 def _explaining(folder: Path, written: int = 0) -> AbstractContextManager[None]:
-    """A full disk as one line, with what was written so far: nobody knows how much is still to come."""
+    """Convert a full-disk error into one line with the bytes written so far; the total is not known in advance."""
     return files.explaining_no_room(folder, f"more than {written:,}", "")

@@ -1,7 +1,7 @@
-"""Tables, a record a row: CSV, TSV, JSON Lines and Parquet, read a piece at a time.
+"""Read tables with one record per row: CSV, TSV, JSON Lines and Parquet, in pieces.
 
-CSV is parsed by Python's own reader: a field may be as long as a chromosome and hold line breaks, which block-wise
-parsers cut or refuse. A CSV column of sequences whose cells are lists of numbers holds series.
+CSV is parsed by Python's `csv`: a field may be as long as a chromosome and contain line breaks, which block-wise
+parsers cut or refuse. Sequence cells of a CSV file that are all lists of numbers are series.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from chordmixer.data.columns import Columns, entry, find, hold_series, known, values
+from chordmixer.data.columns import Columns, find_columns, has_known_name, hold_series, parse_row, row_entry
 from chordmixer.data.entries import Entry
 from chordmixer.data.sources import HEAD, open_source, until_broken
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 PARQUET = b"PAR1"
 DELIMITERS = "\t,;"
 LONGEST_FIELD = 2**31 - 1
-"""The most that the CSV parser can count on every platform."""
+"""The largest field size limit that the CSV parser accepts on every platform."""
 PIECE = 16 * 2**20
-"""About how many bytes of a Parquet file are decoded at a time; a page, which its writer chose, is the least."""
+"""Approximate bytes of a Parquet file that are decoded at a time, at least a page."""
 BUFFER = 2**20
 
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     """One row of a table."""
 
     number: int
-    """From 1, the header not counted."""
+    """The row number from 1, without the header."""
     values: dict[str, Any]
     """The value of each role that the table has a column for."""
 
@@ -50,25 +50,25 @@ class Table(NamedTuple):
     """An open CSV, TSV or Parquet file."""
 
     names: list[str]
-    """Names of its columns."""
+    """Column names."""
     rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
-    """Each row, by name, of these columns alone."""
+    """Iterate over the rows as dictionaries of the named columns."""
 
 
 def read_table(source: Source, columns: Columns, kind: str) -> Iterator[Entry]:
-    """The records of a table, `csv`, `jsonl` or `parquet`: a row each; a list column of Parquet holds series."""
-    return (entry(source.name, *row) for row in _ROWS[kind](source, columns))
+    """Read the records of a table, one per row; `kind` is `csv`, `jsonl` or `parquet`. Parquet lists are series."""
+    return (row_entry(source.name, *row) for row in _ROWS[kind](source, columns))
 
 
 def table_rows(path: Path | str, columns: Columns, limit: int | None = None) -> Iterator[Row]:
-    """The rows of a table in any of these formats, told by what it holds."""
+    """Read the rows of a table; its format is detected from its content."""
     with open_source(path, limit) as source:
         yield from until_broken(source, _ROWS[_kind(source)](source, columns), "row")
 
 
 @contextmanager
 def open_table(path: Path | str) -> Iterator[Table]:
-    """A CSV, TSV or Parquet file, for those who choose its columns themselves."""
+    """Open a CSV, TSV or Parquet file, for callers that choose columns by name."""
     with open_source(path) as source:
         table = _parquet(source) if _kind(source) == "parquet" else _csv(source)
         yield Table(table.names, lambda names: until_broken(source, table.rows(names), "row"))
@@ -81,7 +81,7 @@ def _kind(source: Source) -> str:
 
 
 def delimiter(line: str) -> str | None:
-    """The delimiter that makes most columns of a header.
+    """The delimiter that splits a header into the most columns; None if there is one column.
 
     >>> delimiter("id;text, raw;label"), delimiter("text")
     (';', None)
@@ -95,7 +95,7 @@ def delimiter(line: str) -> str | None:
 
 
 def _csv(source: Source) -> Table:
-    csv.field_size_limit(LONGEST_FIELD)  # for the whole process: the parser has no other way
+    csv.field_size_limit(LONGEST_FIELD)  # a global setting: the parser has no other
     lines = _lines(source, newline="")
     head = next((line for line in lines if line.strip()), None)
     if head is None:
@@ -130,27 +130,27 @@ def _csv(source: Source) -> Table:
 
 
 def _csv_rows(source: Source, columns: Columns) -> Iterator[Row]:
-    """Cells of the first 64 KB tell whether the sequences are series of numbers."""
+    """The rows of a CSV file; cells in the first 64 KB decide whether sequences are series of numbers."""
     table = _csv(source)
     try:
-        found = find(columns, table.names, source.name)
+        by_role = find_columns(columns, table.names, source.name)
     except ValueError as error:
-        if known(columns, table.names):
+        if has_known_name(columns, table.names):
             raise
         hint = "if its first row is a record, add a header row, such as id,sequence,label"
         raise ValueError(f"{error}; {hint}") from None
-    column = found.get("sequence")
+    column = by_role.get("sequence")
     numeric = column is not None and hold_series(_first_cells(source, table.names.index(column)))
-    return _rows(table, found, source.name, numeric)
+    return _rows(table, by_role, source.name, numeric)
 
 
-def _rows(table: Table, found: Mapping[str, str], name: str, numeric: bool = False) -> Iterator[Row]:
-    for number, row in enumerate(table.rows(list(dict.fromkeys(found.values()))), start=1):
-        yield Row(number, values(row, found, f"{name}, row {number}", numeric))
+def _rows(table: Table, by_role: Mapping[str, str], name: str, numeric: bool = False) -> Iterator[Row]:
+    for number, row in enumerate(table.rows(list(dict.fromkeys(by_role.values()))), start=1):
+        yield Row(number, parse_row(row, by_role, f"{name}, row {number}", numeric))
 
 
 def _first_cells(source: Source, column: int) -> list[str]:
-    """The cells of a column in the complete rows of the head; if the first row is longer, its complete words."""
+    """The cells of a column in the complete rows of the head; if it has none, the complete words of the first row."""
     text = source.head.decode(errors="replace")
     mark = delimiter(next(line for line in text.splitlines() if line.strip())) or ","
     lines = io.StringIO(text, newline="")
@@ -164,7 +164,7 @@ def _first_cells(source: Source, column: int) -> list[str]:
 
 
 def _lines(source: Source, newline: str | None) -> Iterator[str]:
-    """Lines of text, checked; bytes that are not UTF-8 come through the decoder so that their line can be told."""
+    """Lines of text, checked for NUL and invalid UTF-8, so that errors have the line's number."""
     text = io.TextIOWrapper(source.stream, encoding="utf-8", errors="surrogateescape", newline=newline)
     for number, line in enumerate(text, start=1):
         if "\0" in line:
@@ -195,11 +195,11 @@ def _jsonl_rows(source: Source, columns: Columns) -> Iterator[Row]:
         row = _object(line, f"{source.name}, line {line_number}")
         place, names = f"{source.name}, row {number}", tuple(row)
         if names not in layouts:
-            layouts[names] = find(columns, names, place, partial=True)
-        yield Row(number, values(row, layouts[names], place))
+            layouts[names] = find_columns(columns, names, place, partial=True)
+        yield Row(number, parse_row(row, layouts[names], place))
     if not number:
         raise ValueError(f"{source.name} is empty: give a file with one JSON object a line")
-    find(columns, list(dict.fromkeys(chain(*layouts))), source.name)  # a name that was given must be in some row
+    find_columns(columns, list(dict.fromkeys(chain(*layouts))), source.name)  # the user's columns must be in some row
 
 
 def _object(line: str, place: str) -> dict[str, Any]:
@@ -214,17 +214,17 @@ def _object(line: str, place: str) -> dict[str, Any]:
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a key stands twice in one object")
-    return made
+    return result
 
 
 # --- Parquet ---
 
 
 def _parquet(source: Source) -> Table:
-    """A Parquet file, which is read from its end; pages that carry a checksum are verified."""
+    """Open a Parquet file, which must be seekable; pages with a checksum are verified."""
     from pyarrow import parquet
 
     path = Path(source.name)
@@ -248,7 +248,7 @@ def _parquet(source: Source) -> Table:
 
 def _parquet_rows(source: Source, columns: Columns) -> Iterator[Row]:
     table = _parquet(source)
-    return _rows(table, find(columns, table.names, source.name), source.name)
+    return _rows(table, find_columns(columns, table.names, source.name), source.name)
 
 
 _ROWS: dict[str, Callable[[Source, Columns], Iterator[Row]]] = {
@@ -259,22 +259,22 @@ _ROWS: dict[str, Callable[[Source, Columns], Iterator[Row]]] = {
 
 
 def _pieces(file: ParquetFile, path: Path | str, names: list[str]) -> Iterator[dict[str, list[Any]]]:
-    """A few rows at a time of these columns, as Python's values."""
+    """The values of these columns, a few rows at a time, as Python objects."""
     with _explaining(path):
-        total, said = file.metadata, file.metadata.num_rows
-        size = sum(total.row_group(i).total_byte_size for i in range(total.num_row_groups))
-        rows = min(max(PIECE * said // max(size, 1), 1), 4096)
+        metadata, claimed = file.metadata, file.metadata.num_rows
+        size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        rows = min(max(PIECE * claimed // max(size, 1), 1), 4096)
         read = 0
         for batch in file.iter_batches(rows, columns=names, use_threads=False):
             batch.validate(full=True)  # offsets within bounds, text in UTF-8
             read += batch.num_rows
-            yield {name: _python(batch.column(name)) for name in names}
-        if read != said:
-            raise ValueError(f"{read:,} rows where its footer says {said:,}")
+            yield {name: _python_values(batch.column(name)) for name in names}
+        if read != claimed:
+            raise ValueError(f"{read:,} rows where its footer says {claimed:,}")
 
 
-def _python(column: Array) -> list[Any]:
-    """The values of a column; lists of numbers as arrays, for they may be long."""
+def _python_values(column: Array) -> list[Any]:
+    """The values of a column, lists of numbers as arrays, since they may be long."""
     from pyarrow import types
 
     depth, kind = 0, column.type
@@ -287,12 +287,12 @@ def _python(column: Array) -> list[Any]:
 
 
 def _vector(numbers: Array) -> Any:
-    """Shape (N,); a number that is missing is NaN, which no series may hold."""
+    """An array of shape (N,); missing numbers become NaN."""
     return numbers.to_numpy(zero_copy_only=False)
 
 
 def _matrix(steps: Array) -> Any:
-    """Shape (N, channels), or lists where the steps disagree."""
+    """An array of shape (N, channels), or lists if the steps differ in length."""
     from pyarrow import compute
 
     lengths = compute.list_value_length(steps)
@@ -304,7 +304,7 @@ def _matrix(steps: Array) -> Any:
 
 @contextmanager
 def _explaining(path: Path | str) -> Iterator[None]:
-    """Turn whatever the Parquet library says of a damaged file into one line."""
+    """Convert errors of the Parquet library about a damaged file into one line."""
     from pyarrow import ArrowException
 
     try:

@@ -1,4 +1,4 @@
-"""Tokenizers of text and of numbers, and all tokenizers: by name, saved with a run, or guessed from content."""
+"""Tokenizers of text and numbers, and the choice of a tokenizer: by name, from a run, or guessed from content."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from chordmixer.data.entries import Entry
 
 FILE = "tokenizer.json"
 SAMPLED = 10_000
-"""Characters of each sequence that a guess looks at."""
+"""Number of characters of each sequence that a guess uses."""
 NOT_FINITE = "not finite"
-"""In a census: numbers that are missing, infinite or too large for float32."""
+"""Key of a census for numbers that are missing, infinite or too large for float32."""
 
 
 @dataclass(frozen=True)
 class Bytes(Tokenizer):
-    """Text as its UTF-8 bytes, or any bytes: 256 tokens and nothing unknown.
+    """UTF-8 bytes of a text, or any bytes: 256 tokens, none of them unknown.
 
     >>> Bytes().encode("grün").tolist()
     [103, 114, 195, 188, 110]
@@ -51,7 +51,7 @@ class Bytes(Tokenizer):
 
 @dataclass(frozen=True)
 class Characters(Tokenizer):
-    """Text by characters of a vocabulary; any other is the last id, `unknown`, and counted.
+    """Characters of a vocabulary; any other character gets the last id, unknown, and is counted.
 
     >>> seen = Characters.of(["to be", "or not"])
     >>> seen.vocabulary, seen.encode("bed").tolist()
@@ -59,7 +59,7 @@ class Characters(Tokenizer):
     """
 
     vocabulary: str
-    """Each character once; its place is its id."""
+    """All characters, each once; a character's index is its id."""
 
     name = "characters"
 
@@ -72,7 +72,7 @@ class Characters(Tokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[bytes | str]) -> Characters:
-        """All characters of the training set, in order."""
+        """The vocabulary of all characters in the texts, sorted."""
         return cls("".join(sorted({c for text in texts for c in {*as_text(text, cls.name)}})))
 
     @property
@@ -85,7 +85,7 @@ class Characters(Tokenizer):
 
     @cached_property
     def table(self) -> ndarray:
-        """The id of each code point up to the vocabulary's last, and one more for all others."""
+        """The id of each code point up to the vocabulary's largest, and a last entry for all others."""
         codes = _codes(self.vocabulary)
         ids = np.full(int(codes.max()) + 2, self.size - 1, dtype=self.dtype)
         ids[codes] = np.arange(len(codes))
@@ -109,7 +109,7 @@ class Characters(Tokenizer):
 
 @dataclass(frozen=True)
 class Numbers(Tokenizer):
-    """Real series: float32, `channels` a token, no vocabulary.
+    """Series of real numbers: float32 with `channels` numbers per token, no vocabulary.
 
     >>> Numbers().encode(np.array([0.5, 2.0])).shape
     (2, 1)
@@ -117,11 +117,11 @@ class Numbers(Tokenizer):
 
     channels: int = 1
     on_bad: OnBad = "error"
-    """NaN and infinite numbers: an error, or taken as the mean, 0 where there is none, and counted."""
+    """NaN and infinite numbers: an error, or replaced by `mean` (0 without one) and counted."""
     mean: tuple[float, ...] = ()
-    """The mean of each channel, which is subtracted; (): nothing is."""
+    """The mean of each channel, which is subtracted; (): zero."""
     scale: tuple[float, ...] = ()
-    """The scale of each channel, by which the rest is divided."""
+    """The scale of each channel, by which centred numbers are divided; (): one."""
 
     name = "numbers"
 
@@ -136,7 +136,7 @@ class Numbers(Tokenizer):
 
     @staticmethod
     def of(sample: Sequence[ndarray], on_bad: OnBad = "error") -> Numbers:
-        """With the channels of the first series, and the mean and spread of all: a network starts best near one.
+        """Take the channels from the first series, mean and standard deviation from all, to standardise inputs.
 
         >>> Numbers.of([np.array([10.0, 30.0])])
         Numbers(channels=1, on_bad='error', mean=(20.0,), scale=(10.0,))
@@ -171,14 +171,14 @@ class Numbers(Tokenizer):
                 f"a series of shape {sequence.shape} does not have {self.channels} channels: all records have the "
                 f"same; give (N, {self.channels}), or set channels"
             )
-        given = values
+        original = values
         with np.errstate(over="ignore"):
             values = values.astype(np.float32)
         if not np.isfinite(values.sum(dtype=np.float64)) and self.on_bad == "error":
             step, channel = (int(i) for i in np.argwhere(~np.isfinite(values))[0])
             where = f"position {step + 1:,}" + (f", channel {channel + 1}" if self.channels > 1 else "")
             raise ValueError(
-                f"{given[step, channel]} at {where} is missing or not finite in float32: fix the record, leave "
+                f"{original[step, channel]} at {where} is missing or not finite in float32: fix the record, leave "
                 f"it out with --on-bad reject, or have such numbers taken as {self._filled} with --on-bad unknown"
             )
         if self.mean or self.scale:
@@ -204,16 +204,16 @@ class Numbers(Tokenizer):
 
 
 def _codes(text: str) -> ndarray:
-    """Code points, halves of surrogate pairs among them."""
+    """Code points of a text, including unpaired surrogates."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {cls.name: cls for cls in (Dna, Protein, Bytes, Characters, Kmers, Numbers)}
 
 
-def tokenizer_from_json(given: Mapping[str, Any], where: str = FILE) -> Tokenizer:
-    """The tokenizer that `to_json` wrote down; `where` stands in errors."""
-    settings = dict(given)
+def tokenizer_from_json(document: Mapping[str, Any], where: str = FILE) -> Tokenizer:
+    """The tokenizer that `to_json` has described; `where` is the source in error messages."""
+    settings = dict(document)
     number, name = settings.pop("format", None), settings.pop("tokenizer", None)
     if number != FORMAT:
         raise ValueError(f"{where} has format {number!r}: this version reads {FORMAT}; use the one that wrote it")
@@ -227,11 +227,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def guess(sample: Iterable[bytes | str | ndarray]) -> str:
-    """The tokenizer's name that fits these sequences, judged together.
+    """Guess the name of the tokenizer for a sample of sequences.
 
-    Arrays are `numbers`. Of the characters, gaps apart: nine in ten A, C, G, T, U or N, or all of them nucleotide
-    letters and half of them these six, is `dna`; else nineteen in twenty letters or `*`, at least half of them upper
-    case, is `protein`; anything else is text, `bytes`.
+    Arrays are `numbers`. Otherwise characters except gaps are counted. `dna`: at least 90 % are A, C, G, T, U or N,
+    or all are nucleotide letters and at least half are these six. Else `protein`: at least 95 % are letters or `*`,
+    of them at least half in upper case. Anything else is text, `bytes`.
 
     >>> guess([b"ACGTNN", b"acguR"]), guess([b"MKTAYIAKQR", b"GATTACA"]), guess(["To be, or not to be"])
     ('dna', 'protein', 'bytes')
@@ -250,8 +250,8 @@ def guess(sample: Iterable[bytes | str | ndarray]) -> str:
     def share(letters: str) -> float:
         return sum(count for c, count in counts.items() if c in letters) / total
 
-    plain, whole = (share(letters + letters.lower()) for letters in ("ACGTUN", "ACGTUNRYSWKMBDHV"))
-    if plain >= 0.9 or (whole == 1 and plain >= 0.5):
+    plain, nucleotides = (share(letters + letters.lower()) for letters in ("ACGTUN", "ACGTUNRYSWKMBDHV"))
+    if plain >= 0.9 or (nucleotides == 1 and plain >= 0.5):
         return "dna"
     upper = share("ABCDEFGHIJKLMNOPQRSTUVWXYZ*")
     lower = share("abcdefghijklmnopqrstuvwxyz")
@@ -260,31 +260,31 @@ def guess(sample: Iterable[bytes | str | ndarray]) -> str:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How letters, text or numbers become tokens."""
+    """Settings of the conversion of letters, text or numbers into tokens."""
 
     name: Literal["auto", "dna", "protein", "bytes", "characters", "kmers", "numbers"] = "auto"
-    """`auto`: told by the first records. `characters` are those of the files."""
+    """The tokenizer. `auto`: guessed from the first records. The vocabulary of `characters` is that of the files."""
     k: int = 3
-    """Letters of a word, for kmers."""
+    """Length of k-mers, for kmers."""
     case: Literal["same", "mask"] = "same"
-    """For dna, protein and kmers: lower case is the same as upper case, or masked, that is read as unknown."""
+    """For dna, protein and kmers: lower case is the same as upper case, or masked, that is, read as unknown."""
     others: Literal["unknown", "own"] = "unknown"
     """For dna and protein: further letters of the alphabet are read as unknown, or have a token each."""
     on_bad: Literal["error", "unknown", "reject"] = "error"
-    """Bad characters and numbers: an error, taken as unknown (numbers: as 0), or the record is left out."""
+    """Bad characters and numbers: an error, read as unknown (numbers: as the mean), or the record is rejected."""
 
     def __post_init__(self) -> None:
         check_numbers(self, k=(1, 12))
 
 
 def make_tokenizer(
-    config: TokenizerConfig, sample: Sequence[Entry], again: Callable[[], Iterable[Entry]]
+    config: TokenizerConfig, sample: Sequence[Entry], read_all: Callable[[], Iterable[Entry]]
 ) -> Tokenizer:
-    """The tokenizer that the config names, or that fits the sample; `again` reads all entries once more."""
+    """The tokenizer that the config names, or that is guessed from the sample; `read_all` reads all entries again."""
     name = config.name if config.name != "auto" else guess(entry.sequence for entry in sample)
     on_bad: OnBad = "unknown" if config.on_bad == "unknown" else "error"
     if name == "characters":
-        return Characters.of(map(_letters, again()))
+        return Characters.of(map(_letters, read_all()))
     if name == "numbers":
         series = [entry.sequence for entry in sample if isinstance(entry.sequence, ndarray)]
         return Numbers.of(series, on_bad) if series else Numbers(on_bad=on_bad)

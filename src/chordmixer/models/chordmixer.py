@@ -28,11 +28,11 @@ class ChordMixerConfig:
     hidden: int = 128
     """H, width of the hidden layer of each block's MLP."""
     dropout: float = 0.0
-    """Share of the numbers between Rotate and Mix that are set to zero in training."""
+    """Dropout between Rotate and Mix: the share of numbers that are set to zero in training."""
     order: Literal["paper", "released"] = "paper"
     """Rotate before Mix, as in the paper, or after it, as in the authors' released code."""
     prenorm: Literal["layer", "batch", "group"] | None = None
-    """Normalisation of what enters Rotate and Mix; the residual stays as it is."""
+    """Normalisation of the input of Rotate and Mix; the residual is not normalised."""
     norm: Literal["layer", "batch", "group"] | None = None
     """Normalisation of the sum with the residual."""
     init: Literal["xavier", "identity"] = "xavier"
@@ -76,7 +76,7 @@ def depth(length: int) -> int:
 
 
 class Block(nn.Module):
-    """One block: each token takes tracks of those 1, 2, 4, ... positions on (Rotate); an MLP mixes them (Mix)."""
+    """One block: each token takes tracks of those 1, 2, 4, ... positions ahead (Rotate); an MLP mixes them (Mix)."""
 
     def __init__(self, config: ChordMixerConfig) -> None:
         super().__init__()
@@ -102,9 +102,9 @@ class Block(nn.Module):
         out: Float[Tensor, "T C"] | None = None,
         spare: Float[Tensor, "T C"] | None = None,
     ) -> Float[Tensor, "T C"]:
-        """Equations 1 to 3 and the residual connection; the arithmetic stands in `ops/reference.py`.
+        """Equations 1 to 3 and the residual connection; `ops/reference.py` defines the arithmetic.
 
-        A layer norm before them may go into `spare`, where there is room to normalise all tokens at once.
+        `spare` is an optional buffer for the layer norm before them, of all tokens at once.
         """
         prenorm = self.prenorm.state()
         if spare is not None and prenorm is not None:
@@ -146,98 +146,98 @@ class ChordMixer(nn.Module):
         self.blocks = nn.ModuleList(Block(self.config) for _ in range(self.config.depth))
 
     def forward(self, x: Packed) -> Packed:
-        """Encode. Inside, deep sequences come first: block i works on a prefix, and shallow ones leave early."""
+        """Encode. Sequences are sorted by depth: block i works on a prefix, and short sequences exit early."""
         check_packed(x)
         check_width(x.values, self.config)
         if torch.compiler.is_compiling():
-            from chordmixer.models.compiled import encode  # one operator to the compiler
+            from chordmixer.models.compiled import encode  # a single operator for the compiler
 
             return encode(self, x)
         if isinstance(x, StaticPacked):
-            return self._static(x)
+            return self._run_static(x)
         check_lengths(x.lengths, self.config)
         depths = [depth(n) for n in x.lengths]
         order = sorted(range(len(x)), key=lambda b: -depths[b])
         ordered = x.select(order).to(dtype=ops.activations(x.values))
         ends = list(accumulate(ordered.lengths))
-        staying = [sum(d > i for d in depths) for i in range(max(depths))]
-        exits = [(ends[sequences - 1], sequences) for sequences in staying]
+        counts = [sum(d > i for d in depths) for i in range(max(depths))]
+        exits = [(ends[sequences - 1], sequences) for sequences in counts]
         if self.config.reversible:
-            from chordmixer.models.reversible import through  # it knows Block; Block need not know it
+            from chordmixer.models.reversible import through  # it depends on blocks, not the reverse
 
             values = through(self.blocks, ordered.values, ordered.offsets, exits)
-        elif torch.is_grad_enabled() or self.training or self._tiled(ordered):
-            values = self._through(ordered, exits)
+        elif torch.is_grad_enabled() or self.training or self._is_tiled(ordered):
+            values = self._run_blocks(ordered, exits)
         else:
-            values = self._through_two_buffers(ordered, exits)
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return ordered.with_values(values).select(back)
+            values = self._run_in_two_buffers(ordered, exits)
+        original_order = sorted(range(len(order)), key=order.__getitem__)
+        return ordered.with_values(values).select(original_order)
 
-    def _through(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
-        values, left = x.values, []
-        if self._joinable(values):
-            return self._joined(x, exits)
+    def _run_blocks(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
+        values, finished = x.values, []
+        if self._can_fuse(values):
+            return self._fused(x, exits)
         for block, (tokens, sequences) in zip(self.blocks, exits, strict=False):
-            if tokens < len(values):  # a slice of all would cost a copy of the gradient
-                left.append(values[tokens:])
+            if tokens < len(values):  # slicing all tokens would cost a copy of the gradient
+                finished.append(values[tokens:])
                 values = values[:tokens]
             values = block(values, x.offsets[: sequences + 1])
-        return torch.cat([values, *reversed(left)]) if left else values
+        return torch.cat([values, *reversed(finished)]) if finished else values
 
-    def _tiled(self, x: Packed) -> bool:
-        """Whether all blocks are one operation on a CPU, which needs no buffers of ours."""
-        return self._joinable(x.values) and not ops.on_kernels(x.values)
+    def _is_tiled(self, x: Packed) -> bool:
+        """Whether all blocks are fused into one operation on a CPU, which has its own buffers."""
+        return self._can_fuse(x.values) and not ops.on_kernels(x.values)
 
-    def _joinable(self, values: Float[Tensor, "T C"]) -> bool:
-        """Whether all blocks can be one operation: only norms that it knows, and nobody who watches a block."""
+    def _can_fuse(self, values: Float[Tensor, "T C"]) -> bool:
+        """Whether all blocks can be fused into one operation: only supported norms, and no hooks on a block."""
         known = self.config.prenorm in (None, "layer") and self.config.norm is None
         watched = any(block._forward_hooks or block._forward_pre_hooks for block in self.blocks)
         return known and not watched and ops.joins(values, self.config.order)
 
-    def _static(self, x: StaticPacked) -> Packed:
-        """All blocks as one operation whose launches do not depend on lengths."""
-        fused = self._joinable(x.values) and ops.on_kernels(x.values) and self.config.hidden <= ops.WIDE
+    def _run_static(self, x: StaticPacked) -> Packed:
+        """Run all blocks as one operation whose kernel launches do not depend on lengths."""
+        fused = self._can_fuse(x.values) and ops.on_kernels(x.values) and self.config.hidden <= ops.FUSED_HIDDEN
         if self.config.reversible or not fused:
             raise LengthsUnknownError("only the fused kernels take a StaticPacked: give a Packed")
         cast = x.to(dtype=ops.activations(x.values))
-        room = [(x.tokens, len(x.offsets) - 1)] * len(x.counts)
-        return cast.with_values(self._joined(cast, room, x.counts))
+        exits = [(x.tokens, len(x.offsets) - 1)] * len(x.counts)
+        return cast.with_values(self._fused(cast, exits, x.counts))
 
-    def _joined(self, x: Packed, exits: ops.Exits, counts: Int[Tensor, "D 4"] | None = None) -> Float[Tensor, "T C"]:
-        active: list[Block] = list(self.blocks[: len(exits)])  # type: ignore[arg-type]  # all are
+    def _fused(self, x: Packed, exits: ops.Exits, counts: Int[Tensor, "D 4"] | None = None) -> Float[Tensor, "T C"]:
+        used_blocks: list[Block] = list(self.blocks[: len(exits)])  # type: ignore[arg-type]  # all are
         return ops.blocks(
             x.values,
             x.offsets,
             exits,
             self.config.track_size,
-            [block.mlp() for block in active],
+            [block.mlp() for block in used_blocks],
             order=self.config.order,
-            prenorms=[block.prenorm.state() for block in active],
+            prenorms=[block.prenorm.state() for block in used_blocks],
             dropout=self.config.dropout if self.training else 0.0,
             counts=counts,
         )
 
-    def _through_two_buffers(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
-        """Without gradients two buffers take turns: fresh memory would cost more time than the arithmetic.
+    def _run_in_two_buffers(self, x: Packed, exits: ops.Exits) -> Float[Tensor, "T C"]:
+        """Run blocks without gradients in two alternating buffers: new memory would cost more than the arithmetic.
 
-        Plain torch has a third one for the layer norm, which in tiles takes as long as all the rest.
+        Plain torch uses a third buffer for the layer norm, which takes as long as all the rest if done in tiles.
         """
         values = x.values
         buffers = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in exits[:2]]
-        apart = self.config.prenorm == "layer" and not ops.on_kernels(values)
-        spare = torch.empty_like(buffers[0]) if apart else None
+        norm_first = self.config.prenorm == "layer" and not ops.on_kernels(values)
+        spare = torch.empty_like(buffers[0]) if norm_first else None
         for i, (block, (tokens, sequences)) in enumerate(zip(self.blocks, exits, strict=False)):
-            room = None if spare is None else spare[:tokens]
-            values = block(values[:tokens], x.offsets[: sequences + 1], out=buffers[i % 2][:tokens], spare=room)
+            spare_rows = None if spare is None else spare[:tokens]
+            values = block(values[:tokens], x.offsets[: sequences + 1], out=buffers[i % 2][:tokens], spare=spare_rows)
         last = buffers[(len(exits) - 1) % 2]
-        for i in range(len(exits) - 2, -1, -2):  # the sequences that left from the other buffer
-            left = slice(exits[i + 1][0], exits[i][0])
-            last[left] = buffers[i % 2][left]
+        for i in range(len(exits) - 2, -1, -2):  # sequences whose last block wrote to the other buffer
+            finished = slice(exits[i + 1][0], exits[i][0])
+            last[finished] = buffers[i % 2][finished]
         return last
 
 
 def check_width(values: Tensor, config: ChordMixerConfig) -> None:
-    """Refuse tokens of another width."""
+    """Raise a ValueError for tokens of another width."""
     if values.shape[1:] != (config.width,):
         raise ValueError(
             f"tokens of shape {tuple(values.shape[1:])} do not fit an encoder of width {config.width}: "
@@ -246,7 +246,7 @@ def check_width(values: Tensor, config: ChordMixerConfig) -> None:
 
 
 def check_lengths(lengths: Sequence[int], config: ChordMixerConfig) -> None:
-    """Refuse sequences that are too long."""
+    """Raise a ValueError for sequences that are too long."""
     longest = max(lengths)
     if longest > config.max_length:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What tokens look like before the encoder: a learned vector an id or a linear map, and a mark on the first."""
+"""Embeddings of tokens: a learned vector per id or a linear map of real numbers, and a mark on the first token."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from chordmixer.models.shards import Sequences, mean
 from chordmixer.packed import Packed
 
-SAME = 1e-9
-"""A spread within a record below which its numbers count as one."""
+MIN_SPREAD = 1e-9
+"""Standard deviation within a record below which its numbers count as constant."""
 
 
 class TokenEmbedding(nn.Module):
-    """Ids 0 to `size - 1`, a vector each; in training, zeros in place of a share `drop` of the tokens.
+    """A learned vector for each id from 0 to `size - 1`; in training, a share `drop` of the tokens become zeros.
 
     >>> TokenEmbedding(size=5, width=8)(Packed.from_list([torch.tensor([0, 4, 2])])).values.shape
     torch.Size([3, 8])
@@ -23,7 +23,7 @@ class TokenEmbedding(nn.Module):
     def __init__(self, size: int, width: int, drop: float = 0.0) -> None:
         super().__init__()
         self.drop = drop
-        self.table = nn.Embedding(size, width)  # normal(0, 1), as the authors'
+        self.table = nn.Embedding(size, width)  # normal(0, 1), as in the authors' code
 
     def forward(self, x: Packed) -> Packed:
         ids, size = x.values, self.table.num_embeddings
@@ -44,12 +44,12 @@ class TokenEmbedding(nn.Module):
         ids, table = ids if ids.dtype == torch.int32 else ids.long(), self.table.weight
         if self.training and self.drop:
             ids = ids.masked_fill(torch.rand(ids.shape, device=ids.device) < self.drop, size)
-            table = F.pad(table, (0, 0, 0, 1))  # one more id, that of nothing
+            table = F.pad(table, (0, 0, 0, 1))  # one more id, for dropped tokens
         return x.with_values(F.embedding(ids, table))
 
 
 class RealEmbedding(nn.Module):
-    """Real numbers, `size` channels a token.
+    """A linear map of real numbers, `size` channels per token.
 
     >>> RealEmbedding(size=2, width=8)(Packed.from_list([torch.randn(3, 2)])).values.shape
     torch.Size([3, 8])
@@ -79,22 +79,22 @@ class RealEmbedding(nn.Module):
         return x.with_values(self.linear(values))
 
 
-def beside_within(x: Sequences) -> Sequences:
-    """Each channel twice: as it is, and standardised within its own sequence, so that size and shape are both seen.
+def add_standardised(x: Sequences) -> Sequences:
+    """Each channel twice: as it is, and standardised within its sequence, which keeps both scale and shape.
 
     A channel that is constant in a sequence, and all channels of a sequence of one token, are zero there.
 
-    >>> beside_within(Packed.from_list([torch.tensor([[1.0], [3.0]]), torch.tensor([[7.0]])])).values.tolist()
+    >>> add_standardised(Packed.from_list([torch.tensor([[1.0], [3.0]]), torch.tensor([[7.0]])])).values.tolist()
     [[1.0, -1.0], [3.0, 1.0], [7.0, 0.0]]
     """
 
     def spread(rows: Tensor) -> Tensor:
         return rows.repeat_interleave(x.offsets.diff(), 0, output_size=x.tokens)
 
-    values = x.values.double()  # so that a constant is exactly its own mean
+    values = x.values.double()  # so that the mean of a constant is exact
     centred = values - spread(mean(x.with_values(values)))
     variance = mean(x.with_values(centred.square()))
-    scale = spread(torch.where(variance > SAME**2, variance, torch.inf).sqrt())  # the root of 0 has no gradient
+    scale = spread(torch.where(variance > MIN_SPREAD**2, variance, torch.inf).sqrt())  # root 0 has no gradient
     return x.with_values(torch.cat([x.values, (centred / scale).to(x.values.dtype)], dim=1))
 
 
@@ -108,7 +108,7 @@ class StartMark(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.vector = nn.Parameter(torch.randn(width))  # as large as a token's own
+        self.vector = nn.Parameter(torch.randn(width))  # as large as a token's vector
 
     def forward(self, x: Packed) -> Packed:
         marks = self.vector.to(x.values.dtype).expand(len(x.offsets) - 1, -1)
@@ -116,7 +116,7 @@ class StartMark(nn.Module):
 
 
 def _on_host(values: Tensor) -> bool:
-    """Values are checked where that costs no wait for a device; loaders check before they send."""
+    """Whether values can be checked without waiting for a device; loaders check theirs on the host."""
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

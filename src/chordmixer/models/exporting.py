@@ -10,7 +10,7 @@ from chordmixer.packed import Packed, check_packed
 
 
 class Unpacked(nn.Module):
-    """A network on `Packed` as one on tensors: tokens and offsets in, tokens or answers out.
+    """Wraps a network on `Packed` as one on tensors: tokens and offsets in, tokens or outputs out.
 
     >>> Unpacked(nn.Identity())(torch.zeros(5, 8), torch.tensor([0, 2, 5])).shape
     torch.Size([5, 8])
@@ -21,15 +21,15 @@ class Unpacked(nn.Module):
         self.network = network
 
     def forward(self, values: Tensor, offsets: Tensor) -> Tensor:
-        made: Packed | Tensor = self.network(Packed(values, offsets))
-        return made.values if isinstance(made, Packed) else made
+        outputs: Packed | Tensor = self.network(Packed(values, offsets))
+        return outputs.values if isinstance(outputs, Packed) else outputs
 
 
 def export(network: nn.Module, example: Packed) -> ExportedProgram:
-    """A program of (values, offsets) for any number of tokens and sequences, from a network that takes a `Packed`.
+    """Export a network that takes a `Packed` as a program of (values, offsets), for any number of both.
 
-    The example, of two sequences or more, gives types and channels only. The program does not check lengths: the
-    output of a sequence longer than `max_length` is wrong.
+    Only types and channels of the example are used; it needs two sequences or more. The program does not check
+    lengths: the output of a sequence longer than `max_length` is wrong.
     """
     check_packed(example)
     if len(example) < 2:

@@ -1,21 +1,21 @@
-"""The embedding and the encoder of another model, grown where the new network is built for longer sequences.
+"""Copy the embedding and encoder of a trained model into another one, which may be built for longer sequences.
 
-A longer `max_length` means more tracks, so that C channels become C', and more blocks. What was learnt stays: on
-lengths up to the old maximum the grown encoder computes what the old one did.
+A longer `max_length` means more tracks, so that C channels become C', and more blocks. On lengths up to the old
+maximum the grown encoder computes the same as the old one.
 
-- The tracks of the old network are the first ones of the new, with the same rotations. Nothing reads the new channels
+- The tracks of the old network are the first ones of the new, with the same rotations. The new channels are not read
   at first: their columns of each `fc1` are zero.
-- A sequence passes as many blocks as its own length asks for, so old lengths never meet the added blocks. Those start
-  as their residual: `fc2` is zero.
-- A layer norm looks at all channels, so new ones would shift it. There each new channel holds the mean of the old
-  ones, which residuals keep up, since a mean is linear. The mean of all channels is then the old mean, and their
-  variance C / C' times the old one. With all tokens multiplied by s = sqrt(C' / C) the variance is the old one too,
-  and what the norm gives is s times the old: its weight is divided by s. Where no norm comes last, the encoder's
-  tokens are s times the old ones, which a new head does not mind.
+- The number of blocks that a sequence passes depends on its length, so old lengths never reach the added blocks.
+  Those start as their residual: `fc2` is zero.
+- A layer norm depends on all channels, so new ones would shift it. With layer norms, each new channel therefore holds
+  the mean of the old ones, which residual sums preserve, since a mean is linear. The mean of all channels is then the
+  old mean, and their variance C / C' times the old one. All tokens are multiplied by s = sqrt(C' / C), so that the
+  variance is the old one too; the norm's output is then s times the old, and its weight is divided by s. Without a
+  final norm, the encoder's tokens are s times the old ones, which does not matter for a new head.
 
-The means hold in the order of the paper, where tokens meet before Mix. In the released order the sum with the
-residual is of rotated tokens, whose mean no channel knows; a norm after the sum throws the means away; and the groups
-of a group norm follow the width. Such networks are refused. Batch norm works by channel, and grows.
+The means are preserved in the order of the paper, where Rotate comes before Mix. In the released order the residual
+is added to rotated tokens, whose mean no channel holds; a norm after the sum changes the means; and the groups of a
+group norm depend on the width. Such networks are refused. Batch norm works by channel, so it can grow.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from chordmixer.models.embeddings import RealEmbedding, StartMark, TokenEmbeddin
 from chordmixer.models.model import Model
 from chordmixer.models.norms import Norm
 
-MAY_DIFFER = {"max_length", "dropout", "init"}
-"""Settings of a network that its weights do not depend on, or can be grown to."""
+FREE_SETTINGS = {"max_length", "dropout", "init"}
+"""Settings of a network that may differ: its weights do not depend on them, or can grow."""
 
 
 @torch.no_grad()
 def take_over(model: Model, old: Model) -> None:
-    """Give a model the embedding, the encoder and the last norm of another one; its head stays as it is.
+    """Copy the embedding, encoder and final norm of `old` into a model; the model's head is not changed.
 
-    Of the other's vocabulary the first ids are taken: what it has beyond, such as a mask, is left out.
+    Of the vocabulary of `old` the first ids are copied; additional ones, such as a mask, are left out.
 
     >>> from chordmixer import ChordMixerConfig, Packed
     >>> from chordmixer.models import ModelConfig
@@ -62,16 +62,16 @@ def take_over(model: Model, old: Model) -> None:
 
 
 def check_fits(model: Model, old: Model) -> None:
-    """Refuse weights of a model that differs by more than its head and how long its sequences may be."""
-    own, other = _settings(model), _settings(old)
-    for name, value in own.items():
-        if other.get(name) != value:
+    """Raise a ValueError if the models differ in more than the head and the maximum length."""
+    settings, theirs = _settings(model), _settings(old)
+    for name, value in settings.items():
+        if theirs.get(name) != value:
             raise ValueError(
-                f"{name}={value!r} does not fit the weights to start from, which have {other.get(name)!r}: set "
-                f"{name}={other.get(name)}"
+                f"{name}={value!r} does not fit the weights to start from, which have {theirs.get(name)!r}: set "
+                f"{name}={theirs.get(name)}"
             )
-    spare = 1 if model.config.embedding == "tokens" else 0  # the id of a mask
-    if not model.config.inputs <= old.config.inputs <= model.config.inputs + spare:
+    mask_ids = 1 if model.config.embedding == "tokens" else 0  # `old` may have the id of a mask
+    if not model.config.inputs <= old.config.inputs <= model.config.inputs + mask_ids:
         raise ValueError(
             f"model.inputs={model.config.inputs} does not fit the weights to start from, which take "
             f"{old.config.inputs}: start from a run with the same tokenizer"
@@ -79,34 +79,35 @@ def check_fits(model: Model, old: Model) -> None:
 
 
 def check_grows(model: Model, old: Model) -> None:
-    """Refuse a network that cannot become wider, or would have to become narrower, and stay what it is."""
+    """Raise a ValueError if the network would shrink, or cannot grow and compute the same on old lengths."""
     network, final_norm = model.config.network, model.config.final_norm
-    was: int = old.encoder.config.max_length  # type: ignore[union-attr,assignment]  # with the tokens of a head
+    limit: int = old.encoder.config.max_length  # type: ignore[union-attr,assignment]  # including a head's extra tokens
     longest = network.max_length
     if int(model.encoder.width) < int(old.encoder.width):  # type: ignore[arg-type]
         raise ValueError(
-            f"model.network.max_length={longest} is below the {was} of the weights to start from: a network grows "
-            f"and never shrinks; set model.network.max_length={was}"
+            f"model.network.max_length={longest} is below the {limit} of the weights to start from: a network "
+            f"grows and never shrinks; set model.network.max_length={limit}"
         )
     if model.stem is not None or model.words is not None:
         raise ValueError(
-            f"a network with a stem or words cannot grow from max_length={was} to {longest} and stay the same on old "
-            f"lengths: train the run to start from with model.network.max_length={longest}"
+            f"a network with a stem or words cannot grow from max_length={limit} to {longest} and stay the same on "
+            f"old lengths: train the run to start from with model.network.max_length={longest}"
         )
     normed = "layer" in (network.prenorm, final_norm)
     means_kept = network.order == "paper" and network.prenorm in (None, "layer") and network.norm is None
     if "group" in (network.prenorm, network.norm) or network.norm == "layer" or (normed and not means_kept):
         norms = f"order={network.order}, prenorm={network.prenorm}, norm={network.norm}, final_norm={final_norm}"
         raise ValueError(
-            f"a network of {norms} cannot grow from max_length={was} to {longest} and stay the same on old lengths: "
-            f"such norms see all channels; train the run to start from with model.network.max_length={longest}"
+            f"a network of {norms} cannot grow from max_length={limit} to {longest} and stay the same on old "
+            "lengths: such norms see all channels; "
+            f"train the run to start from with model.network.max_length={longest}"
         )
 
 
 def _settings(model: Model) -> dict[str, Any]:
-    """What two models must have in common, by the names that a user sets."""
+    """The settings that two models must have in common, by the names that a user sets."""
     config = model.config
-    network = {name: value for name, value in vars(config.network).items() if name not in MAY_DIFFER}
+    network = {name: value for name, value in vars(config.network).items() if name not in FREE_SETTINGS}
     return {
         "model.encoder": config.encoder,
         "model.embedding": config.embedding,
@@ -121,23 +122,23 @@ def _settings(model: Model) -> dict[str, Any]:
 
 
 def _copy(model: Model, old: Model) -> None:
-    """Of the same width: as they are."""
+    """Copy weights between networks of the same width."""
     for name in ("encoder", "embedding", "start", "positions", "stem", "words", "final_norm"):
         if getattr(model, name) is None:
             continue
-        own, other = getattr(model, name).state_dict(), getattr(old, name).state_dict()
+        state, theirs = getattr(model, name).state_dict(), getattr(old, name).state_dict()
         if name == "embedding" and model.config.embedding == "tokens":
-            other = {key: value[: model.config.inputs] for key, value in other.items()}
-        if odd := [key for key, value in own.items() if key not in other or value.shape != other[key].shape]:
+            theirs = {key: value[: model.config.inputs] for key, value in theirs.items()}
+        if odd := [key for key, value in state.items() if key not in theirs or value.shape != theirs[key].shape]:
             raise ValueError(
-                f"{name}.{odd[0]} has another shape in the weights to start from: only chordmixer networks grow; set "
-                f"model.network.max_length={old.config.network.max_length}"
+                f"{name}.{odd[0]} has another shape in the weights to start from: only chordmixer networks grow; "
+                f"set model.network.max_length={old.config.network.max_length}"
             )
-        getattr(model, name).load_state_dict(other)
+        getattr(model, name).load_state_dict(theirs)
 
 
 class _Growth:
-    """From C channels to C'; where `scaled`, new channels hold the mean of the old ones, and all are multiplied."""
+    """Copies weights from C to C' channels; if `scaled`, new channels are means of old ones, and all are scaled."""
 
     def __init__(self, model: Model, old: Model, scaled: bool) -> None:
         assert isinstance(model.encoder, ChordMixer) and isinstance(old.encoder, ChordMixer)
@@ -147,18 +148,18 @@ class _Growth:
         self.scale = sqrt(model.encoder.width / old.encoder.width) if scaled else 1.0
 
     def grow(self) -> None:
-        new, was = self.model.embedding, self.old.embedding
-        if isinstance(new, TokenEmbedding) and isinstance(was, TokenEmbedding):
-            self.tokens(new.table.weight.T, was.table.weight[: new.table.num_embeddings].T)
-        if isinstance(new, RealEmbedding) and isinstance(was, RealEmbedding):
-            self.maker(new.linear, was.linear)
+        embedding, old_embedding = self.model.embedding, self.old.embedding
+        if isinstance(embedding, TokenEmbedding) and isinstance(old_embedding, TokenEmbedding):
+            self.tokens(embedding.table.weight.T, old_embedding.table.weight[: embedding.table.num_embeddings].T)
+        if isinstance(embedding, RealEmbedding) and isinstance(old_embedding, RealEmbedding):
+            self.linear_to_tokens(embedding.linear, old_embedding.linear)
         if isinstance(self.model.start, StartMark) and isinstance(self.old.start, StartMark):
             self.tokens(self.model.start.vector, self.old.start.vector)
         if self.model.positions is not None and self.old.positions is not None:
             self.tokens(self.model.positions.table.movedim(-1, 0), self.old.positions.table.movedim(-1, 0))
         self.norm(self.model.final_norm, self.old.final_norm)
-        for block, before in zip(self.blocks, self.old_blocks, strict=False):
-            self.block(block, before)  # type: ignore[arg-type]  # all are Blocks
+        for block, old_block in zip(self.blocks, self.old_blocks, strict=False):
+            self.block(block, old_block)  # type: ignore[arg-type]  # all are Blocks
         for added in self.blocks[len(self.old_blocks) :]:
             nn.init.zeros_(added.fc2.weight)  # type: ignore[union-attr,arg-type]
             nn.init.zeros_(added.fc2.bias)  # type: ignore[union-attr,arg-type]
@@ -168,23 +169,23 @@ class _Growth:
         block.fc1.weight.zero_()
         block.fc1.weight[:, : self.channels] = old.fc1.weight / (self.scale if reads_tokens else 1.0)
         block.fc1.bias.copy_(old.fc1.bias)
-        self.maker(block.fc2, old.fc2)
+        self.linear_to_tokens(block.fc2, old.fc2)
         self.norm(block.prenorm, old.prenorm)
         self.norm(block.norm, old.norm)
 
-    def maker(self, linear: nn.Linear, old: nn.Linear) -> None:
-        """A linear map that makes tokens."""
+    def linear_to_tokens(self, linear: nn.Linear, old: nn.Linear) -> None:
+        """Copy a linear map whose outputs are tokens."""
         self.tokens(linear.weight, old.weight)
         self.tokens(linear.bias, old.bias)
 
     def tokens(self, new: Tensor, old: Tensor) -> None:
-        """Numbers by channel, of which tokens are made; the rows of new channels stay fresh unless they are means."""
+        """Copy rows, one per channel of tokens; rows of new channels keep their initial values unless `scaled`."""
         new[: self.channels] = self.scale * old
         if self.scaled:
             new[self.channels :] = self.scale * old.mean(0)
 
     def norm(self, norm: Norm, old: Norm) -> None:
-        """What is new stays fresh."""
-        for (name, new), was in zip(norm.state_dict().items(), old.state_dict().values(), strict=True):
+        """Copy a norm; new channels keep their initial values."""
+        for (name, values), old_values in zip(norm.state_dict().items(), old.state_dict().values(), strict=True):
             divided = norm.kind == "layer" and name == "weight"
-            new[: self.channels] = was / self.scale if divided else was
+            values[: self.channels] = old_values / self.scale if divided else old_values

@@ -1,7 +1,7 @@
-"""From the encoder's tokens to answers: one a sequence (pooled), one a pair of sequences, or one a token.
+"""Heads: from the encoder's tokens to one output per sequence, per pair of sequences or per token.
 
-A head may add tokens of its own before the encoder (`prepare`); `extra` says how many a sequence. `sequences` says of
-how many sequences a record is made, which follow each other in a batch.
+A head may add tokens to each sequence before the encoder (`prepare`); `extra` is their number. `sequences` is the
+number of consecutive sequences of a batch that make up one record.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from chordmixer.models.norms import Standard
 from chordmixer.models.shards import maximum, mean
 from chordmixer.packed import Packed, StaticPacked
 
-MOST_WEIGHTS = 1 << 31
-"""Of a head whose weights grow with the longest length: 8 GB in float32, and three times that to learn them."""
+MAX_WEIGHTS = 1 << 31
+"""Limit for a head whose weights grow with the maximum length: 8 GB in float32, and three times that to train."""
 MARK = 256
-"""Letters have ids below it. In pairs of alleles one token of each is marked: raised by it once and, for the context
-with number k, k times more."""
+"""Ids of letters are below it. In pairs of alleles one token of each is marked: its id is raised by (1 + k) times
+this number, where k is the number of the context."""
 CONTEXTS = 256
-"""Tissues or other circumstances that a model of variants can tell apart, at most: a row of weights each."""
+"""Maximum number of contexts (such as tissues) of a model of variants; each has a row of weights."""
 
 
 class TokensHead(nn.Module):
-    """An answer for every token: a linear map.
+    """One output for every token: a linear map.
 
     >>> TokensHead(width=8, outputs=3)(Packed.from_list([torch.randn(5, 8)])).values.shape
     torch.Size([5, 3])
@@ -44,12 +44,12 @@ class TokensHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     @classmethod
-    def sized(cls, width: int, outputs: int, longest: int) -> Self:
-        """For sequences of up to `longest` tokens, its own among them; most heads do not mind how long they are."""
+    def for_length(cls, width: int, outputs: int, longest: int) -> Self:
+        """Build a head for up to `longest` tokens, `extra` ones included; most heads do not depend on the length."""
         return cls(width, outputs)
 
-    def unmarked(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
-        """The sequences as the embedding knows them, and what the head is to know besides: of most heads, nothing."""
+    def split_marks(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
+        """Split marked ids into plain ids for the embedding, and marks for the head; most heads have no marks."""
         return x, ()
 
     def prepare(self, x: Packed) -> Packed:
@@ -67,50 +67,50 @@ class AverageHead(TokensHead):
     """
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
-        answers: Tensor = self.linear(_counted(mean(x), x))
-        return answers
+        outputs: Tensor = self.linear(_without_filler(mean(x), x))
+        return outputs
 
 
-def _counted(rows: Float[Tensor, "B D"], x: Packed) -> Float[Tensor, "B D"]:
-    """Without the filler's row, where a batch has one."""
+def _without_filler(rows: Float[Tensor, "B D"], x: Packed) -> Float[Tensor, "B D"]:
+    """Remove the filler's row if the batch has one."""
     return rows[: len(x)] if isinstance(x, StaticPacked) else rows
 
 
 class StandardHead(AverageHead):
-    """Pooled channels, each centred and scaled over records, then a linear map: here of the mean of the tokens.
+    """Pooled channels, each standardised over records, then a linear map. This class pools by the mean.
 
-    `words` further features of each record stand beside them; in training a share `dropout` of all is set to zero.
+    `words` is the number of further features of each record; `dropout` applies to all features.
     """
 
     views = 1
-    """Vectors of a sequence's tokens that stand side by side."""
+    """Number of pooled vectors of a sequence, which are concatenated."""
 
     def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
         super().__init__(self.views * width + words, outputs)
         self.standard, self.dropout = Standard(self.views * width + words), dropout
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
-        """One vector a sequence."""
+        """One vector per sequence."""
         return mean(x)
 
     def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
-        pooled = _counted(self.pool(x), x).float()
-        own = pooled if words is None else torch.cat([pooled, _counted(words, x).float()], dim=1)
-        features = self.standard(own)
-        with torch.autocast(features.device.type, enabled=False):  # a few rows: answers keep all of their digits
-            answers: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
-        return answers
+        pooled = _without_filler(self.pool(x), x).float()
+        inputs = pooled if words is None else torch.cat([pooled, _without_filler(words, x).float()], dim=1)
+        features = self.standard(inputs)
+        with torch.autocast(features.device.type, enabled=False):  # few rows, in full precision
+            outputs: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
+        return outputs
 
 
 class MaximumHead(StandardHead):
-    """The maximum of each channel: a pattern counts wherever it is, however long the sequence."""
+    """The maximum of each channel: a pattern counts the same anywhere in a sequence of any length."""
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
         return maximum(x)
 
 
 class MeanMaximumHead(StandardHead):
-    """Mean and maximum side by side.
+    """Mean and maximum, concatenated.
 
     >>> MeanMaximumHead(width=8, outputs=3)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
     torch.Size([2, 3])
@@ -123,7 +123,7 @@ class MeanMaximumHead(StandardHead):
 
 
 def mean_and_maximum(x: Packed) -> Float[Tensor, "B D"]:
-    """Of each sequence's tokens, side by side."""
+    """Mean and maximum of each sequence's tokens, concatenated."""
     average = mean(x)
     return torch.cat([average, maximum(x).to(average.dtype)], dim=1)
 
@@ -138,7 +138,7 @@ class AttentionHead(StandardHead):
     def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
         super().__init__(width, outputs, words, dropout)
         self.score = nn.Linear(width, 1)
-        nn.init.zeros_(self.score.weight)  # at first the mean
+        nn.init.zeros_(self.score.weight)  # starts as the mean
         nn.init.zeros_(self.score.bias)
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
@@ -149,7 +149,7 @@ class AttentionHead(StandardHead):
 
 
 class MeanMaximumAttentionHead(AttentionHead):
-    """Mean, maximum and attention side by side.
+    """Mean, maximum and attention, concatenated.
 
     >>> MeanMaximumAttentionHead(width=8, outputs=3)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
     torch.Size([2, 3])
@@ -165,12 +165,12 @@ class LastHead(TokensHead):
     """The last token of each sequence, then a linear map."""
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
-        answers: Tensor = self.linear(x.values.index_select(0, x.offsets[1:] - 1))
-        return answers
+        outputs: Tensor = self.linear(x.values.index_select(0, x.offsets[1:] - 1))
+        return outputs
 
 
 class ClassTokenHead(LastHead):
-    """A learned token behind each sequence, read out after the encoder (CLS in the paper's ablation)."""
+    """A learned token at the end of each sequence, read after the encoder (CLS in the paper's ablation)."""
 
     extra = 1
 
@@ -179,34 +179,35 @@ class ClassTokenHead(LastHead):
         self.token = nn.Parameter(torch.randn(width))
 
     def prepare(self, x: Packed) -> Packed:
-        own = torch.arange(len(x), device=x.device)
-        at = torch.arange(x.tokens, device=x.device) + x.owners()
+        added = torch.arange(len(x), device=x.device)
+        index = torch.arange(x.tokens, device=x.device) + x.owners()
         values = x.values.new_empty(x.tokens + len(x), x.values.shape[1])
-        values = values.index_copy(0, at, x.values)
-        values = values.index_copy(0, x.offsets[1:] + own, self.token.to(values.dtype).expand(len(x), -1))
+        values = values.index_copy(0, index, x.values)
+        values = values.index_copy(0, x.offsets[1:] + added, self.token.to(values.dtype).expand(len(x), -1))
         return Packed.from_lengths(values, [n + 1 for n in x.lengths])
 
 
 class FlatHead(TokensHead):
-    """All tokens of a sequence side by side, then a linear map (FLAT in the paper's ablation).
+    """All tokens of a sequence, flattened, then a linear map (FLAT in the paper's ablation).
 
-    Every position has weights of its own. Behind a sequence's end it is as if zeros stood there, so that the answer
-    is that of a padded and flattened sequence, however long the padding; but no padding is made.
+    Every position has its own weights. The output is that of a sequence padded with zeros to `longest`, without
+    making the padding.
 
-    The map is of tokens over the root of `longest`, with weights that start as large as those for a single token:
-    the same start as that of a plain map, and steps that are smaller by that root. A step of Adam moves each weight
-    by the whole rate: a plain map of 10,000 tokens at rate 1e-3 was at losses of 95 and 289 after 26 steps.
+    Tokens are divided by the root of `longest`, and weights start as large as those for a single token: the initial
+    outputs are those of a plain map, and training steps are smaller by that root. A step of Adam moves each weight by
+    the full learning rate: a plain map of 10,000 tokens at rate 1e-3 had losses of 95 and 289 after 26 steps.
 
     >>> FlatHead(width=8, outputs=3, longest=5)(Packed.from_list([torch.randn(5, 8), torch.randn(2, 8)])).shape
     torch.Size([2, 3])
     """
 
     def __init__(self, width: int, outputs: int, longest: int) -> None:
-        own = longest * width * outputs
-        if own > MOST_WEIGHTS and torch.get_default_device().type != "meta":  # there they are only counted
+        weights = longest * width * outputs
+        if weights > MAX_WEIGHTS and torch.get_default_device().type != "meta":  # meta weights are only counted
             raise ValueError(
-                f"head='flat' over {longest:,} tokens of {width} channels for {outputs} outputs has {own:,} weights: "
-                "more than 2^31 are too many; set a smaller network.max_length, strategy=truncate, or head=average"
+                f"head='flat' over {longest:,} tokens of {width} channels for {outputs} outputs has {weights:,} "
+                "weights: more than 2^31 are too many; set a smaller network.max_length, strategy=truncate, "
+                "or head=average"
             )
         super().__init__(longest * width, outputs)
         self.longest, self.scale = longest, longest**-0.5
@@ -214,7 +215,7 @@ class FlatHead(TokensHead):
             self.linear.weight /= self.scale
 
     @classmethod
-    def sized(cls, width: int, outputs: int, longest: int) -> Self:
+    def for_length(cls, width: int, outputs: int, longest: int) -> Self:
         return cls(width, outputs, longest)
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"]:
@@ -224,16 +225,16 @@ class FlatHead(TokensHead):
                 f"for: build the model with network.max_length={max(x.lengths)} or more"
             )
         place = x.places()
-        of_outputs = self.linear.weight.unflatten(1, (self.longest, -1))
-        # One output at a time: what is gathered is as large as the tokens, not as all that they are multiplied with.
-        each = [(own.index_select(0, place) * x.values).sum(1) for own in of_outputs]
-        sums = ops.segment_mean(torch.stack(each, dim=1), x.offsets) * x.offsets.diff()[:, None]
+        by_output = self.linear.weight.unflatten(1, (self.longest, -1))
+        # One output at a time, so that the gathered weights are no larger than the tokens.
+        products = [(weights.index_select(0, place) * x.values).sum(1) for weights in by_output]
+        sums = ops.segment_mean(torch.stack(products, dim=1), x.offsets) * x.offsets.diff()[:, None]
         outputs: Tensor = sums * self.scale + self.linear.bias
         return outputs
 
 
 class PairHead(TokensHead):
-    """One answer for two sequences: their means a and b, then an MLP of the features [a, b, a * b, a - b].
+    """One output for two sequences: their means a and b, then an MLP of the features [a, b, a * b, a - b].
 
     The features are the Long Range Arena's; the hidden layer is as wide as the encoder.
 
@@ -256,18 +257,18 @@ class PairHead(TokensHead):
                 "one with its second behind it"
             )
         a, b = mean(x).unflatten(0, (-1, 2)).unbind(1)
-        answers: Tensor = self.linear(F.gelu(self.compare(torch.cat([a, b, a * b, a - b], dim=1))))
-        return answers
+        outputs: Tensor = self.linear(F.gelu(self.compare(torch.cat([a, b, a * b, a - b], dim=1))))
+        return outputs
 
 
 class VariantHead(TokensHead):
-    """One answer for a window with the reference allele (r) and with the alternative (a), its place marked in both.
+    """One output for a window with the reference allele (r) and the alternative (a), each marked at the variant.
 
-    An MLP of the features [r, a, a - r, a * r], of the means and of the marked tokens; a learned vector for the
+    An MLP of the features [r, a, a - r, a * r], both of the means and of the marked tokens. A learned vector for the
     context, such as a tissue, is added to its hidden layer, which is as wide as the encoder.
 
     >>> head = VariantHead(width=8, outputs=3)
-    >>> letters, marks = head.unmarked(Packed.from_list([torch.tensor([0, 1 + MARK]), torch.tensor([2 + MARK])]))
+    >>> letters, marks = head.split_marks(Packed.from_list([torch.tensor([0, 1 + MARK]), torch.tensor([2 + MARK])]))
     >>> letters.values, head(letters.with_values(torch.randn(3, 8)), *marks).shape
     (tensor([0, 1, 2]), torch.Size([1, 3]))
     """
@@ -282,7 +283,7 @@ class VariantHead(TokensHead):
         self.context = nn.Embedding(CONTEXTS, width)
         nn.init.zeros_(self.context.weight)
 
-    def unmarked(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
+    def split_marks(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
         return x.with_values(x.values % MARK), (x.values // MARK,)
 
     def forward(self, x: Packed, marks: Tensor | None = None) -> Float[Tensor, "B/2 outputs"]:
@@ -291,21 +292,21 @@ class VariantHead(TokensHead):
                 f"{len(x)} sequences are not pairs of alleles, token by token as they were given: this model answers "
                 "for variants; use chordmixer variants, and strategy=packed"
             )
-        before = (marks > 0).cumsum(0)
-        if not (self.training and x.device.type == "cuda") and int(before[-1]) != len(x):  # training never waits
+        count = (marks > 0).cumsum(0)
+        if not (self.training and x.device.type == "cuda") and int(count[-1]) != len(x):  # training never waits
             raise ValueError(
-                f"{int(before[-1])} tokens are marked in {len(x)} sequences: each has one at its variant; "
+                f"{int(count[-1])} tokens are marked in {len(x)} sequences: each has one at its variant; "
                 "use chordmixer variants"
             )
-        places = torch.searchsorted(before, torch.arange(1, len(x) + 1, device=x.device))
-        means, there = mean(x), x.values.index_select(0, places)
+        variant_index = torch.searchsorted(count, torch.arange(1, len(x) + 1, device=x.device))
+        means, at_variant = mean(x), x.values.index_select(0, variant_index)
         features = []
-        for each in (means, there):
-            r, a = each.unflatten(0, (-1, 2)).unbind(1)
+        for vectors in (means, at_variant):
+            r, a = vectors.unflatten(0, (-1, 2)).unbind(1)
             features += [r, a, a - r, a * r]
-        context = self.context(marks.index_select(0, places)[::2].long() - 1)
-        answers: Tensor = self.linear(F.gelu(self.compare(torch.cat(features, dim=1)) + context))
-        return answers
+        context = self.context(marks.index_select(0, variant_index)[::2].long() - 1)
+        outputs: Tensor = self.linear(F.gelu(self.compare(torch.cat(features, dim=1)) + context))
+        return outputs
 
 
 HEADS: dict[str, type[TokensHead]] = {

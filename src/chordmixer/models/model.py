@@ -18,7 +18,7 @@ from chordmixer import files, ops
 from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict, typed
 from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
-from chordmixer.models.embeddings import EMBEDDINGS, StartMark, beside_within
+from chordmixer.models.embeddings import EMBEDDINGS, StartMark, add_standardised
 from chordmixer.models.heads import HEADS, StandardHead, TokensHead
 from chordmixer.models.norms import Norm
 from chordmixer.models.positions import Positions
@@ -27,19 +27,19 @@ from chordmixer.models.words import Words, WordsConfig
 from chordmixer.packed import Packed, check_packed
 
 FORMAT = 2
-"""Of config.json and the weights' names; a reader refuses any other."""
+"""Version of config.json and of the weights' names; other versions are refused when read."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model is made of."""
+    """Settings of a model: embedding, encoder and head."""
 
     inputs: int
     """Vocabulary size for `tokens`, channels per token for `real`."""
     outputs: int
-    """Numbers that the head gives: classes, or 1 for a regression."""
+    """Number of outputs of the head: the number of classes, or 1 for a regression."""
     embedding: Literal["tokens", "real"] = "tokens"
-    """What the inputs are."""
+    """Type of the inputs: token ids or real numbers."""
     head: Literal[
         "average",
         "standard",
@@ -54,29 +54,29 @@ class ModelConfig:
         "tokens",
         "variant",
     ] = "average"
-    """How the output is read from the encoder's tokens; `pair` reads one from two sequences, `variant` one from a
-    window with either allele, and `flat` has weights for each position. `standard` is the mean with each channel
-    standardised over records; so are `maximum`, `mean_maximum`, `attention` and
-    `mean_maximum_attention`."""
+    """How outputs are computed from the encoder's tokens. `pair` has one output for two sequences, `variant` one for
+    a window with either allele, and `flat` has weights for each position. `standard` is the mean with each channel
+    standardised over records; `maximum`, `mean_maximum`, `attention` and `mean_maximum_attention` are standardised
+    too."""
     head_dropout: float = 0.0
     """Share of a standardised head's features that are set to zero in training. Default 0."""
     strategy: strategies.Name = "packed"
-    """What the encoder reads of a sequence. All but `packed` pad with zeros that count as tokens, as the paper did
-    for the other encoders: to the longest of the batch, so that outputs change with the neighbours, or to
-    `max_length`; `truncate` keeps the first tokens, `segment` takes the mean of the outputs for segments."""
+    """How sequences of different lengths reach the encoder. All but `packed` pad with zeros that count as tokens, as
+    the paper did for the other encoders: to the longest of the batch, so that outputs depend on the batch, or to
+    `max_length`; `truncate` keeps the first tokens, `segment` averages the outputs of segments."""
     piece_length: int | None = None
-    """Tokens that `truncate` keeps, or of a segment; None: the paper's 16,000 and 2,000."""
+    """Number of tokens that `truncate` keeps, or of a segment; None: the paper's 16,000 and 2,000."""
     encoder: str = "chordmixer"
     """A name in `chordmixer.models.ENCODERS`."""
     final_norm: Literal["layer"] | None = None
     """Normalisation of the encoder's tokens before the head."""
     within_record: bool = False
-    """Real channels also come standardised within their own record, beside the numbers as they are. Default: no."""
+    """Give the network each real channel twice: as it is, and standardised within its record. Default: no."""
     drop_tokens: float = 0.0
-    """Share of the tokens that are hidden from the network in training: as if zeros stood there."""
+    """Share of the tokens whose embedding is replaced by zeros in training."""
     mark_start: bool = False
-    """Add a learned vector to each sequence's first token. ChordMixer rotates in a circle: without the mark, a
-    sequence has the same output wherever one starts to read it, right for a plasmid, and wrong for a formula."""
+    """Add a learned vector to each sequence's first token. ChordMixer rotates in a circle: without the mark, all
+    rotations of a sequence have the same output, which is right for a plasmid and wrong for a formula."""
     positions: int = 0
     """Tokens at either end of a sequence that get a learned vector for their position, added to the embedding: for
     records that are aligned. Default 0: none, as in the paper."""
@@ -86,8 +86,8 @@ class ModelConfig:
     """K-mers with embeddings of their own, added to the tokens; a standardised head also reads their mean.
     Default: none, as in the paper."""
     decoder: Literal["network"] | None = None
-    """What reads the encoder's tokens before a head with one output per token: a second network with the same
-    settings and final norm, as in the paper's autoencoder; None: the head itself, a light decoder."""
+    """A second network between the encoder and a head with one output per token, with the same settings and final
+    norm, as in the paper's autoencoder. None: the head reads the encoder's tokens, a light decoder."""
     network: Any = field(default_factory=ChordMixerConfig)
     """The settings of the encoder, an instance of its class's `Config`; `max_length` counts the user's tokens."""
 
@@ -99,11 +99,11 @@ class ModelConfig:
             "positions": (0, 1 << 16),
         }
         check_numbers(self, **sizes)
-        own = encoders.encoder_class(self.encoder).Config
-        if not isinstance(self.network, own):
+        config_class = encoders.encoder_class(self.encoder).Config
+        if not isinstance(self.network, config_class):
             raise ValueError(
                 f"encoder={self.encoder!r} does not take a {type(self.network).__name__}: give network="
-                f"{own.__name__}(max_length=...)"
+                f"{config_class.__name__}(max_length=...)"
             )
         if not 0 <= self.drop_tokens < 1 or (self.drop_tokens and self.embedding != "tokens"):
             raise ValueError(
@@ -134,22 +134,22 @@ class ModelConfig:
             )
 
     @staticmethod
-    def kinds(given: Mapping[str, Any]) -> dict[str, Any]:
-        """The types of fields that depend on others: the network's on the encoder."""
-        return {"network": encoders.encoder_class(given.get("encoder", ModelConfig.encoder)).Config}
+    def kinds(settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Types of the fields whose type depends on other fields: `network` depends on `encoder`."""
+        return {"network": encoders.encoder_class(settings.get("encoder", ModelConfig.encoder)).Config}
 
-    def changing(self, given: Mapping[str, Any]) -> ModelConfig:
-        """What changes are made to: another encoder starts from its own settings."""
-        return self.with_encoder(given.get("encoder", self.encoder))
+    def changing(self, changes: Mapping[str, Any]) -> ModelConfig:
+        """The config that changes are applied to: another encoder starts from its default settings."""
+        return self.with_encoder(changes.get("encoder", self.encoder))
 
     def with_encoder(self, name: str) -> ModelConfig:
-        """The same model around another encoder, with that one's default sizes for the same lengths.
+        """The same model with another encoder, with that encoder's default sizes and the same maximum length.
 
         >>> ModelConfig(inputs=5, outputs=2).with_encoder("cosformer").network.layers
         2
         """
-        own = encoders.encoder_class(name).Config
-        network = self.network if isinstance(self.network, own) else own(max_length=self.network.max_length)
+        kind = encoders.encoder_class(name).Config
+        network = self.network if isinstance(self.network, kind) else kind(max_length=self.network.max_length)
         return replace(self, encoder=name, network=network)
 
 
@@ -169,47 +169,47 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         self.config = config
         head = HEADS[config.head]
         self.strategy = strategies.STRATEGIES[config.strategy](config.network.max_length, config.piece_length)
-        room = replace(config.network, max_length=self.strategy.longest + head.extra)
-        self.encoder = encoders.build(config.encoder, room)
+        encoder_config = replace(config.network, max_length=self.strategy.longest + head.extra)
+        self.encoder = encoders.build(config.encoder, encoder_config)
         width = int(self.encoder.width)  # type: ignore[arg-type]  # every encoder has one
         inputs = config.inputs * (2 if config.within_record else 1)
         self.embedding = EMBEDDINGS[config.embedding](inputs, width, config.drop_tokens)
         self.start = StartMark(width) if config.mark_start else nn.Identity()
         self.positions = Positions(config.positions, width) if config.positions else None
-        local = width if config.embedding == "tokens" else inputs
-        self.stem = Stem(config.stem, local, width) if config.stem.layers else None
+        stem_inputs = width if config.embedding == "tokens" else inputs
+        self.stem = Stem(config.stem, stem_inputs, width) if config.stem.layers else None
         self.words = Words(config.words, width) if config.words.lengths else None
         self.final_norm = Norm(config.final_norm, width)
-        self.decoder = encoders.build(config.encoder, room) if config.decoder else None
+        self.decoder = encoders.build(config.encoder, encoder_config) if config.decoder else None
         self.decoder_norm = Norm(config.final_norm if config.decoder else None, width)
-        self.head = self._head(head, width, room.max_length)
+        self.head = self._head(head, width, encoder_config.max_length)
         self.frozen = False
 
     def _head(self, head: type[TokensHead], width: int, longest: int) -> TokensHead:
         config = self.config
         if not issubclass(head, StandardHead):
-            return head.sized(width, config.outputs, longest)
+            return head.for_length(width, config.outputs, longest)
         words = config.words.width if config.words.lengths and config.strategy == "packed" else 0
         return head(width, config.outputs, words, config.head_dropout)
 
     def freeze(self) -> None:
-        """From now on only the head is trained; all before it stays fixed, in training as in evaluation."""
+        """Train only the head from now on; all parts before it are fixed and run in evaluation mode."""
         if self.head.extra:
             raise ValueError(
                 f"model.head={self.config.head!r} learns through the encoder, which is frozen: set model.head=average"
             )
         self.frozen = True
-        for part in self._before_the_head():
+        for part in self._before_head():
             part.requires_grad_(False)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Model:
         super().train(mode)
-        for part in self._before_the_head() if self.frozen else ():
+        for part in self._before_head() if self.frozen else ():
             part.eval()
         return self
 
-    def _before_the_head(self) -> tuple[nn.Module, ...]:
+    def _before_head(self) -> tuple[nn.Module, ...]:
         parts = (
             self.embedding,
             self.start,
@@ -231,29 +231,29 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return self._encode(x)[0]
 
     def _encode(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
-        """What the head reads: the encoder's tokens, of the sequences or of what the strategy makes of them, and the
-        mean of the words where it takes that too."""
+        """The head's inputs: the encoder's tokens, of the sequences or of the strategy's pieces of them, and the mean
+        word vectors if the head reads them."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            tokens, bag = self._embed(x)
-            y = self.encoder(self.head.prepare(self.strategy.parts(tokens)))
-            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state())), bag
+            tokens, word_means = self._embed(x)
+            y = self.encoder(self.head.prepare(self.strategy.split(tokens)))
+            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state())), word_means
 
     def _embed(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
-        """Tokens as the encoder takes them: embedding, start mark, positions, stem and words added up."""
-        x = beside_within(x) if self.config.within_record else x
+        """The encoder's input: the sum of embedding, start mark, positions, stem and words; and mean word vectors."""
+        x = add_standardised(x) if self.config.within_record else x
         tokens: Packed = self.start(self.embedding(x))
         if self.positions is not None:
             tokens = self.positions(tokens)
-        bag: tuple[Tensor, ...] = ()
+        word_means: tuple[Tensor, ...] = ()
         if self.stem is not None:
             local = self.stem(tokens if self.config.embedding == "tokens" else x)
             tokens = tokens.with_values(tokens.values + local)
         if self.words is not None:
-            found, added = self.words(x)
+            vectors, added = self.words(x)
             tokens = tokens.with_values(tokens.values + added)
             if isinstance(self.head, StandardHead) and self.config.strategy == "packed":
-                bag = (ops.segment_mean(found, x.offsets),)
-        return tokens, bag
+                word_means = (ops.segment_mean(vectors, x.offsets),)
+        return tokens, word_means
 
     def _decode(self, x: Packed) -> Packed:
         if self.decoder is None:
@@ -263,13 +263,13 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
 
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"] | Packed:
         check_packed(x)
-        x, marks = self.head.unmarked(x)
-        y, bag = self._encode(x)
-        answers: Tensor | Packed = self.head(self._decode(y), *marks, *bag)
-        return answers if isinstance(answers, Packed) else self.strategy.together(answers, x)
+        x, marks = self.head.split_marks(x)
+        y, word_means = self._encode(x)
+        outputs: Tensor | Packed = self.head(self._decode(y), *marks, *word_means)
+        return outputs if isinstance(outputs, Packed) else self.strategy.combine(outputs, x)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        """The hub mixin's hook: weights as safetensors, the config beside them, each written whole or not at all."""
+        """The hub mixin's hook: write the config and the weights as safetensors, each file atomically."""
         config = files.json_bytes({"format": FORMAT, "model": to_dict(self.config)})
         weights = files.tensor_bytes(self.state_dict())
         files.write_recorded(save_directory, {"config.json": config, "model.safetensors": weights})
@@ -279,7 +279,7 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         """A trained model, ready for evaluation, from a run folder or a repository of the Hugging Face hub.
 
         Where a manifest.json records the config, as in every folder that this package wrote, config and weights are
-        verified by their SHA-256; a folder without one is read as it is.
+        verified by their SHA-256; a folder without a manifest is not verified.
         """
         folder = downloaded(source, ["config.json", "model.safetensors", files.MANIFEST], hub)
         if "config.json" in files.recorded(folder):
@@ -287,11 +287,11 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         config = read_config(folder)
         wanted = from_dict(ModelConfig, config["model"], f"{folder / 'config.json'}: model")
         weights = files.read_tensors(folder / "model.safetensors")
-        with without_memory():  # a config may ask for more than there is
+        with without_memory():  # a config may ask for more memory than there is
             shapes = {name: value.shape for name, value in cls(wanted).state_dict().items()}
-        if odd := sorted(shapes.items() ^ {name: value.shape for name, value in weights.items()}.items()):
+        if mismatches := sorted(shapes.items() ^ {name: value.shape for name, value in weights.items()}.items()):
             raise ValueError(
-                f"{folder / 'model.safetensors'} does not fit its config.json, first at {odd[0][0]}: "
+                f"{folder / 'model.safetensors'} does not fit its config.json, first at {mismatches[0][0]}: "
                 "use the two files of one run"
             )
         model = cls(wanted)
@@ -299,21 +299,21 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return model.to(torch.device(device)).eval()
 
 
-class _Undrawn(TorchFunctionMode):
-    """Shapes have no first values: to draw none would load half of torch's compiler, which takes seconds."""
+class _SkipInit(TorchFunctionMode):
+    """Skip random initialisation on the meta device, where it would load torch's compiler, which takes seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if func in (nn.init.normal_, Tensor.normal_):
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)
 
 
 @contextmanager
 def without_memory() -> Iterator[None]:
-    """Within it, models are built of shapes alone; weights that no memory could hold are an error."""
+    """Context in which models are built without memory for weights; too large weights raise a ValueError."""
     try:
-        with torch.device("meta"), _Undrawn():
+        with torch.device("meta"), _SkipInit():
             yield
     except (RuntimeError, OverflowError) as error:
         reason = str(error).splitlines()[0]
@@ -323,7 +323,7 @@ def without_memory() -> Iterator[None]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of a model or run folder, refused if another version wrote it."""
+    """Read the config.json of a model or run folder; raise a ValueError if its format is another version."""
     config = files.read_json(folder / "config.json")
     if config.get("format") != FORMAT or "model" not in config:
         raise ValueError(
@@ -337,7 +337,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def downloaded(source: Path | str, patterns: Sequence[str], hub: Mapping[str, Any]) -> Path:
-    """A folder as it is, also as file://PATH; else the folder of files downloaded from a Hugging Face repository."""
+    """The path of a local folder (also as file://PATH), or of files downloaded from a Hugging Face repository."""
     folder = str(source).removeprefix("file://")
     if files.is_folder(folder):
         return Path(folder)
@@ -345,7 +345,7 @@ def downloaded(source: Path | str, patterns: Sequence[str], hub: Mapping[str, An
 
     try:
         return Path(snapshot_download(str(source), allow_patterns=list(patterns), **hub))
-    except (ValueError, OSError) as error:  # the hub's own errors are of these kinds
+    except (ValueError, OSError) as error:  # the hub's errors are subclasses of these
         raise ValueError(
             f"{str(source)[:100]} is neither a folder nor a repository that can be reached: give a run folder or a "
             "Hugging Face repository id"

@@ -1,4 +1,4 @@
-"""Weights and running statistics of normalisations: of tokens, whose formulas are in `ops`, and of pooled vectors."""
+"""Normalisation layers: of tokens, with the formulas in `ops`, and of pooled vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chordmixer import ops
 
 
 class Norm(nn.Module):
-    """Holds the state of a layer, batch or group norm, or of none.
+    """Weights and running statistics of a layer, batch or group norm, or of no norm.
 
     >>> Norm("layer", width=8).state().kind
     'layer'
@@ -57,26 +57,26 @@ class Norm(nn.Module):
 
 
 class BatchShare(NamedTuple):
-    """A batch of which other processes have shares too, for statistics over all of it."""
+    """A batch that is split over several processes, for statistics over all of its records."""
 
     records: int
-    """Of the whole batch."""
+    """Number of records of the complete batch."""
     counts: bool
-    """Whether the records here are part of it, or only keep this process in step with the others."""
+    """Whether the records here belong to the batch; otherwise they only keep this process in step with the others."""
     total: Callable[[Tensor], Tensor]
-    """The sum over all processes, with its gradient."""
+    """Sums a tensor over all processes; differentiable."""
 
 
 class Standard(nn.Module):
-    """Centres and scales each channel of pooled vectors over records.
+    """Standardises each channel of pooled vectors over records.
 
-    Long averages tell small differences precisely: the share of a word of four letters in a plasmid is known to one
-    in a thousand. A linear map that starts small and moves by a thousandth a step would need a hundred thousand steps
-    to give such a difference its weight; scaled to one, it needs a few.
+    Averages over long sequences have small but precise differences: the frequency of a 4-mer in a plasmid is known to
+    one in a thousand. A linear map with small initial weights and steps of a thousandth would need a hundred thousand
+    steps to weight such a difference; after scaling it needs a few.
 
-    In training the records are those of the batch, if it has two or more; `share` says where processes share one. In
-    evaluation they are those that passed between `collect` and `settle`, with the very weights that are then used, so
-    that no answer depends on others.
+    In training, statistics are those of the batch if it has two or more records; `share` is set if processes share
+    the batch. In evaluation they are those of the records that passed between `collect` and `settle`, with the final
+    weights, so that an output does not depend on the other records.
 
     >>> standard = Standard(width=1).eval()
     >>> standard.collect()
@@ -98,11 +98,11 @@ class Standard(nn.Module):
         self.share: BatchShare | None = None
 
     def collect(self) -> None:
-        """From now on keep what passes."""
+        """Start to record the inputs of `forward`."""
         self.seen = []
 
     def settle(self) -> None:
-        """Mean and variance are those of what was kept."""
+        """Set mean and variance to those of the recorded inputs, and stop recording."""
         assert self.seen, "something passed since `collect`"
         records, self.seen = torch.cat(self.seen).double(), None
         self.mean.copy_(records.mean(0))
@@ -114,14 +114,14 @@ class Standard(nn.Module):
             self.seen.append(x.detach())
         if self.training and self.share is not None and self.share.records > 1:
             return self._over_shares(x, self.share)
-        several = self.training and self.share is None and len(x) > 1
-        return F.batch_norm(x, self.mean, self.variance, training=several, momentum=self.momentum, eps=self.eps)
+        use_batch = self.training and self.share is None and len(x) > 1
+        return F.batch_norm(x, self.mean, self.variance, training=use_batch, momentum=self.momentum, eps=self.eps)
 
     def _over_shares(self, x: Float[Tensor, "B C"], share: BatchShare) -> Float[Tensor, "B C"]:
-        """The same as `batch_norm` of the whole batch; in float64, since mean squares are close to squared means."""
+        """`batch_norm` of the complete batch; in float64, since mean squares are close to squared means."""
         wide = x.double()
-        own = wide if share.counts else wide * 0
-        mean, square = (share.total(torch.cat([own.sum(0), own.square().sum(0)])) / share.records).chunk(2)
+        rows = wide if share.counts else wide * 0
+        mean, square = (share.total(torch.cat([rows.sum(0), rows.square().sum(0)])) / share.records).chunk(2)
         variance = (square - mean.square()).clamp_min(0)
         with torch.no_grad():
             unbiased = variance * (share.records / (share.records - 1))

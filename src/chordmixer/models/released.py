@@ -1,4 +1,4 @@
-"""The authors' public weights in our model: parameters are renamed, the function is exactly theirs."""
+"""Load the authors' released weights into our model: parameters are renamed, outputs are the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.model import Model, ModelConfig
 
-_OURS = {
+_NAMES = {
     r"embedding\.(weight|bias)": r"embedding.{embedding}.\1",
     r"encoder\.chordmixer_blocks\.(\d+)\.mix\.(fc[12])\.(weight|bias)": r"encoder.blocks.\1.\2.\3",
     r"encoder\.chordmixer_blocks\.(\d+)\.(prenorm|norm)\.(?:[bg]n\.)?(weight|bias)": r"encoder.blocks.\1.\2.\3",
@@ -31,7 +31,7 @@ def load_released(
     prenorm: str | None = None,
     norm: str | None = None,
 ) -> Model:
-    """A `Model` that computes what the authors' released code computes with these parameters.
+    """Build a `Model` that computes the same as the authors' released code with these parameters.
 
     The kind of embedding and the number of outputs follow from the shapes; norms are named as in `ChordMixerConfig`
     (the authors write LN, BN, GN).
@@ -47,24 +47,24 @@ def load_released(
         network=ChordMixerConfig(max_length, track_size, hidden, order="released", prenorm=prenorm, norm=norm),  # type: ignore[arg-type]
     )
     model = Model(config)
-    ours = {_our_name(name, real): value for name, value in state_dict.items()}
-    ours.pop("", None)
-    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    given = {name: tuple(value.shape) for name, value in ours.items()}
-    if wanted != given:
-        odd = sorted(wanted.items() ^ given.items())[0]
+    renamed = {_our_name(name, real): value for name, value in state_dict.items()}
+    renamed.pop("", None)
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    shapes = {name: tuple(value.shape) for name, value in renamed.items()}
+    if expected != shapes:
+        mismatch = sorted(expected.items() ^ shapes.items())[0]
         raise ValueError(
-            f"released parameters do not fit this network, first at {odd[0]} {odd[1]}: max_length, track_size, "
-            "hidden, prenorm and norm must be those of the training run; check them against its config"
+            f"released parameters do not fit this network, first at {mismatch[0]} {mismatch[1]}: max_length, "
+            "track_size, hidden, prenorm and norm must be those of the training run; check them against its config"
         )
-    model.load_state_dict(ours)
+    model.load_state_dict(renamed)
     return model.eval()
 
 
 def _our_name(name: str, real: bool) -> str:
-    for theirs, ours in _OURS.items():
-        if found := re.fullmatch(theirs, name):
-            return found.expand(ours).replace("{embedding}", "linear" if real else "table") if ours else ""
+    for theirs, ours in _NAMES.items():
+        if match := re.fullmatch(theirs, name):
+            return match.expand(ours).replace("{embedding}", "linear" if real else "table") if ours else ""
     raise ValueError(
         f"parameter {name!r} is not one of the released ChordMixer's: names are embedding.*, "
         "encoder.chordmixer_blocks.*, decoder.decoder.*; give the model's own state dict"

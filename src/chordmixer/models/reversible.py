@@ -1,8 +1,8 @@
 """The reversible form of the same blocks (Gomez et al., RevNet, 2017): O(C N) memory at any depth.
 
-Two streams a and b both start as the input. Even blocks add to a what they make of b, odd blocks add to b what
-they make of a, in place; the output is the mean of the two. Going back, each block subtracts what it added, so
-nothing is stored but the two streams at the end. A sequence that has left stays untouched in both.
+Two streams a and b both start as the input. Even blocks add f(b) to a, odd blocks add f(a) to b, in place; the
+output is the mean of the two. In the backward pass each block subtracts what it added, so only the final two streams
+are stored. A sequence that has passed its last block does not change in either stream.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from chordmixer.models.norms import Norm
 
 
 def through(blocks: nn.ModuleList, values: Tensor, offsets: Tensor, exits: ops.Exits) -> Tensor:
-    """All blocks over sequences ordered by depth; gradients through recomputation."""
-    active = blocks[: len(exits)]
-    weights = tuple(p for p in active.parameters() if p.requires_grad)
-    made: Tensor = _Reversible.apply(active, offsets, exits, values, *weights)
-    return made
+    """Run all blocks on sequences sorted by depth; the backward pass recomputes activations."""
+    used_blocks = blocks[: len(exits)]
+    weights = tuple(p for p in used_blocks.parameters() if p.requires_grad)
+    result: Tensor = _Reversible.apply(used_blocks, offsets, exits, values, *weights)
+    return result
 
 
 def _forward(blocks: nn.ModuleList, offsets: Tensor, exits: ops.Exits, streams: list[Tensor]) -> list[list[Tensor]]:
-    """Run all blocks in place; the random states from before each one, so that dropout can be repeated."""
+    """Run all blocks in place; return the random states before each block, to repeat its dropout."""
     states = []
     for i, (block, (tokens, sequences)) in enumerate(zip(blocks, exits, strict=True)):
-        grown, source = streams[i % 2][:tokens], streams[1 - i % 2][:tokens]
+        target, source = streams[i % 2][:tokens], streams[1 - i % 2][:tokens]
         states.append(_random_state(source.device))
-        made = block(source, offsets[: sequences + 1], residual=grown, out=grown)
-        if made.data_ptr() != grown.data_ptr():  # training modes make a new tensor
-            grown.copy_(made)
+        output = block(source, offsets[: sequences + 1], residual=target, out=target)
+        if output.data_ptr() != target.data_ptr():  # in training a block makes a new tensor
+            target.copy_(output)
     return states
 
 
@@ -61,24 +61,24 @@ class _Reversible(torch.autograd.Function):
         enabled, dtype = ctx.autocast
         for i in reversed(range(len(ctx.blocks))):
             block, (tokens, sequences) = ctx.blocks[i], ctx.exits[i]
-            own = [w for w in block.parameters() if w.requires_grad]
-            grown, source = streams[i % 2][:tokens], streams[1 - i % 2][:tokens]
+            weights = [w for w in block.parameters() if w.requires_grad]
+            target, source = streams[i % 2][:tokens], streams[1 - i % 2][:tokens]
             with torch.enable_grad(), _repeat(block, ctx.states[i], source.device):
-                entry = source.detach().requires_grad_()
+                inputs = source.detach().requires_grad_()
                 with torch.autocast(source.device.type, dtype=dtype, enabled=enabled):
-                    made = block(entry, offsets[: sequences + 1], residual=torch.zeros_like(grown))
-                of_entry, *of_weights = torch.autograd.grad(made, [entry, *own], gradients[i % 2][:tokens])
-            grown.sub_(made.detach())
-            gradients[1 - i % 2][:tokens] += of_entry
-            for weight, part in zip(own, of_weights, strict=True):
-                collected[id(weight)] += part
+                    output = block(inputs, offsets[: sequences + 1], residual=torch.zeros_like(target))
+                dx, *dweights = torch.autograd.grad(output, [inputs, *weights], gradients[i % 2][:tokens])
+            target.sub_(output.detach())
+            gradients[1 - i % 2][:tokens] += dx
+            for weight, dweight in zip(weights, dweights, strict=True):
+                collected[id(weight)] += dweight
         return None, None, None, gradients[0] + gradients[1], *(collected[id(w)] for w in ctx.weights)
 
 
 @contextmanager
 def _repeat(block: nn.Module, state: list[Tensor], device: torch.device) -> Iterator[None]:
-    """The second time through a block: the same dropout mask, and no second update of running statistics."""
-    now = _random_state(device)
+    """Context to run a block a second time: the same dropout mask, and no second update of running statistics."""
+    current = _random_state(device)
     norms = [(m, m.momentum) for m in block.modules() if isinstance(m, Norm)]
     _set_random_state(state, device)
     for norm, _ in norms:
@@ -86,13 +86,13 @@ def _repeat(block: nn.Module, state: list[Tensor], device: torch.device) -> Iter
     try:
         yield
     finally:
-        _set_random_state(now, device)
+        _set_random_state(current, device)
         for norm, momentum in norms:
             norm.momentum = momentum
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
-    """Of the host, from which the kernels draw their seeds, and of the device, from which plain torch drops."""
+    """Random states of the host, which seeds the kernels, and of the device, which torch's dropout draws from."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 

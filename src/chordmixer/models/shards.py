@@ -1,6 +1,6 @@
-"""Sequences cut over the ranks of a process group, and what all ranks work out together.
+"""Sequences split over the ranks of a process group, and reductions over these ranks.
 
-Gradients are those of the sum of all ranks' losses: the backward pass of a sum over ranks is a sum over ranks.
+Gradients are those of the sum of all ranks' losses: the gradient of a sum over ranks is summed over ranks too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Group = dist.ProcessGroup | None
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """What one rank holds of a batch: its share of every sequence, end to end."""
+    """One rank's share of every sequence of a batch, end to end."""
 
     values: Shaped[Tensor, "T *C"]
     """This rank's tokens."""
     sharding: Sharding
-    """How the sequences are cut."""
+    """Which tokens of each sequence this rank holds."""
     group: Group = None
     """The ranks that share them."""
 
@@ -47,17 +47,17 @@ class Shard:
 
     @staticmethod
     def from_lengths(values: Shaped[Tensor, "T *C"], lengths: Sequence[int], group: Group = None) -> Shard:
-        """From this rank's tokens, and the lengths of the whole sequences."""
+        """Build a shard from this rank's tokens and the lengths of the complete sequences."""
         return Shard(values, _sharding(lengths, group), group)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the whole sequences."""
+        """Lengths of the complete sequences."""
         return self.sharding.lengths
 
     @cached_property
     def offsets(self) -> Int[Tensor, "B+1"]:
-        """Where this rank's share of each sequence starts; it may be empty."""
+        """Index of the first token of each sequence's share among this rank's tokens; a share may be empty."""
         return torch.tensor(self.sharding.offsets).to(self.values.device, non_blocking=True)
 
     @property
@@ -75,29 +75,29 @@ class Shard:
         """The sequences at `indices`, each once, in that order."""
         if list(indices) == list(range(len(self))):
             return self
-        own, starts = ([part[i] for i in indices] for part in (self.sharding.own, self.sharding.offsets))
-        values = Layout(own, starts, self.tokens, self.values.device).take(self.values)
+        counts, starts = ([part[i] for i in indices] for part in (self.sharding.counts, self.sharding.offsets))
+        values = Layout(counts, starts, self.tokens, self.values.device).take(self.values)
         return Shard.from_lengths(values, [self.lengths[i] for i in indices], self.group)
 
     def spread(self, rows: Float[Tensor, "B C"]) -> Float[Tensor, "T C"]:
-        """For every token the row of its sequence."""
+        """Repeat the row of each sequence for all of its tokens."""
         return rows.repeat_interleave(self.offsets.diff(), 0, output_size=self.tokens)
 
 
 Sequences = TypeVar("Sequences", Packed, Shard)
-"""Whole sequences, or a rank's share of them."""
+"""Complete sequences, or a rank's share of them."""
 
 
 def shard(x: Packed, group: Group = None) -> Shard:
     """This rank's share of a batch that all ranks hold."""
     check_packed(x)
     cut = _sharding(x.lengths, group)
-    own = [sequence[slice(*bounds(len(sequence), cut.rank, cut.ranks))] for sequence in x]
-    return Shard(torch.cat(own), cut, group)
+    shares = [sequence[slice(*bounds(len(sequence), cut.rank, cut.ranks))] for sequence in x]
+    return Shard(torch.cat(shares), cut, group)
 
 
 def check_ranks() -> None:
-    """Refuse to go on before ranks know each other."""
+    """Raise a ValueError unless the process group is initialised."""
     if not dist.is_initialized():
         raise ValueError(
             "torch.distributed has no process group, whose ranks could share sequences: call "
@@ -111,22 +111,22 @@ def _sharding(lengths: Sequence[int], group: Group) -> Sharding:
 
 
 def rotate(x: Shard, track_size: int) -> Float[Tensor, "T C"]:
-    """`ops.rotate` of the whole sequences."""
+    """`ops.rotate` of the complete sequences."""
     return exchanged(x.values, x.sharding.rotation(x.values.shape[1] // track_size), x.group)
 
 
 def with_neighbours(x: Shard, before: int, after: int) -> tuple[Packed, Callable[[Tensor], Tensor]]:
-    """Each share with up to so many tokens on either side, and a function that leaves them out again.
+    """Each share with up to `before` and `after` neighbouring tokens, and a function that removes these neighbours.
 
-    A rank without tokens has one zero, which is left out too: weights have gradients on all ranks, and the backward
-    pass takes the same way on all of them.
+    A rank without tokens gets a single zero, which is removed too, so that weights have gradients on all ranks and
+    the backward pass calls the same collectives on each.
     """
     halo = x.sharding.halo(before, after)
     values = exchanged(x.values, halo.exchange, x.group)
     if not halo.lengths:
-        zero = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
-        return Packed.from_lengths(zero, [1]), lambda wide: wide[:0]
-    layout = Layout(halo.own, halo.starts, len(values), values.device)
+        values = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
+        return Packed.from_lengths(values, [1]), lambda wide: wide[:0]
+    layout = Layout(halo.counts, halo.starts, len(values), values.device)
     return Packed.from_lengths(values, halo.lengths), layout.take
 
 
@@ -139,34 +139,34 @@ def mean(x: Packed | Shard) -> Float[Tensor, "B C"]:
 
 
 def maximum(x: Packed | Shard) -> Float[Tensor, "B C"]:
-    """The maximum of each channel over a sequence's tokens; tokens of any rank that share it share its gradient."""
+    """The maximum of each channel over a sequence's tokens; tied tokens, on any ranks, share its gradient equally."""
     if isinstance(x, Packed):
         return ops.segment_max(x.values, x.offsets)
-    greatest: Tensor = _Maximum.apply(x.values, x.offsets, x.group)
-    return greatest
+    maxima: Tensor = _Maximum.apply(x.values, x.offsets, x.group)
+    return maxima
 
 
 def total(values: Tensor, group: Group) -> Tensor:
-    """The sum over ranks, on all of them."""
+    """The sum over ranks, on each of them."""
     summed: Tensor = _ShardTotal.apply(values, group)
     return summed
 
 
 def normalise(x: Shard, norm: ops.NormState | None) -> Float[Tensor, "T C"]:
-    """`ops.normalise` of the whole sequences, with statistics over the tokens of all ranks."""
+    """`ops.normalise` of the complete sequences, with statistics over the tokens of all ranks."""
     if norm is None or norm.kind == "layer" or (norm.kind == "batch" and not norm.training):
         return ops.normalise(x.values, x.offsets, norm)
     if norm.kind == "group":
-        middle = x.spread(by_group(mean(x), norm.groups))
-        variance = x.spread(by_group(mean(x.with_values((x.values - middle).square())), norm.groups))
+        centre = x.spread(by_group(mean(x), norm.groups))
+        variance = x.spread(by_group(mean(x.with_values((x.values - centre).square())), norm.groups))
     else:
         tokens = sum(x.lengths)
-        middle = total(x.values.sum(0), x.group) / tokens
-        variance = total((x.values - middle).square().sum(0), x.group) / tokens
+        centre = total(x.values.sum(0), x.group) / tokens
+        variance = total((x.values - centre).square().sum(0), x.group) / tokens
         assert norm.mean is not None and norm.variance is not None
-        norm.mean.lerp_(middle.detach(), norm.momentum)
+        norm.mean.lerp_(centre.detach(), norm.momentum)
         norm.variance.lerp_(variance.detach() * (tokens / max(1, tokens - 1)), norm.momentum)
-    return ((x.values - middle) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias).to(x.values.dtype)
+    return ((x.values - centre) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias).to(x.values.dtype)
 
 
 class _ShardTotal(torch.autograd.Function):
@@ -183,24 +183,24 @@ class _ShardTotal(torch.autograd.Function):
 class _Maximum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor, group: Group) -> Tensor:
-        greatest = _reduced(ops.segment_max(values, offsets), group, dist.ReduceOp.MAX)
-        ctx.save_for_backward(values, offsets, greatest)
+        maxima = _reduced(ops.segment_max(values, offsets), group, dist.ReduceOp.MAX)
+        ctx.save_for_backward(values, offsets, maxima)
         ctx.group = group
-        return greatest
+        return maxima
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        values, offsets, greatest = ctx.saved_tensors
+        values, offsets, maxima = ctx.saved_tensors
 
         def spread(rows: Tensor) -> Tensor:
             return rows.repeat_interleave(offsets.diff(), 0, output_size=len(values))
 
-        reached = (values == spread(greatest)).to(gradient.dtype)
-        share = _reduced(gradient, ctx.group) / _reduced(segment_sum(reached, offsets), ctx.group)
-        return reached * spread(share), None, None
+        is_maximum = (values == spread(maxima)).to(gradient.dtype)
+        share = _reduced(gradient, ctx.group) / _reduced(segment_sum(is_maximum, offsets), ctx.group)
+        return is_maximum * spread(share), None, None
 
 
-def _reduced(values: Tensor, group: Group, how: Any = dist.ReduceOp.SUM) -> Tensor:
+def _reduced(values: Tensor, group: Group, operation: Any = dist.ReduceOp.SUM) -> Tensor:
     values = values.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(values, how, group)
+    dist.all_reduce(values, operation, group)
     return values

@@ -16,14 +16,14 @@ from chordmixer.packed import Packed
 
 @dataclass(frozen=True)
 class StemConfig:
-    """How much of its neighbourhood a token sees before the encoder."""
+    """Settings of the convolutions before the encoder."""
 
     layers: int = 0
-    """Convolutions, one behind the other. Default 0: no stem."""
+    """Number of convolutions in sequence. Default 0: no stem."""
     taps: int = 7
-    """Tokens that each convolution sees around a token, an odd number. Default 7."""
+    """Kernel size of each convolution in tokens, an odd number. Default 7."""
     width: int = 64
-    """Channels between two convolutions. Default 64."""
+    """Number of channels between two convolutions. Default 64."""
 
     def __post_init__(self) -> None:
         check_numbers(self, layers=(0, 8), taps=(1, 127), width=(1, 1 << 16))
@@ -32,7 +32,7 @@ class StemConfig:
 
 
 class Stem(nn.Module):
-    """Convolutions with a layer norm and GELU behind each; zeros beyond a sequence's ends.
+    """Convolutions, each followed by a layer norm and GELU, with zeros beyond a sequence's ends.
 
     The zeros also tell the network where a sequence starts and ends, which rotation alone cannot. A sequence may be
     shorter than the window.

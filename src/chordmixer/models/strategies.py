@@ -1,10 +1,10 @@
-"""What a model makes of sequences of different lengths before its encoder reads them.
+"""Strategies for sequences of different lengths: how they are padded, cut or split before the encoder.
 
 `packed` is ours, and the only one without padding. The paper used the others for the encoders that it compares with
 (section 4.4, and its appendices on the ablation and on padding); here any encoder can. They pad with vectors of zeros
 that count as tokens: the encoder mixes them with the rest and the head reads them, as in the paper.
-So they break our promise on purpose: with `batch_max` the answer to a sequence changes with its neighbours, with
-`truncate` it knows nothing of what was cut off, and with `segment` no part of a sequence knows of another.
+So outputs have known defects, on purpose: with `batch_max` the output of a sequence depends on the batch, with
+`truncate` the rest of a sequence is ignored, and with `segment` no information passes between segments.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from chordmixer.packed import Packed
 
 Name = Literal["packed", "batch_max", "overall_max", "truncate", "segment"]
 TRUNCATED, SEGMENT = 16_000, 2_000
-"""Tokens of what is left of a sequence, and of a segment: the paper's psi and beta."""
+"""Number of tokens of a truncated sequence, and of a segment: the paper's psi and beta."""
 
 
-class Whole:
-    """Every sequence as it is."""
+class Strategy:
+    """Leave every sequence as it is: `packed`, and the base of the others."""
 
     def __init__(self, max_length: int, piece_length: int | None = None) -> None:
         self.longest = max_length
-        """Tokens of the longest sequence that the encoder will see."""
+        """Number of tokens of the longest sequence that the encoder reads."""
 
-    def parts(self, x: Packed) -> Packed:
-        """What the encoder reads of embedded sequences."""
+    def split(self, x: Packed) -> Packed:
+        """Turn embedded sequences into the sequences that the encoder reads."""
         return x
 
-    def together(self, answers: Float[Tensor, "P outputs"], x: Packed) -> Float[Tensor, "B outputs"]:
-        """One answer for each sequence, from those for its parts."""
-        return answers
+    def combine(self, outputs: Float[Tensor, "P outputs"], x: Packed) -> Float[Tensor, "B outputs"]:
+        """Combine the outputs of the encoder's sequences into one output for each input sequence."""
+        return outputs
 
 
-class BatchMax(Whole):
-    """Every sequence with zeros behind it, up to the longest of its batch.
+class BatchMax(Strategy):
+    """Pad every sequence with zeros to the longest of its batch.
 
     >>> import torch
-    >>> BatchMax(100).parts(Packed.from_list([torch.ones(3, 8), torch.ones(5, 8)])).lengths
+    >>> BatchMax(100).split(Packed.from_list([torch.ones(3, 8), torch.ones(5, 8)])).lengths
     (5, 5)
     """
 
-    def parts(self, x: Packed) -> Packed:
-        return filled(x, max(x.lengths))
+    def split(self, x: Packed) -> Packed:
+        return pad_to(x, max(x.lengths))
 
 
-class OverallMax(Whole):
-    """Every sequence with zeros behind it, up to the longest that the model takes.
+class OverallMax(Strategy):
+    """Pad every sequence with zeros to the maximum length of the model.
 
     >>> import torch
-    >>> OverallMax(100).parts(Packed.from_list([torch.ones(3, 8), torch.ones(5, 8)])).lengths
+    >>> OverallMax(100).split(Packed.from_list([torch.ones(3, 8), torch.ones(5, 8)])).lengths
     (100, 100)
     """
 
-    def parts(self, x: Packed) -> Packed:
-        return x if max(x.lengths) > self.longest else filled(x, self.longest)  # the encoder refuses the former
+    def split(self, x: Packed) -> Packed:
+        return x if max(x.lengths) > self.longest else pad_to(x, self.longest)  # too long: the encoder refuses it
 
 
-class Truncate(Whole):
-    """The first tokens of every sequence, with zeros behind one that is shorter.
+class Truncate(Strategy):
+    """Keep the first tokens of every sequence, and pad shorter ones with zeros.
 
     >>> import torch
-    >>> short = Truncate(100, piece_length=4).parts(Packed.from_list([torch.ones(3, 8), torch.ones(9, 8)]))
+    >>> short = Truncate(100, piece_length=4).split(Packed.from_list([torch.ones(3, 8), torch.ones(9, 8)]))
     >>> short.lengths, int(short.values[:, 0].sum())
     ((4, 4), 7)
     """
@@ -75,35 +75,35 @@ class Truncate(Whole):
     def __init__(self, max_length: int, piece_length: int | None = None) -> None:
         super().__init__(min(max_length, piece_length or TRUNCATED))
 
-    def parts(self, x: Packed) -> Packed:
-        return filled(Packed.from_list([sequence[: self.longest] for sequence in x.to_list()]), self.longest)
+    def split(self, x: Packed) -> Packed:
+        return pad_to(Packed.from_list([sequence[: self.longest] for sequence in x.to_list()]), self.longest)
 
 
-class Segment(Whole):
-    """Every sequence in segments, each read and answered alone, with zeros behind the last; the answers' mean.
+class Segment(Strategy):
+    """Split every sequence into segments, pad the last one with zeros, and average the segments' outputs.
 
     >>> import torch
-    >>> Segment(100, piece_length=4).parts(Packed.from_list([torch.ones(3, 8), torch.ones(9, 8)])).lengths
+    >>> Segment(100, piece_length=4).split(Packed.from_list([torch.ones(3, 8), torch.ones(9, 8)])).lengths
     (4, 4, 4, 4)
     """
 
     def __init__(self, max_length: int, piece_length: int | None = None) -> None:
         super().__init__(min(max_length, piece_length or SEGMENT))
 
-    def parts(self, x: Packed) -> Packed:
+    def split(self, x: Packed) -> Packed:
         pieces = [piece for sequence in x.to_list() for piece in sequence.split(self.longest)]
-        return filled(Packed.from_list(pieces), self.longest)
+        return pad_to(Packed.from_list(pieces), self.longest)
 
-    def together(self, answers: Float[Tensor, "P outputs"], x: Packed) -> Float[Tensor, "B outputs"]:
-        own = Packed.from_lengths(answers, [-(-n // self.longest) for n in x.lengths])
-        return ops.segment_mean(own.values, own.offsets)
+    def combine(self, outputs: Float[Tensor, "P outputs"], x: Packed) -> Float[Tensor, "B outputs"]:
+        segments = Packed.from_lengths(outputs, [-(-n // self.longest) for n in x.lengths])
+        return ops.segment_mean(segments.values, segments.offsets)
 
 
-def filled(x: Packed, length: int) -> Packed:
-    """Every sequence with zeros behind it up to `length`; they count as its tokens.
+def pad_to(x: Packed, length: int) -> Packed:
+    """Pad every sequence with zeros to `length`; the zeros count as its tokens.
 
     >>> import torch
-    >>> filled(Packed.from_list([torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]])]), 3).values.flatten().tolist()
+    >>> pad_to(Packed.from_list([torch.tensor([[1.0]]), torch.tensor([[2.0], [3.0]])]), 3).values.flatten().tolist()
     [1.0, 0.0, 0.0, 2.0, 3.0, 0.0]
     """
     rows = x.to_padded()
@@ -111,8 +111,8 @@ def filled(x: Packed, length: int) -> Packed:
     return Packed.from_lengths(rows.flatten(0, 1), [length] * len(x))
 
 
-STRATEGIES: dict[Name, type[Whole]] = {
-    "packed": Whole,
+STRATEGIES: dict[Name, type[Strategy]] = {
+    "packed": Strategy,
     "batch_max": BatchMax,
     "overall_max": OverallMax,
     "truncate": Truncate,
@@ -121,7 +121,7 @@ STRATEGIES: dict[Name, type[Whole]] = {
 
 
 def check_strategy(name: Name, piece_length: int | None, head: str) -> None:
-    """Refuse pieces of no length, and a head that would not find its tokens or sequences."""
+    """Raise a ValueError for an invalid piece length, or a head that does not work with the strategy."""
     if piece_length is not None and piece_length < 1:
         raise ValueError(f"piece_length={piece_length} is too small: give 1 or more")
     reason = None

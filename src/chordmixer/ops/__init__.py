@@ -1,7 +1,7 @@
-"""The one door to the operations on packed tokens: pure functions of tensors.
+"""The public operations on packed tokens: pure functions of tensors.
 
-`reference.py` defines them. Here the implementation is chosen. `backend="auto"` takes the Triton kernels for tensors
-on a GPU where Triton is installed, and torch elsewhere; `torch` and `triton` insist.
+`reference.py` defines them; this module chooses the implementation. `backend="auto"` uses the Triton kernels for
+tensors on a GPU if Triton is installed, and torch otherwise; `torch` and `triton` force one of them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = [
 
 Backend = Literal["auto", "torch", "triton"]
 OLDEST_TRITON = (3, 2)
-WIDE = 256
-"""Hidden units up to which the Triton kernels keep a tile's hidden layer on the chip; for more, `triton_wide.py`."""
+FUSED_HIDDEN = 256
+"""Number of hidden units up to which the fused Triton kernels are used; for more, `triton_wide.py`."""
 
 
 def rotate(
@@ -54,7 +54,7 @@ def rotate(
     reverse: bool = False,
     backend: Backend = "auto",
 ) -> Float[Tensor, "T C"]:
-    """Track t >= 1 of position j takes position (j + 2^(t-1)) mod N of its own sequence; `reverse` undoes it.
+    """Track t >= 1 of position j takes position (j + 2^(t-1)) mod N of its own sequence; `reverse` is the inverse.
 
     >>> x = torch.arange(4).float()[:, None].expand(4, 3)
     >>> rotate(x, torch.tensor([0, 4]), track_size=1).T
@@ -84,10 +84,10 @@ def segment_mean(
 
 
 def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
-    """The maximum of each channel over a sequence's tokens; tokens that share it share its gradient."""
+    """The maximum of each channel over a sequence's tokens; tied tokens share its gradient equally."""
     module = vectorised if exporting() else sums
-    greatest: Tensor = module.segment_max(values, offsets)
-    return greatest
+    maxima: Tensor = module.segment_max(values, offsets)
+    return maxima
 
 
 def block(
@@ -106,7 +106,7 @@ def block(
 ) -> Float[Tensor, "T C"]:
     """One ChordMixer block: see `reference.block`.
 
-    Without gradients the result may be written to `out`: never `values`, but `residual` will do.
+    Without gradients the result may be written to `out`, which may be `residual` but not `values`.
     """
     if _on_kernels(values, backend):
         norms = {"prenorm": prenorm, "norm": norm}
@@ -115,8 +115,8 @@ def block(
         )
         return mixed
     residual = values if residual is None else residual
-    learning = any(own is not None and own.training for own in (prenorm, norm))
-    if torch.is_grad_enabled() or dropout or learning or torch.compiler.is_compiling():
+    updates_statistics = any(each is not None and each.training for each in (prenorm, norm))
+    if torch.is_grad_enabled() or dropout or updates_statistics or torch.compiler.is_compiling():
         return torch_block.block(values, offsets, track_size, mlp, order, prenorm, norm, residual, dropout)
     out = torch.empty_like(residual, memory_format=torch.contiguous_format) if out is None else out
     return torch_block.tiled_block(values, offsets, track_size, mlp, order, prenorm, norm, residual, out)
@@ -135,43 +135,43 @@ def blocks(
     counts: Int[Tensor, "D 4"] | None = None,
     backend: Backend = "auto",
 ) -> Float[Tensor, "T C"]:
-    """Many blocks as one operation, with layer norms before Rotate or none: see `reference.blocks`.
+    """All blocks as one operation, with layer norms before Rotate or none: see `reference.blocks`.
 
-    The kernels take `counts` on the device in place of numbers in `exits`: see `StaticPacked`.
+    The kernels read `counts` on the device instead of the numbers in `exits`: see `StaticPacked`.
     """
     if _on_kernels(values, backend):
         settings = {"order": order, "prenorms": prenorms, "dropout": dropout, "counts": counts}
         mixed: Tensor = _kernels("block").blocks(values, offsets, exits, track_size, mlps, **settings)
         return mixed
     if joins(values, order):
-        kind = cpu_blocks.product_type(values)
-        return cpu_blocks.blocks(values, offsets, exits, track_size, mlps, prenorms, dropout, kind)
-    left = []
+        dtype = cpu_blocks.product_type(values)
+        return cpu_blocks.blocks(values, offsets, exits, track_size, mlps, prenorms, dropout, dtype)
+    finished = []
     for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):
-        left.append(values[tokens:])
-        given = (values[:tokens], offsets[: sequences + 1], track_size, mlp)
-        values = block(*given, order=order, prenorm=prenorm, dropout=dropout, backend="torch")
-    return torch.cat([values, *reversed(left)])
+        finished.append(values[tokens:])
+        inputs = (values[:tokens], offsets[: sequences + 1], track_size, mlp)
+        values = block(*inputs, order=order, prenorm=prenorm, dropout=dropout, backend="torch")
+    return torch.cat([values, *reversed(finished)])
 
 
 def exporting() -> bool:
-    """Whether `torch.export` is tracing; torch 2.11 also says so of `torch.compile`."""
+    """Whether `torch.export` is tracing, but not `torch.compile`, for which torch 2.11 says so too."""
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
 def on_kernels(values: Tensor) -> bool:
-    """Whether `auto` takes these tensors to the Triton kernels."""
+    """Whether `auto` uses the Triton kernels for these tensors."""
     return _on_kernels(values, "auto")
 
 
 def joins(values: Tensor, order: str) -> bool:
-    """Whether `blocks` takes all of them at once: the kernels do, and a CPU does in the paper's order."""
+    """Whether `blocks` runs as one operation: with the kernels, or on a CPU in the paper's order."""
     tiled = values.device.type == "cpu" and values.dtype in (torch.float32, torch.float64) and order == "paper"
     return on_kernels(values) or (tiled and not torch.compiler.is_compiling())
 
 
 def activations(values: Tensor) -> torch.dtype:
-    """The type that a network's tokens are kept in: under autocast the kernels keep them in its type."""
+    """The dtype of a network's tokens between blocks: with the kernels, that of autocast."""
     device = values.device.type
     if torch.is_autocast_enabled(device) and _fits(values):
         return torch.get_autocast_dtype(device)
@@ -191,13 +191,13 @@ def _fits(values: Tensor) -> bool:
 
 
 def _kernels(part: str) -> ModuleType:
-    """A module of Triton kernels, which is imported only where it is used."""
+    """Import a module of Triton kernels, only when it is used."""
     return importlib.import_module(f"chordmixer.ops.triton_{part}")
 
 
 @cache
 def _triton_missing() -> str | None:
-    """Why Triton cannot be used, said once; None if it can."""
+    """Why Triton cannot be used, or None if it can; warns once if there is a GPU."""
     try:
         import triton
     except ImportError:

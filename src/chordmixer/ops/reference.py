@@ -1,7 +1,7 @@
 """The definition of every operation, in a few lines of torch each: read this file first.
 
-Nothing here is written for speed. `torch_block.py`, `rotation.py`, `sums.py` and the Triton kernels compute the same
-and are tested against it; `__init__.py` chooses between them.
+This code is not optimised. `torch_block.py`, `rotation.py`, `sums.py` and the Triton kernels compute the same and are
+tested against it; `__init__.py` chooses between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class NormState(NamedTuple):
-    """A normalisation as data: `layer` by token, `batch` by channel, `group` by sequence and channel group."""
+    """Weights and statistics of a norm: `layer` by token, `batch` by channel, `group` by sequence and group."""
 
     kind: str
     weight: Float[Tensor, "C"]
@@ -41,7 +41,7 @@ class Mlp(NamedTuple):
 
 
 Exits = list[tuple[int, int]]
-"""Tokens and sequences of the prefix that passes each block: deep sequences first, shallow ones leave early."""
+"""For each block, the number of tokens and of sequences that pass it: a prefix of the batch, sorted by depth."""
 
 
 def rotate(
@@ -57,11 +57,11 @@ def rotate(
     """
     sign = 1 if reverse else -1
 
-    def turned(sequence: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-        own, *others = sequence.split(track_size, dim=1)
-        return torch.cat([own, *(track.roll(sign * 2**t, dims=0) for t, track in enumerate(others))], dim=1)
+    def rotated(sequence: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+        first, *others = sequence.split(track_size, dim=1)
+        return torch.cat([first, *(track.roll(sign * 2**t, dims=0) for t, track in enumerate(others))], dim=1)
 
-    return torch.cat([turned(sequence) for sequence in _sequences(values, offsets)])
+    return torch.cat([rotated(sequence) for sequence in _sequences(values, offsets)])
 
 
 def mix(z: Float[Tensor, "T C"], mlp: Mlp) -> Float[Tensor, "T C"]:
@@ -82,7 +82,7 @@ def block(
     dropout: float = 0.0,
     residual: Float[Tensor, "T C"] | None = None,
 ) -> Float[Tensor, "T C"]:
-    """One ChordMixer block; the mixed tokens are added to `residual`, by default `values` themselves.
+    """One ChordMixer block; the mixed tokens are added to `residual`, by default `values`.
 
     `order="paper"`:    norm(residual + mix(dropout(rotate(prenorm(values)))))
     `order="released"`: norm(residual + rotate(dropout(mix(prenorm(values)))))
@@ -106,10 +106,10 @@ def blocks(
     prenorms: Sequence[NormState | None],
     dropout: float = 0.0,
 ) -> Float[Tensor, "T C"]:
-    """One block after the other, each over the prefix of the tokens that has not left yet."""
+    """All blocks in sequence, each on the prefix of the tokens that passes it."""
     for mlp, prenorm, (tokens, sequences) in zip(mlps, prenorms, exits, strict=True):
-        own = offsets[: sequences + 1]
-        mixed = block(values[:tokens], own, track_size, mlp, order=order, prenorm=prenorm, dropout=dropout)
+        prefix = offsets[: sequences + 1]
+        mixed = block(values[:tokens], prefix, track_size, mlp, order=order, prenorm=prenorm, dropout=dropout)
         values = torch.cat([mixed, values[tokens:]])
     return values
 

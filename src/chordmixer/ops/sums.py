@@ -1,4 +1,4 @@
-"""Sums over the tokens of each sequence whose rounding errors stay small over a million of them, and maxima."""
+"""Sums and maxima over the tokens of each sequence; sums keep rounding errors small for a million tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from chordmixer.ops.rotation import Rotation, tiles
 
 CHUNK = 1024
-"""Tokens that are reduced one after the other."""
+"""Number of tokens that are reduced sequentially."""
 
 
 def segment_sum(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
@@ -33,10 +33,10 @@ def segment_mean(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> F
 
 
 class _SegmentSum(torch.autograd.Function):
-    """Sums by sequence, first over chunks counted from the sequence's own start, then over its chunks.
+    """Sums by sequence, first over chunks counted from the sequence's start, then over its chunks.
 
-    Two levels keep the rounding error of a million terms near that of a thousand, and the answer of a sequence
-    the same in every batch.
+    Two levels keep the rounding error of a million terms near that of a thousand, and the sum of a sequence does not
+    depend on its batch.
     """
 
     @staticmethod
@@ -52,52 +52,52 @@ class _SegmentSum(torch.autograd.Function):
 
 
 def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Float[Tensor, "B C"]:
-    """The maximum of each channel over a sequence's tokens; tokens that share it share its gradient.
+    """The maximum of each channel over a sequence's tokens; tied tokens share its gradient equally.
 
     >>> segment_max(torch.tensor([[1.0], [3.0], [-10.0]]), torch.tensor([0, 2, 3]))
     tensor([[  3.],
             [-10.]])
     """
-    greatest: Tensor = _SegmentMax.apply(values, offsets)
-    return greatest
+    maxima: Tensor = _SegmentMax.apply(values, offsets)
+    return maxima
 
 
 class _SegmentMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, offsets: Tensor) -> Tensor:
-        greatest = _reduce(values, offsets, "max")
-        ctx.save_for_backward(values, offsets, greatest)
-        return greatest
+        maxima = _reduce(values, offsets, "max")
+        ctx.save_for_backward(values, offsets, maxima)
+        return maxima
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        values, offsets, greatest = ctx.saved_tensors
+        values, offsets, maxima = ctx.saved_tensors
 
         def spread(rows: Tensor) -> Tensor:
             return rows.repeat_interleave(offsets.diff(), 0, output_size=len(values))
 
-        reached = (values == spread(greatest)).to(gradient.dtype)
-        return reached * spread(gradient / _reduce(reached, offsets, "sum")), None
+        is_maximum = (values == spread(maxima)).to(gradient.dtype)
+        return is_maximum * spread(gradient / _reduce(is_maximum, offsets, "sum")), None
 
 
-def _reduce(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], how: str) -> Float[Tensor, "B C"]:
-    """Over chunks counted from each sequence's own start, then over its chunks: long sequences have many at work.
+def _reduce(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], operation: str) -> Float[Tensor, "B C"]:
+    """Reduce chunks counted from each sequence's start, then the chunks of each sequence, for parallelism.
 
-    There is room for as many chunks as there could be, so that nothing waits for the device; the last are empty.
+    The number of chunks is an upper bound, so that the host does not wait for the device; the last ones are empty.
     """
     ends = F.pad((-(-offsets.diff() // CHUNK)).cumsum(0), (1, 0))
     number = torch.arange(len(values) // CHUNK + len(offsets), device=offsets.device)
     owner = torch.searchsorted(ends, number, right=True).clamp_(max=len(offsets) - 1) - 1
     starts = offsets[owner] + (number - ends[owner]) * CHUNK
     starts = torch.where(number < ends[-1], starts, len(values))
-    partial = torch.segment_reduce(values, how, offsets=starts, axis=0)
-    return torch.segment_reduce(partial, how, offsets=ends, axis=0)
+    partial = torch.segment_reduce(values, operation, offsets=starts, axis=0)
+    return torch.segment_reduce(partial, operation, offsets=ends, axis=0)
 
 
 def segment_squares(
     values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], mean: Float[Tensor, "B C"]
 ) -> Float[Tensor, "B C"]:
-    """Mean square distance from `mean` by sequence and channel, in tiles."""
+    """Mean squared deviation from `mean` by sequence and channel, computed in tiles."""
     total = torch.zeros(mean.shape, dtype=torch.float64, device=mean.device)
     rotation = Rotation(values, offsets, tracks=1)
     for lo, hi in tiles(values):

@@ -1,7 +1,7 @@
-"""A block in torch: of whole-length operations where gradients are needed, in tiles where they are not.
+"""A block in torch: in operations on all tokens if gradients are needed, in tiles if not.
 
-Tiles are the fast path on a CPU. A tile of tokens stays in the cache from Rotate to the residual. Of the whole length
-only the output is made, and two numbers a token for each layer norm.
+Tiles are the fast path on a CPU. A tile of tokens stays in the cache from Rotate to the residual. Only the output and
+two numbers per token for each layer norm are allocated for all tokens.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def normalise(
 def group_statistics(
     values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState
 ) -> tuple[Float[Tensor, "B C"], Float[Tensor, "B C"]]:
-    """Mean and inverse deviation of each sequence's channel groups, spread over the group's channels."""
+    """Mean and inverse standard deviation of each sequence's channel groups, repeated for the group's channels."""
     mean = by_group(segment_mean(values, offsets), norm.groups)
     lengths = offsets.diff()
     if torch.is_grad_enabled() and values.requires_grad:
@@ -67,7 +67,7 @@ def group_statistics(
 
 
 def by_group(channels: Float[Tensor, "B C"], groups: int) -> Float[Tensor, "B C"]:
-    """The mean over each group's channels, spread over them."""
+    """The mean over each group's channels, repeated for each of them."""
     size = channels.shape[1] // groups
     spread: Tensor = channels.unflatten(1, (groups, size)).mean(2).repeat_interleave(size, dim=1)
     return spread
@@ -87,51 +87,51 @@ def tiled_block(
     residual: Float[Tensor, "T C"],
     out: Float[Tensor, "T C"],
 ) -> Float[Tensor, "T C"]:
-    """`reference.block` into `out`: never more in memory than input, output and tiles."""
+    """`reference.block` into `out`, with no memory besides input, output and tiles."""
     rotation = Rotation(values, offsets, values.shape[1] // track_size, reverse=order == "released")
-    still = Rotation(values, offsets, tracks=1)
-    before = None if prenorm is None else _Normaliser(values, offsets, prenorm)
+    unrotated = Rotation(values, offsets, tracks=1)
+    prenormalise = None if prenorm is None else _Normaliser(values, offsets, prenorm)
     longest = next(tiles(values))[1]
     rotated = torch.empty_like(values[:longest], memory_format=torch.contiguous_format)
-    kind = product_type(values)
-    mlp = cast(mlp, kind)
-    hidden = values.new_empty(longest, len(mlp.fc1_bias), dtype=kind)
-    mixed = None if kind == values.dtype else torch.empty_like(rotated, dtype=kind)
+    dtype = product_type(values)
+    mlp = cast(mlp, dtype)
+    hidden = values.new_empty(longest, len(mlp.fc1_bias), dtype=dtype)
+    mixed = None if dtype == values.dtype else torch.empty_like(rotated, dtype=dtype)
     if order == "released" and out is not residual:
         out.copy_(residual)
     for lo, hi in tiles(values):
         if order == "paper":
             z = rotation.gather(values, lo, hi, out=rotated[: hi - lo])
-            z = z if before is None else before(z, rotation, lo, hi)
+            z = z if prenormalise is None else prenormalise(z, rotation, lo, hi)
             z = z if mixed is None else mixed[: hi - lo].copy_(z)
             torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=hidden[: hi - lo])
-            active = torch.ops.aten.gelu_(hidden[: hi - lo])
-            add_product(active, mlp, residual[lo:hi], mixed, out=out[lo:hi])
+            activated = torch.ops.aten.gelu_(hidden[: hi - lo])
+            add_product(activated, mlp, residual[lo:hi], mixed, out=out[lo:hi])
         else:
-            z = values[lo:hi] if before is None else before(values[lo:hi], still, lo, hi)
+            z = values[lo:hi] if prenormalise is None else prenormalise(values[lo:hi], unrotated, lo, hi)
             mixed = mix(z, mlp).to(out.dtype).view(-1, track_size)
             out.view(-1, track_size).index_add_(0, rotation.rows(lo, hi), mixed)
     if norm is not None:
-        after = _Normaliser(out, offsets, norm)
+        normalise_output = _Normaliser(out, offsets, norm)
         for lo, hi in tiles(out):
-            out[lo:hi] = after(out[lo:hi], still, lo, hi)
+            out[lo:hi] = normalise_output(out[lo:hi], unrotated, lo, hi)
     return out
 
 
 class _Normaliser:
-    """A norm whose statistics are known, applied tile by tile to tokens that may already be rotated.
+    """A norm with precomputed statistics, applied tile by tile to tokens that may already be rotated.
 
-    Batch and group norm commute with the rotation, which stays inside a channel of one sequence; a layer norm
-    takes the statistics of the token that each track came from.
+    Batch and group norm commute with the rotation, which permutes each channel within a sequence; a layer norm uses
+    the statistics of the token that each track came from.
     """
 
     def __init__(self, values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"], norm: NormState) -> None:
         self.norm = norm
         if norm.kind == "layer":
-            kind = torch.promote_types(values.dtype, torch.float32)
-            self.mean, self.rstd = (values.new_empty(len(values), 1, dtype=kind) for _ in range(2))
+            dtype = torch.promote_types(values.dtype, torch.float32)
+            self.mean, self.rstd = (values.new_empty(len(values), 1, dtype=dtype) for _ in range(2))
             for lo, hi in tiles(values):
-                variance, self.mean[lo:hi] = torch.var_mean(values[lo:hi].to(kind), 1, correction=0, keepdim=True)
+                variance, self.mean[lo:hi] = torch.var_mean(values[lo:hi].to(dtype), 1, correction=0, keepdim=True)
                 self.rstd[lo:hi] = torch.rsqrt(variance + norm.eps)
         elif norm.kind == "group":
             self.mean, self.rstd = group_statistics(values, offsets, norm)
@@ -152,7 +152,7 @@ class _Normaliser:
 
 
 def layer_norm(values: Float[Tensor, "T C"], norm: NormState, out: Float[Tensor, "T C"]) -> Float[Tensor, "T C"]:
-    """A layer norm without gradients, tile by tile into `out`: fresh memory costs a CPU more than the arithmetic."""
+    """A layer norm without gradients, by tiles into `out`: new memory costs a CPU more than the arithmetic."""
     for lo, hi in tiles(values):
         out[lo:hi] = F.layer_norm(values[lo:hi], values.shape[1:], norm.weight, norm.bias, norm.eps)
     return out

@@ -1,7 +1,7 @@
 """Triton: one block, or a whole network of them, as operations of autograd.
 
-How a block is computed depends on its hidden layer: in one fused kernel (`triton_fused.py`), or, where it is too wide
-for that, by a rotation and the matrix library (`triton_wide.py`).
+The implementation depends on the width of the hidden layer: one fused kernel (`triton_fused.py`), or, if it is too
+wide for that, a rotation and the matrix library (`triton_wide.py`).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from chordmixer.ops.triton_norms import row_statistics
 from chordmixer.ops.triton_plan import Chance, Plan, Weights, plan_for, rows_of_sums, split_sums
 
 
-def _way(plan: Plan) -> ModuleType:
-    """Where this block is computed: both have `prepared`, `forward`, `scratch_for` and `backward`."""
-    return triton_wide if plan.hidden > ops.WIDE else triton_fused
+def _kernels(plan: Plan) -> ModuleType:
+    """The module that computes a block: both have `prepared`, `forward`, `scratch_for` and `backward`."""
+    return triton_wide if plan.hidden > ops.FUSED_HIDDEN else triton_fused
 
 
 # --- One block ----------------------------------------------------------------------------------------------
 
 
 class _Block(torch.autograd.Function):
-    """Keeps its input and nothing else; the backward pass computes the hidden layer again."""
+    """Saves its input only; the backward pass recomputes the hidden layer."""
 
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, chance: Chance, x: Tensor, residual: Tensor | None, offsets: Tensor, w1: Tensor,
         b1: Tensor, w2: Tensor, b2: Tensor, mean: Tensor | None, rstd: Tensor | None, out: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        w1, b1, w2, b2 = _way(plan).prepared(w1, b1, w2, b2, x.dtype)
+        w1, b1, w2, b2 = _kernels(plan).prepared(w1, b1, w2, b2, x.dtype)
         weights = Weights(w1, b1, w2, b2, mean, rstd)
         out = torch.empty_like(x) if out is None else out
-        ctx.plan, ctx.chance, ctx.apart = plan, chance, residual is not None
+        ctx.plan, ctx.chance, ctx.has_residual = plan, chance, residual is not None
         ctx.save_for_backward(x, offsets, *weights)
-        _way(plan).forward(plan, chance, x, x if residual is None else residual, out, offsets, weights)
+        _kernels(plan).forward(plan, chance, x, x if residual is None else residual, out, offsets, weights)
         return out
 
     @staticmethod
@@ -51,11 +51,13 @@ class _Block(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         x, offsets, *weights = ctx.saved_tensors
         gradient, plan, dx = gradient.contiguous(), ctx.plan, torch.empty_like(x)
-        way = _way(plan)
-        scratch, sums = way.scratch_for(x, plan, offsets.shape[0] - 1), rows_of_sums(plan, 1, x.device)
-        way.backward(plan, ctx.chance, x, gradient, dx, offsets, Weights(*weights), scratch, sums[0], ctx.apart)
-        of_weights = (part[0] for part in split_sums(plan, sums))
-        return None, None, dx, gradient if ctx.apart else None, None, *of_weights, None, None, None
+        kernels = _kernels(plan)
+        scratch, sums = kernels.scratch_for(x, plan, offsets.shape[0] - 1), rows_of_sums(plan, 1, x.device)
+        kernels.backward(
+            plan, ctx.chance, x, gradient, dx, offsets, Weights(*weights), scratch, sums[0], ctx.has_residual
+        )
+        weight_gradients = (part[0] for part in split_sums(plan, sums))
+        return None, None, dx, gradient if ctx.has_residual else None, None, *weight_gradients, None, None, None
 
 
 def block(
@@ -71,15 +73,15 @@ def block(
     residual: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`reference.block`: a layer or batch norm before it is part of the kernels, other norms stand beside them."""
+    """`reference.block`: a layer or batch norm before it is fused into the kernels, other norms are separate."""
     w1, b1, w2, b2 = mlp
     values = values.contiguous()
     mean = rstd = None
     if prenorm is not None and prenorm.kind == "layer":
         mean, rstd = row_statistics(values.detach(), prenorm.eps)
-        w1, b1 = w1 * prenorm.weight, b1 + w1 @ prenorm.bias  # the norm's own weights, folded into the first layer
+        w1, b1 = w1 * prenorm.weight, b1 + w1 @ prenorm.bias  # the norm's weights, folded into the first layer
     elif prenorm is not None and prenorm.kind == "batch" and not (dropout and order == "paper"):
-        scale, shift = folded(values, prenorm)  # the same for all tokens: rotation does not matter, dropout would
+        scale, shift = folded(values, prenorm)  # the same for all tokens: commutes with rotation, not with dropout
         w1, b1 = w1 * scale, b1 + w1 @ shift
     elif prenorm is not None:
         residual = values if residual is None else residual
@@ -101,10 +103,10 @@ def block(
 
 
 class _Blocks(torch.autograd.Function):
-    """Many blocks as one operation: no bookkeeping between them, and gradients of early leavers stay in place.
+    """All blocks as one operation: no overhead between them, and gradients of early exits stay in place.
 
-    With `counts` (blocks, 4) on the device, launches are the same for all batches of one size: each block has room
-    for all tokens, and its kernels read from there how many tokens and sequences are its own.
+    With `counts` (blocks, 4) on the device, launches are the same for all batches of one size: each block has memory
+    for all tokens, and its kernels read the number of its tokens and sequences from `counts`.
     """
 
     @staticmethod
@@ -112,31 +114,31 @@ class _Blocks(torch.autograd.Function):
         ctx: Any, plan: Plan, chances: list[Chance], exits: reference.Exits, counts: Tensor | None, eps: float,
         x: Tensor, offsets: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor,
     ) -> Tensor:  # fmt: skip
-        way, room = _way(plan), None if counts is None else x.new_empty(len(exits), *x.shape)
-        w1, b1, w2, b2 = way.prepared(w1, b1, w2, b2, x.dtype)
+        kernels, outputs = _kernels(plan), None if counts is None else x.new_empty(len(exits), *x.shape)
+        w1, b1, w2, b2 = kernels.prepared(w1, b1, w2, b2, x.dtype)
         statistics: tuple[Tensor, ...] = row_statistics(x, eps) if plan.norm else ()
         inputs, weights = [x], []
         for i, (tokens, sequences) in enumerate(exits):
-            own = tuple(s[:tokens] for s in statistics)
-            weights.append(Weights(w1[i], b1[i], w2[i], b2[i], *own))
-            source, out = inputs[-1][:tokens], x.new_empty(tokens, x.shape[1]) if room is None else room[i]
-            # In the released order a program's tokens end up in different rows, and know no row's sum.
+            used = tuple(s[:tokens] for s in statistics)
+            weights.append(Weights(w1[i], b1[i], w2[i], b2[i], *used))
+            source, out = inputs[-1][:tokens], x.new_empty(tokens, x.shape[1]) if outputs is None else outputs[i]
+            # In the released order a program writes to different rows, so it cannot compute their statistics.
             following = plan.norm and not plan.released and i + 1 < len(exits)
             statistics = tuple(torch.empty(2, tokens, device=x.device)) if following else ()
-            own_offsets = offsets[: sequences + 1]
-            way.forward(
-                plan, chances[i], source, source, out, own_offsets, weights[-1], statistics, eps, *_own(counts, i)
+            prefix = offsets[: sequences + 1]
+            kernels.forward(
+                plan, chances[i], source, source, out, prefix, weights[-1], statistics, eps, *_counts_of(counts, i)
             )
             if plan.norm and plan.released and i + 1 < len(exits):
                 statistics = row_statistics(out, eps)
             inputs.append(out)
         ctx.plan, ctx.chances, ctx.exits, ctx.counts = plan, chances, exits, counts
-        ctx.save_for_backward(offsets, *inputs[:-1], *(part for own in weights for part in own))
-        if counts is None or room is None:
-            return _together(inputs[1:], exits)
-        place = torch.arange(len(x), device=x.device)
-        last = (place[:, None] < counts[:, 0]).sum(1) - 1  # the last block of each token
-        return room.flatten(0, 1).index_select(0, last * len(x) + place)
+        ctx.save_for_backward(offsets, *inputs[:-1], *(part for parts in weights for part in parts))
+        if counts is None or outputs is None:
+            return _join_exits(inputs[1:], exits)
+        index = torch.arange(len(x), device=x.device)
+        last = (index[:, None] < counts[:, 0]).sum(1) - 1  # the last block of each token
+        return outputs.flatten(0, 1).index_select(0, last * len(x) + index)
 
     @staticmethod
     @once_differentiable
@@ -147,33 +149,33 @@ class _Blocks(torch.autograd.Function):
         size = len(Weights._fields)
         weights = [Weights(*parts[i * size : (i + 1) * size]) for i in range(len(exits))]
         gradient, x = gradient.contiguous(), inputs[0]
-        way = _way(plan)
-        scratch, sums = way.scratch_for(x, plan, offsets.shape[0] - 1), rows_of_sums(plan, len(exits), x.device)
-        # With counts no block writes behind its own tokens, where the gradients of those that left before it stay.
+        kernels = _kernels(plan)
+        scratch, sums = kernels.scratch_for(x, plan, offsets.shape[0] - 1), rows_of_sums(plan, len(exits), x.device)
+        # With counts no block writes beyond its tokens, so gradients of sequences that exited earlier are kept there.
         buffers = [torch.empty_like(x) if counts is None else gradient.clone() for _ in exits[:2]]
         incoming = gradient
         for i in reversed(range(len(exits))):
             tokens, sequences = exits[i]
             dx = buffers[i % len(buffers)]
-            source, own = inputs[i][:tokens], offsets[: sequences + 1]
-            way.backward(
-                plan, ctx.chances[i], source, incoming[:tokens], dx[:tokens], own, weights[i], scratch, sums[i],
-                False, *_own(counts, i),
+            source, prefix = inputs[i][:tokens], offsets[: sequences + 1]
+            kernels.backward(
+                plan, ctx.chances[i], source, incoming[:tokens], dx[:tokens], prefix, weights[i], scratch, sums[i],
+                False, *_counts_of(counts, i),
             )  # fmt: skip
             if i and (before := exits[i - 1][0]) > tokens:
-                dx[tokens:before] = gradient[tokens:before]  # of those who left after the block before
+                dx[tokens:before] = gradient[tokens:before]  # of sequences that exit after the previous block
             incoming = dx
         return None, None, None, None, None, incoming, None, *split_sums(plan, sums)
 
 
-def _own(counts: Tensor | None, block: int) -> tuple[Tensor, ...]:
+def _counts_of(counts: Tensor | None, block: int) -> tuple[Tensor, ...]:
     return () if counts is None else (counts[block],)
 
 
-def _together(outputs: Sequence[Tensor], exits: reference.Exits) -> Tensor:
-    """The last block's tokens, behind them those that left after each block before."""
-    left = [outputs[i][after:] for i, (_, (after, _)) in enumerate(pairwise(exits)) if after < len(outputs[i])]
-    return torch.cat([outputs[-1], *reversed(left)]) if left else outputs[-1]
+def _join_exits(outputs: Sequence[Tensor], exits: reference.Exits) -> Tensor:
+    """The last block's tokens, followed by those that exited after each earlier block."""
+    finished = [outputs[i][after:] for i, (_, (after, _)) in enumerate(pairwise(exits)) if after < len(outputs[i])]
+    return torch.cat([outputs[-1], *reversed(finished)]) if finished else outputs[-1]
 
 
 def blocks(
@@ -188,9 +190,9 @@ def blocks(
     dropout: float = 0.0,
     counts: Tensor | None = None,
 ) -> Tensor:
-    """`reference.blocks`, for networks whose norms are layer norms before Rotate, or none.
+    """`reference.blocks`, for networks with layer norms before Rotate or no norms.
 
-    `counts`, as a `StaticPacked` has them: tokens, sequences and seed of each block.
+    `counts` are those of a `StaticPacked`: number of tokens and sequences, and seed, of each block.
     """
     w1, b1, w2, b2 = (torch.stack(parts) for parts in zip(*mlps, strict=True))
     norms = [norm for norm in prenorms if norm is not None]
@@ -201,5 +203,5 @@ def blocks(
     seeds = torch.randint(1 << 31, (len(mlps),)).tolist() if dropout and counts is None else [0] * len(mlps)
     chances = [(seed, dropout) for seed in seeds]
     eps = norms[0].eps if norms else 0.0
-    made: Tensor = _Blocks.apply(plan, chances, exits, counts, eps, values.contiguous(), offsets, w1, b1, w2, b2)
-    return made
+    mixed: Tensor = _Blocks.apply(plan, chances, exits, counts, eps, values.contiguous(), offsets, w1, b1, w2, b2)
+    return mixed

@@ -1,7 +1,7 @@
 """Triton: statistics of columns, and batch norm: each channel over all tokens.
 
-Before a block a batch norm is folded into the first layer, since it is the same for all tokens; behind a block it is
-two passes over them forward and two backward.
+Before a block a batch norm is folded into the first layer, since it is the same for all tokens; after a block it
+takes two passes over the tokens forward and two backward.
 
 Names: `p_` pointer, `b_` block of values, `o_` offset, `m_` mask, `i_` program index.
 """
@@ -50,7 +50,7 @@ def _column_sums_kernel(
 
 
 def _column_sums(values: Tensor, centre: Tensor, other: Tensor | None = None) -> Tensor:
-    """Both sums of each column, float32; the same numbers every time."""
+    """Both sums of each column, float32, deterministic."""
     rows, channels = values.shape
     shares = max(1, min(1024, rows // 256))
     sums = torch.empty(shares, 2, channels, device=values.device)
@@ -84,7 +84,7 @@ def _affine(
     values: Tensor, scale: Tensor, shift: Tensor, *, plus: tuple[Tensor, Tensor] | None = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each column times its scale, plus its shift; `plus` adds another matrix times slopes of its own."""
+    """Each column times its scale, plus its shift; `plus` adds another matrix times its slopes."""
     rows, channels = values.shape
     other, slope = plus or (values, scale)
     out = torch.empty_like(values) if out is None else out
@@ -98,13 +98,13 @@ def _affine(
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance of each column, from distances to its first value."""
+    """Mean and (biased) variance of each column, from differences to its first value."""
     distance, squares = _column_sums(values, values[0]) / len(values)
     return values[0].float() + distance, (squares - distance * distance).clamp_(min=0)
 
 
 class _ColumnMoments(torch.autograd.Function):
-    """One pass over the tokens forward, one back."""
+    """Differentiable moments, with one pass over the tokens forward and one backward."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,10 +114,10 @@ class _ColumnMoments(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> Tensor:
+    def backward(ctx: Any, mean_gradient: Tensor, variance_gradient: Tensor) -> Tensor:
         values, mean = ctx.saved_tensors
-        scale = of_variance * (2 / len(values))
-        return _affine(values, scale, of_mean / len(values) - mean * scale)
+        scale = variance_gradient * (2 / len(values))
+        return _affine(values, scale, mean_gradient / len(values) - mean * scale)
 
 
 def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,24 +130,24 @@ def column_moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def folded(values: Tensor, norm: NormState) -> tuple[Tensor, Tensor]:
-    """The scale and the shift that a batch norm gives each channel; running statistics go on."""
-    if not _by_batch(norm):
+    """Scale and shift of a batch norm for each channel; updates running statistics."""
+    if not _uses_batch_statistics(norm):
         assert norm.mean is not None and norm.variance is not None
         mean, variance = norm.mean, norm.variance
     else:
         mean, variance = column_moments(values)
-        _run_on(norm, mean, variance, len(values))
+        _update_running_statistics(norm, mean, variance, len(values))
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
     return scale, norm.bias - mean * scale
 
 
 class _BatchNorm(torch.autograd.Function):
-    """Keeps its input: y = w (x - m) r + b, and so dx = w r (dy - mean of dy - (x - m) r^2 mean of dy (x - m))."""
+    """Saves its input: y = w (x - m) r + b, and so dx = w r (dy - mean of dy - (x - m) r^2 mean of dy (x - m))."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, norm: NormState, weight: Tensor, bias: Tensor) -> Tensor:
         mean, variance = _moments(values)
-        _run_on(norm, mean, variance, len(values))
+        _update_running_statistics(norm, mean, variance, len(values))
         rstd = torch.rsqrt(variance + norm.eps)
         scale = weight * rstd
         ctx.save_for_backward(values, mean, rstd, scale)
@@ -166,7 +166,7 @@ class _BatchNorm(torch.autograd.Function):
 
 def batch_norm(values: Tensor, norm: NormState, out: Tensor | None = None) -> Tensor:
     """`reference.normalise` for a batch norm."""
-    if _by_batch(norm):
+    if _uses_batch_statistics(norm):
         normed: Tensor = _BatchNorm.apply(values, norm, norm.weight, norm.bias)
         return normed if out is None else out.copy_(normed)
     scale, shift = folded(values, norm)
@@ -176,13 +176,13 @@ def batch_norm(values: Tensor, norm: NormState, out: Tensor | None = None) -> Te
     return _affine(values, scale, shift, out=out)
 
 
-def _by_batch(norm: NormState) -> bool:
-    """Whether it goes by the tokens' own statistics, not by running ones."""
+def _uses_batch_statistics(norm: NormState) -> bool:
+    """Whether a batch norm uses the statistics of the batch, not running ones."""
     return norm.training or norm.mean is None or norm.variance is None
 
 
-def _run_on(norm: NormState, mean: Tensor, variance: Tensor, tokens: int) -> None:
-    """Running statistics a step further on, where there are any."""
+def _update_running_statistics(norm: NormState, mean: Tensor, variance: Tensor, tokens: int) -> None:
+    """Update running statistics if there are any."""
     if norm.mean is not None and norm.variance is not None:
         norm.mean.lerp_(mean.detach().to(norm.mean.dtype), norm.momentum)
         unbiased = variance.detach() * (tokens / max(tokens - 1, 1))

@@ -1,4 +1,4 @@
-"""Triton: a block whose hidden layer stays on the chip: `triton_kernels.py` in one pass forward, two backward."""
+"""Triton: a block with fused kernels (`triton_kernels.py`), in one pass forward and two backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chordmixer.ops.triton_rows import bisected
 def prepared(
     w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of one block or of a stack of them."""
+    """Weights of one block, or of a stack of blocks, in the kernels' dtype."""
     return w1.to(kind).contiguous(), b1, w2.to(kind).contiguous(), b2
 
 
@@ -24,9 +24,9 @@ def forward(
     plan: Plan, chance: Chance, x: Tensor, residual: Tensor, out: Tensor, offsets: Tensor, weights: Weights,
     following: tuple[Tensor, ...] = (), eps: float = 0.0, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """One block; `following`, if given, takes mean and inverse deviation of the rows of `out`.
+    """One block; mean and inverse standard deviation of the rows of `out` are written to `following` if given.
 
-    `counts`, if given, has the numbers of tokens and sequences and the seed, in place of those that the host knows.
+    `counts`, if given, has the numbers of tokens and sequences and the seed on the device, instead of the host's.
     """
     switches = switches_of("forward", plan)
     programs, long = programs_for(x.shape[0], offsets.shape[0] - 1, switches["BT"])
@@ -39,7 +39,7 @@ def forward(
 
 
 class Scratch(NamedTuple):
-    """What the first backward pass leaves for the second, and rows of partial sums."""
+    """Results of the first backward pass for the second, and rows of partial sums."""
 
     hidden: Tensor
     dhidden: Tensor
@@ -48,20 +48,20 @@ class Scratch(NamedTuple):
 
 
 def scratch_for(x: Tensor, plan: Plan, sequences: int) -> Scratch:
-    """Of all blocks that read these tokens, or fewer of them."""
+    """Allocate scratch memory that all blocks share, on these tokens or fewer."""
     hidden, dhidden = x.new_empty(2, x.shape[0], plan.hidden)
     places = torch.empty(x.shape[0], 2, dtype=torch.int32, device=x.device)
-    most = cdiv(x.shape[0], switches_of("backward", plan)["BT"]) + sequences
-    return Scratch(hidden, dhidden, places, torch.empty(most, plan.hidden, device=x.device))
+    max_programs = cdiv(x.shape[0], switches_of("backward", plan)["BT"]) + sequences
+    return Scratch(hidden, dhidden, places, torch.empty(max_programs, plan.hidden, device=x.device))
 
 
 def backward(
     plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, dx: Tensor, offsets: Tensor, weights: Weights,
-    scratch: Scratch, sums: Tensor, apart: bool, counts: Tensor | None = None,
+    scratch: Scratch, sums: Tensor, separate_residual: bool, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Gradients of the tokens into `dx`, of W1, W2, b2 and b1, one behind the other, into `sums`.
+    """Write gradients of the tokens to `dx`, and of W1, W2, b2 and b1, end to end, to `sums`.
 
-    `apart`: the residual was another tensor, whose gradient is not added to dx.
+    With `separate_residual` the residual was another tensor, whose gradient is not added to `dx`.
     """
     switches = switches_of("backward", plan)
     programs, long = programs_for(x.shape[0], offsets.shape[0] - 1, switches["BT"])
@@ -71,11 +71,11 @@ def backward(
     backward_kernel[(programs,)](
         x, gradient, dx, *scratch[:3], w1, b1, w2, db1, *statistics, offsets,
         offsets if counts is None else counts, *x.shape, *bisected(offsets), *chance,
-        RESIDUAL=not (apart or plan.norm), LONG=long, COUNTED=counts is not None, **switches,
+        RESIDUAL=not (separate_residual or plan.norm), LONG=long, COUNTED=counts is not None, **switches,
     )  # fmt: skip
     if plan.norm:
         normal = torch.empty_like(x)
-        layer_norm_backward(x, *statistics, dx, None if apart else gradient, normal, counts)
+        layer_norm_backward(x, *statistics, dx, None if separate_residual else gradient, normal, counts)
         x = normal
     torch.sum(db1, 0, out=sums[-plan.hidden :])
     _weight_gradients(plan, chance, x, gradient, scratch, sums[: -plan.hidden], counts)
@@ -84,7 +84,7 @@ def backward(
 def _weight_gradients(
     plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, scratch: Scratch, sums: Tensor, counts: Tensor | None
 ) -> None:
-    """Each share of the tokens into a sum of its own, then all shares together: the same numbers every time."""
+    """Sum each share of the tokens separately, then all shares: deterministic."""
     switches, size = switches_of("weights", plan), plan.hidden * plan.channels
     blocks = cdiv(plan.channels, switches["BC"]), cdiv(plan.hidden, switches["BH"])
     shares = max(1, min(4 * processors(x.device) // (blocks[0] * blocks[1]), x.shape[0] // (4 * switches["BT"])))

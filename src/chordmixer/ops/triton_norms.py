@@ -28,7 +28,7 @@ def _row_statistics_kernel(p_x, p_mean, p_rstd, rows, eps, C: tl.constexpr, BT: 
 
 
 def row_statistics(values: Tensor, eps: float, out: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tensor]:
-    """Mean and inverse deviation of each token's channels, float32."""
+    """Mean and inverse standard deviation of each token's channels, float32."""
     rows, channels = values.shape
     mean, rstd = out or torch.empty(2, rows, device=values.device)
     block = triton.next_power_of_2(channels)
@@ -67,10 +67,10 @@ def layer_norm_backward(
     values: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, residual: Tensor | None,
     normal: Tensor | None = None, counts: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """The gradient of a layer norm's input from that of its output, plus a residual's; written over `gradient`.
+    """The gradient of a layer norm's input from that of its output, plus a residual's; overwrites `gradient`.
 
-    The norm's output is written to `normal` on the way, if that is given. `counts`: its first number is how many rows
-    there are, on the device; behind them nothing is written.
+    The norm's output is also written to `normal` if that is given. The first number of `counts` is the number of
+    rows, on the device; nothing is written after them.
     """
     rows, channels = values.shape
     block = triton.next_power_of_2(channels)

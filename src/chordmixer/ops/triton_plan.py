@@ -1,4 +1,4 @@
-"""Triton: what a block's kernels are compiled for, and in tiles of which shape."""
+"""Triton: compile-time settings and tile shapes of a block's kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Weights(NamedTuple):
-    """A block's linear maps, the matrices in the tokens' type; and mean and inverse deviation of its input's rows."""
+    """A block's linear maps, matrices in the tokens' dtype; mean and inverse standard deviation of its input rows."""
 
     w1: Tensor
     b1: Tensor
@@ -22,11 +22,11 @@ class Weights(NamedTuple):
 
 
 Chance = tuple[int, float]
-"""The seed and share of what is dropped."""
+"""Seed and share of dropout."""
 
 
 class Plan(NamedTuple):
-    """What a block's kernels are compiled for."""
+    """Compile-time settings of a block's kernels."""
 
     channels: int
     track_size: int
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
     full: bool
     """Whether the tokens are float32."""
     ptx: bool
-    """Whether an NVIDIA processor runs it, whose own instructions may be named."""
+    """Whether the GPU is NVIDIA's, so that PTX instructions can be used."""
     precision: str
 
 
@@ -57,7 +57,7 @@ def plan_for(values: Tensor, track_size: int, hidden: int, order: str, norm: boo
 
 @cache
 def switches_of(kernel: str, plan: Plan) -> dict[str, Any]:
-    """Compile-time arguments: what is computed, and in tiles of which shape."""
+    """Compile-time arguments of a kernel: what it computes, and its tile shapes."""
     switches = {
         "C": plan.channels,
         "S": plan.track_size,
@@ -74,7 +74,7 @@ def switches_of(kernel: str, plan: Plan) -> dict[str, Any]:
 
 
 def _shape(kernel: str, plan: Plan) -> dict[str, int]:
-    """Tile sizes, warps and stages: the best found on an H200 in bf16 at H = 128, smaller for more."""
+    """Tile sizes, warps and stages: the fastest on an H200 in bf16 at H = 128, smaller for larger H."""
     wide = triton.next_power_of_2(max(16, plan.hidden))
     tile = max(16, (32 if plan.full else 64) * 128 // max(wide, 128))
     if plan.full:  # true float32 has no matrix units to feed
@@ -94,17 +94,17 @@ def _shape(kernel: str, plan: Plan) -> dict[str, int]:
     }
 
 
-def cdiv(whole: int, part: int) -> int:
-    """How many parts a whole has, the last one perhaps cut; Triton's own takes microseconds here.
+def cdiv(total: int, part: int) -> int:
+    """Division rounded up; Triton's own takes microseconds here.
 
     >>> cdiv(7, 3), cdiv(6, 3)
     (3, 2)
     """
-    return -(-whole // part)
+    return -(-total // part)
 
 
 def programs_for(tokens: int, sequences: int, tile: int) -> tuple[int, bool]:
-    """How many programs a pass takes, and whether sequences are long enough to cut tiles at their borders."""
+    """Number of programs of a pass, and whether sequences are long enough to cut tiles at their borders."""
     long = 4 * sequences * tile <= tokens
     return (tokens // tile + sequences, True) if long else (cdiv(tokens, tile), False)
 
@@ -115,7 +115,7 @@ def processors(device: torch.device) -> int:
 
 
 def rows_of_sums(plan: Plan, blocks: int, device: torch.device) -> Tensor:
-    """Room for the gradients of all weights of several blocks, a row each."""
+    """Memory for the gradients of all weights, one row per block."""
     return torch.empty(blocks, 2 * plan.hidden * plan.channels + plan.channels + plan.hidden, device=device)
 
 

@@ -1,4 +1,4 @@
-"""Triton: where a token's sequence lies, rotation, and means over sequences.
+"""Triton: location of a token's sequence, rotation, and means over sequences.
 
 Names: `p_` pointer, `b_` block of values, `o_` offset, `m_` mask, `i_` program index.
 Tokens are counted in 32 bits, addresses in 64.
@@ -108,12 +108,12 @@ def turn(
     out: Tensor | None = None,
     width: int = 0,
 ) -> Tensor:
-    """`reference.rotate` of contiguous tokens, in one pass with what may stand beside it.
+    """`reference.rotate` of contiguous tokens, fused with optional norm, dropout and residual in one pass.
 
-    `statistics`, mean and inverse deviation of the rows, normalise the tokens first; `chance`, a seed and a share,
-    drops numbers; the residual is added last. In reverse, with the same chance, it is the adjoint of rotation with
-    dropout. Rows of `values` may be longer than those of `out`; with a `width`, rows of so many numbers are made, a
-    one and zeros behind the channels.
+    `statistics`, mean and inverse standard deviation of the rows, normalise the tokens first; `chance` is the seed
+    and share of dropout; the residual is added last. In reverse, with the same chance, it is the adjoint of rotation
+    with dropout. Rows of `values` may be longer than those of `out`; with a `width`, output rows have that many
+    numbers: the channels, a one, and zeros.
     """
     tokens, channels = values.shape
     if out is None:
@@ -152,7 +152,7 @@ def rotate(values: Tensor, offsets: Tensor, track_size: int, reverse: bool = Fal
 
 
 def bisected(offsets: Tensor) -> tuple[int, int]:
-    """The number of sequences, and the halvings that find one among them."""
+    """The number of sequences, and the number of bisection steps to find one of them."""
     sequences = offsets.shape[0] - 1
     return sequences, (sequences - 1).bit_length()
 
@@ -173,7 +173,7 @@ def _sum_rows_kernel(p_x, p_begin, p_end, p_out, C: tl.constexpr, BT: tl.constex
 
 
 def _sum_rows(values: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-    """One row for each range of rows."""
+    """Sum each range of rows into one row."""
     out = torch.empty(len(begin), values.shape[1], device=values.device)
     _sum_rows_kernel[(len(begin), cdiv(values.shape[1], 64))](
         values, begin, end, out, C=values.shape[1], BT=64, BC=64
@@ -182,10 +182,10 @@ def _sum_rows(values: Tensor, begin: Tensor, end: Tensor) -> Tensor:
 
 
 class _TritonSegmentSum(torch.autograd.Function):
-    """Sums by sequence in float32, first over chunks counted from its own start, then over its chunks.
+    """Sums by sequence in float32, first over chunks counted from its start, then over its chunks.
 
-    The number of chunks is known on the device only, so as many ranges are made as there could be; those behind the
-    last are empty.
+    The number of chunks is known on the device only, so the number of ranges is an upper bound; the last ones are
+    empty.
     """
 
     CHUNK = 1024

@@ -1,4 +1,4 @@
-"""Triton: what the kernels of a block share: their tiles, pointers through Rotate, and the hidden layer.
+"""Triton: functions that the kernels of a block share: tiles, pointers through Rotate, and the hidden layer.
 
 Names: `p_` pointer, `b_` block of values, `o_` offset, `m_` mask, `i_` program index.
 """

@@ -1,11 +1,11 @@
 """Triton: a block whose hidden layer is too wide to stay on the chip.
 
-Rotate, with norm and dropout, is a kernel of its own, and Mix is left to the matrix library: at H = 420 its products
-take as long as the bytes, and a tile that keeps the hidden layer of its tokens has room for 16 of them.
+Rotate, with norm and dropout, is a separate kernel, and Mix uses the matrix library: at H = 420 its products take as
+long as the memory traffic, and a tile that keeps the hidden layer of its tokens could hold only 16 of them.
 
-The library is three times slower where rows do not begin at multiples of 16 bytes, as 308 numbers of 2 bytes do not.
-So rows are padded, and the first number behind the channels is a one: W1's column there is b1, and the product that
-makes dW1 sums up db1 on the way. The same goes for the hidden layer, W2 and b2.
+The library is three times slower if rows do not begin at multiples of 16 bytes, as 308 numbers of 2 bytes do not. So
+rows are padded, and the first number after the channels is a one: W1's column there is b1, and the product for dW1
+also sums up db1. The same holds for the hidden layer, W2 and b2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chordmixer.ops.triton_tiles import gaussian
 
 
 def aligned(numbers: int, kind: torch.dtype) -> int:
-    """So many or a few more, which fill multiples of 16 bytes.
+    """Round a row length up to a multiple of 16 bytes.
 
     >>> aligned(308, torch.bfloat16), aligned(308, torch.float32)
     (312, 308)
@@ -35,11 +35,11 @@ def aligned(numbers: int, kind: torch.dtype) -> int:
 def prepared(
     w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, kind: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """[W1 b1 0] and [W2 b2 0], with rows of zeros below, of one block or of a stack of them; and the biases."""
+    """[W1 b1 0] and [W2 b2 0], with rows of zeros below, of one block or of a stack of blocks; and the biases."""
     hidden, channels = w1.shape[-2:]
     wide_hidden, wide = aligned(hidden + 1, kind), aligned(channels + 1, kind)
     first = F.pad(torch.cat([w1, b1[..., None]], -1), (0, wide - channels - 1, 0, wide_hidden - hidden))
-    rows = aligned(channels, kind)  # of what W2 makes, which carries no one
+    rows = aligned(channels, kind)  # of W2's output, which has no column of ones
     second = F.pad(torch.cat([w2, b2[..., None]], -1), (0, wide_hidden - hidden - 1, 0, rows - channels))
     return first.to(kind), b1, second.to(kind), b2
 
@@ -48,8 +48,8 @@ def forward(
     plan: Plan, chance: Chance, x: Tensor, residual: Tensor, out: Tensor, offsets: Tensor, weights: Weights,
     following: tuple[Tensor, ...] = (), eps: float = 0.0,
 ) -> None:  # fmt: skip
-    """One block; `following`, if given, takes mean and inverse deviation of the rows of `out`."""
-    hidden = _read(plan, chance, x, offsets, weights) @ weights.w1.t()
+    """One block; mean and inverse standard deviation of the rows of `out` are written to `following` if given."""
+    hidden = _mix_input(plan, chance, x, offsets, weights) @ weights.w1.t()
     _gelu(plan, hidden)
     mixed = hidden @ weights.w2.t()
     if plan.released:
@@ -61,57 +61,57 @@ def forward(
 
 
 def scratch_for(x: Tensor, plan: Plan, sequences: int) -> None:
-    """Each block makes its own, and frees it."""
+    """No shared scratch memory: each block allocates and frees its own."""
 
 
 def backward(
     plan: Plan, chance: Chance, x: Tensor, gradient: Tensor, dx: Tensor, offsets: Tensor, weights: Weights,
-    scratch: None, sums: Tensor, apart: bool,
+    scratch: None, sums: Tensor, separate_residual: bool,
 ) -> None:  # fmt: skip
-    """Gradients of the tokens into `dx`, of W1, W2, b2 and b1, one behind the other, into `sums`.
+    """Write gradients of the tokens to `dx`, and of W1, W2, b2 and b1, end to end, to `sums`.
 
-    `apart`: the residual was another tensor, whose gradient is not added to dx.
+    With `separate_residual` the residual was another tensor, whose gradient is not added to `dx`.
     """
-    own = None if apart or plan.norm else gradient
+    residual_gradient = None if separate_residual or plan.norm else gradient
     dmixed, width = gradient, weights.w2.shape[0]
     if plan.released:
         dmixed = turn(gradient, offsets, plan.track_size, reverse=True, chance=chance, width=width)
     elif width > plan.channels:
         dmixed = turn(gradient, offsets, plan.channels, width=width)  # a copy, padded
-    z = _read(plan, chance, x, offsets, weights)
+    z = _mix_input(plan, chance, x, offsets, weights)
     hidden, dhidden = z @ weights.w1.t(), dmixed @ weights.w2
     _gelu(plan, hidden, dhidden)
     _weight_gradients(plan, dmixed.t() @ hidden, dhidden.t() @ z, sums)
     del hidden, z, dmixed
     dz = dhidden @ weights.w1[:, :width]
     if not plan.released:
-        turn(dz, offsets, plan.track_size, reverse=True, chance=chance, residual=own, out=dx)
-    elif own is None:
+        turn(dz, offsets, plan.track_size, reverse=True, chance=chance, residual=residual_gradient, out=dx)
+    elif residual_gradient is None:
         dx.copy_(dz[:, : plan.channels])
     else:
-        torch.add(dz[:, : plan.channels], own, out=dx)
+        torch.add(dz[:, : plan.channels], residual_gradient, out=dx)
     if plan.norm and weights.mean is not None and weights.rstd is not None:
-        layer_norm_backward(x, weights.mean, weights.rstd, dx, None if apart else gradient)
+        layer_norm_backward(x, weights.mean, weights.rstd, dx, None if separate_residual else gradient)
 
 
-def _read(plan: Plan, chance: Chance, x: Tensor, offsets: Tensor, weights: Weights) -> Tensor:
-    """What Mix reads: tokens, normalised and, in the paper's order, rotated and thinned by dropout; then the one."""
+def _mix_input(plan: Plan, chance: Chance, x: Tensor, offsets: Tensor, weights: Weights) -> Tensor:
+    """The input of Mix: normalised tokens, in the paper's order rotated and with dropout, and the column of ones."""
     statistics = (weights.mean, weights.rstd) if weights.mean is not None and weights.rstd is not None else None
     width = weights.w1.shape[1]
     if not plan.released:
         return turn(x, offsets, plan.track_size, chance=chance, statistics=statistics, width=width)
-    # all channels as the first track, which stays
+    # all channels as a single track, which is not rotated
     return turn(x, offsets, plan.channels, statistics=statistics, width=width)
 
 
-def _weight_gradients(plan: Plan, of_second: Tensor, of_first: Tensor, sums: Tensor) -> None:
-    """Those of the biases are the columns that belong to the ones."""
+def _weight_gradients(plan: Plan, second: Tensor, first: Tensor, sums: Tensor) -> None:
+    """Copy weight gradients to `sums`; those of the biases are the columns that belong to the ones."""
     dw1, db1, dw2, db2 = (part[0] for part in split_sums(plan, sums[None]))
     channels, hidden = plan.channels, plan.hidden
-    dw1.copy_(of_first[:hidden, :channels])
-    db1.copy_(of_first[:hidden, channels])
-    dw2.copy_(of_second[:channels, :hidden])
-    db2.copy_(of_second[:channels, hidden])
+    dw1.copy_(first[:hidden, :channels])
+    db1.copy_(first[:hidden, channels])
+    dw2.copy_(second[:channels, :hidden])
+    db2.copy_(second[:channels, hidden])
 
 
 # --- GELU ---
@@ -135,7 +135,7 @@ def _gelu_kernel(
 
 
 def _gelu(plan: Plan, hidden: Tensor, gradient: Tensor | None = None) -> None:
-    """GELU in place, the one behind it; and in place the gradient before it from that behind it."""
+    """GELU in place, with the column of ones; with a `gradient`, that is multiplied by GELU's derivative in place."""
     block = 1024
     _gelu_kernel[(cdiv(hidden.numel(), block),)](
         hidden, hidden if gradient is None else gradient, hidden.numel(),

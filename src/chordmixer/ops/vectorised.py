@@ -1,7 +1,7 @@
 """Plain tensor operations whose number does not depend on the lengths, for `torch.export` and ONNX.
 
-Every block runs over every token, and a mask keeps the sequences that have left as they were. Nothing here is written
-for speed, and nothing is dropped: it is the network in evaluation mode.
+Every block runs on every token, and a mask keeps sequences unchanged that have passed their last block. This code is
+not optimised and has no dropout: it is the network in evaluation mode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chordmixer.ops.reference import Mlp, NormState, mix
 
 
 def owners(offsets: Int[Tensor, "B+1"], tokens: int) -> Int[Tensor, "T"]:
-    """The number of each token's sequence.
+    """The index of each token's sequence.
 
     >>> owners(torch.tensor([0, 1, 3]), tokens=3)
     tensor([0, 1, 1])
@@ -43,14 +43,14 @@ def segment_max(values: Float[Tensor, "T C"], offsets: Int[Tensor, "B+1"]) -> Fl
 
 
 class TokenIndex(NamedTuple):
-    """What each token knows of its own sequence."""
+    """Each token's sequence, its length, and the sources of its tracks."""
 
     owner: Int[Tensor, "T"]
-    """The sequence's number."""
+    """Index of the sequence."""
     length: Int[Tensor, "T"]
-    """The sequence's length."""
+    """Length of the sequence."""
     rows: Int[Tensor, "T*M"]
-    """Where Rotate takes each track from, as rows of the (T * M, S) view."""
+    """The source of each track in Rotate, as a row of the (T * M, S) view."""
 
 
 def token_index(offsets: Int[Tensor, "B+1"], tokens: int, tracks: int) -> TokenIndex:
@@ -80,21 +80,21 @@ def blocks(
     norms: Sequence[NormState | None],
     reversible: bool = False,
 ) -> Float[Tensor, "T C"]:
-    """A whole network: sequences in any order, each through as many blocks as its length asks for.
+    """All blocks of a network on sequences in any order, each through as many blocks as its length requires.
 
     `reversible`: each block reads one of two streams and adds to the other, as in `models/reversible.py`.
     """
     index = token_index(offsets, values.shape[0], values.shape[1] // track_size)
     streams = [values, values] if reversible else [values]
     for i, (mlp, prenorm, norm) in enumerate(zip(mlps, prenorms, norms, strict=True)):
-        grown, source = streams[i % len(streams)], streams[(i + 1) % len(streams)]
+        target, source = streams[i % len(streams)], streams[(i + 1) % len(streams)]
         z = _normalise(source, index, offsets.shape[0], prenorm)
         branch = (
             mix(_rotate(z, index, track_size), mlp) if order == "paper" else _rotate(mix(z, mlp), index, track_size)
         )
-        mixed = _normalise(grown + branch, index, offsets.shape[0], norm)
-        staying = index.length > (1 << i if i else 0)
-        streams[i % len(streams)] = torch.where(staying[:, None], mixed, grown)
+        mixed = _normalise(target + branch, index, offsets.shape[0], norm)
+        passes = index.length > (1 << i if i else 0)
+        streams[i % len(streams)] = torch.where(passes[:, None], mixed, target)
     return (streams[0] + streams[1]) / 2 if reversible else streams[0]
 
 
@@ -106,7 +106,7 @@ def _normalise(
     values: Float[Tensor, "T C"], index: TokenIndex, rows: int, norm: NormState | None
 ) -> Float[Tensor, "T C"]:
     if norm is None or norm.kind != "group":
-        return reference.normalise(values, index.owner, norm)  # these kinds do not look at the sequences
+        return reference.normalise(values, index.owner, norm)  # these norms do not depend on the sequences
     owner = index.owner[:, None].expand(-1, norm.groups)
 
     def mean(of_tokens: Float[Tensor, "T G"]) -> Float[Tensor, "T G 1"]:

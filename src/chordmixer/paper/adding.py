@@ -1,7 +1,7 @@
-"""The Adding problem with variable lengths (paper, section 4.1): find two marked numbers, give their sum.
+"""The Adding problem with variable lengths (paper, section 4.1): find two marked numbers and predict their sum.
 
-Sequences are made when they are read, from (seed, index) alone, so that a base length of 128,000 needs no
-100 GB file and is the same on every machine."""
+Sequences are generated on access, as a function of (seed, index), so that a base length of 128,000 needs no 100 GB
+file and gives the same data on every machine."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from chordmixer.data.loading import Record
 from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 
-LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}  # the paper's, by base length
+LONGEST = {200: 6_700, 1_000: 31_800, 16_000: 242_400, 128_000: 1_500_000}  # in the paper, by base length
 
 
 @dataclass(frozen=True)
 class AddingConfig:
-    """The paper's numbers; sizes of zero mean the paper's for that base length."""
+    """Settings of the Adding problem. A size of 0 stands for the paper's size at that base length."""
 
     base_length: int = 200
-    """Lambda: lengths are lambda times a log-normal number, with median 1.65 lambda."""
+    """Lambda: lengths are lambda times a log-normal number; their median is 1.65 lambda."""
     min_length: int = 32
-    """Shorter draws are drawn again."""
+    """Shortest sequence; shorter lengths are drawn again."""
     max_length: int = 0
-    """Longer draws are drawn again; 0: the paper's, or 32 lambda where the paper has none."""
+    """Longest sequence; longer lengths are drawn again. 0: the paper's, or 32 lambda for other base lengths."""
     training: int = 0
-    """Training sequences; 0: 50,000, and 10,000 from base length 100,000 on."""
+    """Number of training sequences; 0: 50,000, or 10,000 from base length 100,000 on."""
     validation: int = 0
-    """Validation sequences; 0: a tenth of the paper's training size."""
+    """Number of validation sequences; 0: a tenth of the paper's training size."""
     test: int = 0
-    """Test sequences; 0: a tenth of the paper's training size."""
+    """Number of test sequences; 0: a tenth of the paper's training size."""
     seed: int = 0
-    """Another seed, another data set."""
+    """Seed of the data."""
 
     def __post_init__(self) -> None:
         sizes = dict.fromkeys(("training", "validation", "test", "max_length"), (0, MANY))
@@ -63,12 +63,12 @@ class AddingConfig:
     @property
     def sizes(self) -> dict[str, int]:
         paper = 50_000 if self.base_length < 100_000 else 10_000
-        few = paper // 10
-        return {"training": self.training or paper, "validation": self.validation or few, "test": self.test or few}
+        part = paper // 10
+        return {"training": self.training or paper, "validation": self.validation or part, "test": self.test or part}
 
 
 class Adding:
-    """The task: real inputs of two channels, one number out, right within 0.04."""
+    """The task: two real channels in, one number out, counted as correct within 0.04."""
 
     Config = AddingConfig
     embedding = "real"
@@ -110,14 +110,14 @@ class AddingRecords:
         return Record(inputs.values, targets[0])
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Float[Tensor, "B"]]:
-        """a ~ U(-1, 1) in channel 0, marks in channel 1; y = 0.5 + (a1 + a2) / 4."""
+        """Generate sequences: a ~ U(-1, 1) in channel 0, marks in channel 1; the target is 0.5 + (a1 + a2) / 4."""
         lengths = [self.lengths[i] for i in indices]
         chosen = torch.tensor(indices)
         token = Packed.from_lengths(torch.arange(sum(lengths), device=device), lengths)
         starts, marks = token.offsets[:-1], self.marks[chosen].to(device, non_blocking=True)
-        own = torch.stack([self.keys[chosen].to(device, non_blocking=True), starts], dim=1)
-        own = own.repeat_interleave(token.offsets.diff(), 0, output_size=token.tokens)
-        numbers = draws.uniform(own[:, 0], token.values - own[:, 1])
+        key_and_start = torch.stack([self.keys[chosen].to(device, non_blocking=True), starts], dim=1)
+        key_and_start = key_and_start.repeat_interleave(token.offsets.diff(), 0, output_size=token.tokens)
+        numbers = draws.uniform(key_and_start[:, 0], token.values - key_and_start[:, 1])
         marked = marks + starts[:, None]
         values = torch.stack([numbers, torch.zeros_like(numbers).index_fill_(0, marked.flatten(), 1.0)], dim=1)
         return token.with_values(values), 0.5 + numbers[marked].sum(1) / 4
@@ -127,11 +127,11 @@ class AddingRecords:
 
 
 def _lengths(config: AddingConfig, count: int, key: int) -> Int[Tensor, "n"]:
-    """N = round(lambda * LogNormal(0.5, 0.7)), drawn again outside the range."""
+    """Draw lengths N = round(lambda * LogNormal(0.5, 0.7)); lengths outside the range are drawn again."""
     lengths = torch.zeros(count, dtype=torch.int64)
     attempt = 0
     while len(missing := (lengths == 0).nonzero().squeeze(1)):
-        counter = -(missing * 1_000 + attempt) - 2  # below zero, away from the other draws
+        counter = -(missing * 1_000 + attempt) - 2  # negative, so that no other draw has the same counter
         stretch = draws.normal(key, counter).mul_(0.7).add_(0.5).exp_()
         drawn = (config.base_length * stretch).round_().long()
         inside = (drawn >= config.min_length) & (drawn <= config.longest)

@@ -99,10 +99,10 @@ def reproduce(
         for line in reproduction.plan_lines(name, reproduction.plan(request)):
             print_line(line)
         return
-    how: dict[str, Any] = {"resume": resume, "at_once": at_once, "baselines": baselines, "results": results}
+    settings: dict[str, Any] = {"resume": resume, "at_once": at_once, "baselines": baselines, "results": results}
     try:
         pages, scores = reproduction.reproduce(
-            request, folder, command=shlex.join(["chordmixer", *sys.argv[1:]]), **how
+            request, folder, command=shlex.join(["chordmixer", *sys.argv[1:]]), **settings
         )
     except SystemExit:  # a signal: the run has saved where it was
         print_line("the same command with --resume goes on with all of it")
@@ -193,9 +193,9 @@ def bench(
     if base_length and lengths:
         raise ValueError("--base-length draws lengths and --lengths fixes them: give one of the two")
     bases = [] if lengths or (longest and not base_length) else numbers(base_length or "200,128k", "--base-length")
-    given = {"batch": batch, "device": device, "precision": precision, "backend": backend}
-    given |= {"time_limit": time_limit, "memory_limit": memory_limit}
-    config = override(benching.BenchConfig(), given)
+    changes = {"batch": batch, "device": device, "precision": precision, "backend": backend}
+    changes |= {"time_limit": time_limit, "memory_limit": memory_limit}
+    config = override(benching.BenchConfig(), changes)
     at = benching.settings(bases, numbers(lengths, "--lengths") if lengths else [], batch)
     names = [name.strip() for name in models.split(",")] if models else [name for name in ENCODERS if name != "none"]
     command = shlex.join(["chordmixer", *sys.argv[1:]])
@@ -215,20 +215,20 @@ def bench(
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """Whole numbers with commas between them.
+    """Parse comma-separated whole numbers, such as 200 or 128k.
 
     >>> numbers("200, 128k, 1.5M", "--lengths")
     [200, 128000, 1500000]
     """
-    found = []
+    values = []
     for word in text.split(","):
         text = word.strip().lower()
-        times = {"k": 1_000, "m": 1_000_000}.get(text[-1:], 1)
+        factor = {"k": 1_000, "m": 1_000_000}.get(text[-1:], 1)
         try:
-            found.append(round(float(text[:-1] if times > 1 else text) * times))
+            values.append(round(float(text[:-1] if factor > 1 else text) * factor))
         except (ValueError, OverflowError):
             raise ValueError(f"{option} {word.strip()!r} is not a number: write it as 200 or 128k") from None
-    return found
+    return values
 
 
 def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Path("runs/demo")) -> None:
@@ -251,20 +251,20 @@ def demo(out: Annotated[Path, typer.Option(help="Where to put the runs.")] = Pat
 
 
 def _remove_demo(runs: list[Path], out: Path) -> None:
-    """The runs of an earlier demo, once it is sure that they are such."""
+    """Remove the runs of an earlier demo, after checking that they are runs of it."""
     import shutil
 
     from chordmixer.training import Experiment
     from chordmixer.training.run_folder import RunLock
 
-    there = [run for run in runs if run.is_symlink() or run.exists()]
-    for run in there:
+    existing = [run for run in runs if run.is_symlink() or run.exists()]
+    for run in existing:
         try:
-            ours = not run.is_symlink() and Experiment.load(run, unverified=True).task == "adding"
+            is_demo = not run.is_symlink() and Experiment.load(run, unverified=True).task == "adding"
         except ValueError:
-            ours = False
-        if not ours:
+            is_demo = False
+        if not is_demo:
             raise ValueError(f"{out} holds more than an earlier demo: {run} is no run of it; give a new folder")
-    for run in there:
+    for run in existing:
         with RunLock(run):
             shutil.rmtree(run)

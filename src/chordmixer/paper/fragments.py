@@ -1,7 +1,7 @@
-"""Fragments of whole genomes: from which class is a piece of DNA whose length says nothing?
+"""Fragments of whole genomes: predict the class of a piece of DNA, whose length is independent of the class.
 
-Genomes are split, not fragments. Those of training are cut anew in every epoch, so that a few hundred genomes are
-enough; those of validation and test are always the same."""
+The split assigns genomes, not fragments, to parts. Training fragments are drawn anew in every epoch, so that a few
+hundred genomes suffice; validation and test fragments are fixed."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ OTHERS = "others"  # the class of all genomes that are not of the class `against
 
 @dataclass(frozen=True)
 class FragmentsConfig:
-    """Which genomes, and how they are cut: by default into lengths like those of Carassius vs. Labeo in the paper."""
+    """Genomes and fragment lengths; the default lengths are like those of Carassius vs. Labeo in the paper."""
 
     files: tuple[str, ...] = field(default=(), compare=False)
-    """FASTA or GenBank files of whole genomes. Their content counts, not where they lie."""
+    """FASTA or GenBank files of whole genomes. Their content is compared, not their paths."""
     reading: Reading = field(default_factory=Reading)
-    """How they are read, and where the classes are; several files whose records have none: one a class."""
+    """How the files are read, and what labels them; by default each of several files without labels is a class."""
     tokenizer: TokenizerConfig = field(default_factory=lambda: TokenizerConfig("dna"))
     """How letters become tokens."""
     against: str | None = None
-    """The class that is told from all others together; None: every class from every other."""
+    """The class to separate from all others, which become one class; None: all classes stay."""
     training: int = 12_000
-    """Fragments of an epoch, as many of each class."""
+    """Number of training fragments per epoch, equally many of each class."""
     validation: int = 2_000
-    """Fragments to choose the weights by."""
+    """Number of validation fragments."""
     test: int = 4_000
-    """Fragments to score."""
+    """Number of test fragments."""
     median: int = 650
-    """Of the fragments' lengths, which are log-normal."""
+    """Median of the fragment lengths, which are log-normal."""
     spread: float = 0.8
-    """Standard deviation of the lengths' natural logarithm."""
+    """Standard deviation of the natural logarithm of the lengths."""
     shortest: int = 79
-    """Shorter draws become this long."""
+    """Shortest fragment; shorter draws are raised to it."""
     longest: int = 100_000
-    """Longer draws become this long, or as long as the longest genome of every class allows."""
+    """Longest fragment; longer draws are cut to it, or to the longest length that every class can provide."""
     circular: bool = True
-    """Whether a fragment may run across the end of a genome into its start, as in mitochondria and plasmids."""
+    """Whether genomes are circular (mitochondria, plasmids), so that a fragment may span the end and the start."""
     split: SplitConfig = field(default_factory=SplitConfig)
-    """Which genomes are trained on."""
+    """How genomes are split into training, validation and test."""
     seed: int = 0
-    """Of the fragments; the split has its own."""
+    """Seed of the fragments; the split has its own seed."""
     cache: str | None = field(default=None, compare=False)
-    """The folder of stores; None: the user's cache folder."""
+    """Folder of the stores; None: the user's cache folder."""
     key: str | None = None
-    """The store's name in that folder: a hash of the files' content and of how they are read."""
+    """Name of the store in that folder: a hash of the content of the files and of the reading settings."""
 
     def __post_init__(self) -> None:
         check_numbers(self, **dict.fromkeys(PARTS, (1, MANY)), longest=(1, LONGEST), spread=(0, 100))
@@ -76,13 +76,13 @@ class FragmentsConfig:
 
     @property
     def genomes(self) -> FilesConfig:
-        """The whole genomes as a data set of their own."""
-        kept = partial(FilesConfig, split=self.split, cache=self.cache, key=self.key)
-        return kept(self.files, self.reading, self.tokenizer, "classes")
+        """Config of the whole genomes as a data set of their own."""
+        config = partial(FilesConfig, split=self.split, cache=self.cache, key=self.key)
+        return config(self.files, self.reading, self.tokenizer, "classes")
 
 
 class Fragments:
-    """The task: the class of a fragment's genome, each class as often as any other."""
+    """The task: predict the class of a fragment's genome; the classes are balanced."""
 
     Config = FragmentsConfig
     embedding = "tokens"
@@ -98,18 +98,18 @@ class Fragments:
         self.genomes = Files(config.genomes)
         self.config = replace(config, reading=self.genomes.config.reading, key=self.genomes.config.key)
         self.inputs = self.genomes.inputs
-        self.names, classes = _against(self.genomes.question.names, self.genomes.question.targets, config.against)
+        self.names, classes = _merged(self.genomes.question.names, self.genomes.question.targets, config.against)
         common = (self.genomes, self.names, classes)
         self._records = {part: FragmentRecords(self.config, part, *common) for part in PARTS}
-        self.max_length = max(max(own.lengths) for own in self._records.values())
+        self.max_length = max(max(records.lengths) for records in self._records.values())
         self.target = Classification(self.names, self._records["training"].classes)
 
     def records(self, split: str) -> FragmentRecords:
         return self._records[split]
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """What a run folder says of its data: tokenizer.json, and data.json about the genomes."""
-        about = {
+        """The files on data in a run folder: tokenizer.json, and data.json, which describes the genomes."""
+        description = {
             "format": 1,
             "sources": self.genomes.store.sources,
             "account": vars(self.genomes.account),
@@ -118,37 +118,38 @@ class Fragments:
                 "method": self.genomes.split.method,
                 "seed": self.config.split.seed,
                 "fractions": list(self.config.split.fractions),
-                "sizes": {part: len(own) for part, own in self.genomes.split.parts.items()},
+                "sizes": {part: len(indices) for part, indices in self.genomes.split.parts.items()},
             },
-            "fragments": {part: len(own.lengths) for part, own in self._records.items()},
+            "fragments": {part: len(records.lengths) for part, records in self._records.items()},
         }
-        return {"tokenizer.json": self.genomes.store.tokenizer.to_json(), "data.json": about}
+        return {"tokenizer.json": self.genomes.store.tokenizer.to_json(), "data.json": description}
 
 
 class Places(NamedTuple):
-    """Of the fragments of one epoch, by index."""
+    """Where the fragments of one epoch are cut, by index."""
 
     classes: Int[Tensor, "n"]
-    genomes: Int[Tensor, "n"]  # numbers in the store
+    genomes: Int[Tensor, "n"]  # indices into the store
     starts: Int[Tensor, "n"]
 
 
 class FragmentRecords:
-    """The fragments of one part. An index has a length; its class, genome and place are drawn for each epoch.
+    """The fragments of one part. An index has a fixed length; class, genome and start are drawn for each epoch.
 
-    All are functions of (seed, part, index, epoch), so that a run can be resumed. Any class can fill any length, so
-    that length tells nothing: of a class, every genome that is long enough has the same chance.
+    All are functions of (seed, part, index, epoch), so that a run can be resumed. Every class can provide every
+    length, so that length does not predict the class. Within a class all genomes that are long enough are equally
+    likely.
     """
 
     def __init__(
         self, config: FragmentsConfig, part: str, genomes: Files, names: Sequence[str], classes: ndarray
     ) -> None:
-        """`classes` are those of `genomes.question.records`, by their place in `names`."""
+        """`classes` has the class of each of `genomes.question.records`, as an index into `names`."""
         self.store: Store = genomes.store
         self.part, self.circular = part, config.circular
         self.key = draws.key(config.seed, "fragments", part)
-        own = genomes.split.parts[part]
-        of_class = [genomes.question.records[own[classes[own] == k]] for k in range(len(names))]
+        indices = genomes.split.parts[part]
+        of_class = [genomes.question.records[indices[classes[indices] == k]] for k in range(len(names))]
         sizes = [np.sort(self.store.lengths[numbers])[::-1] for numbers in of_class]
         limits = [int(lengths.max(initial=0)) for lengths in sizes]
         if min(limits) < config.shortest:
@@ -158,8 +159,8 @@ class FragmentRecords:
             )
         lengths = _lengths(config, getattr(config, part), self.key, min(limits))
         self.lengths: list[int] = lengths.tolist()
-        self.fitting = torch.stack([_as_long(own, lengths) for own in sizes])
-        """Of each class and fragment, how many genomes are long enough."""
+        self.fitting = torch.stack([_count_fitting(class_sizes, lengths) for class_sizes in sizes])
+        """Number of genomes that are long enough, by class and fragment."""
         longest_first = [numbers[np.argsort(-self.store.lengths[numbers], kind="stable")] for numbers in of_class]
         self.numbers = torch.from_numpy(np.concatenate(longest_first))
         self.firsts = torch.tensor([0, *map(len, of_class)][:-1]).cumsum(0)
@@ -171,16 +172,16 @@ class FragmentRecords:
 
     @property
     def classes(self) -> ndarray:
-        """Of the fragments of the first epoch; in any epoch there are as many of each, to one."""
-        own: ndarray = self.first.classes.numpy()
-        return own
+        """Classes of the fragments of the first epoch; in every epoch class counts differ by at most one."""
+        classes: ndarray = self.first.classes.numpy()
+        return classes
 
     def __getitem__(self, index: int) -> Record:
-        """As in the first epoch."""
+        """The fragment of the first epoch."""
         return self.drawn(index, 0)
 
     def drawn(self, index: int, epoch: int) -> Record:
-        """A fragment of this length from some genome, at some place."""
+        """The fragment of an epoch, which has the length of this index."""
         if epoch != self.epoch:
             self.epoch, self.places = epoch, self._draw(epoch)
         tokens = self.store.tokens(int(self.places.genomes[index]))
@@ -192,8 +193,8 @@ class FragmentRecords:
         return Record(as_tensor(piece), self.places.classes[index])
 
     def name(self, index: int) -> str:
-        """Genome, first and last letter, from 1; the last is beyond the genome where that goes on at its start."""
-        if self.part == "training":  # another fragment in each epoch
+        """Genome, first and last position, counted from 1; the last exceeds the genome if it wraps around."""
+        if self.part == "training":  # a different fragment in each epoch
             return f"{self.part}-{index}"
         start = int(self.first.starts[index])
         return f"{self.store.id(int(self.first.genomes[index]))}:{start + 1}-{start + self.lengths[index]}"
@@ -203,31 +204,31 @@ class FragmentRecords:
         classes = draws.permutation(draws.key(self.key, "classes", epoch), len(index)) % len(self.firsts)
         which = draws.below(draws.key(self.key, "genomes", epoch), index, self.fitting[classes, index])
         genomes = self.numbers[self.firsts[classes] + which]
-        room = torch.from_numpy(self.store.lengths)[genomes]
+        start_count = torch.from_numpy(self.store.lengths)[genomes]
         if not self.circular:
-            room = room - torch.tensor(self.lengths) + 1
-        return Places(classes, genomes, draws.below(draws.key(self.key, "places", epoch), index, room))
+            start_count = start_count - torch.tensor(self.lengths) + 1
+        return Places(classes, genomes, draws.below(draws.key(self.key, "places", epoch), index, start_count))
 
 
 def _lengths(config: FragmentsConfig, count: int, key: int, limit: int) -> Int[Tensor, "n"]:
-    """N = round(median * exp(spread * normal)), within the range."""
+    """Lengths N = round(median * exp(spread * normal)), clamped to the range."""
     stretch = draws.normal(key, torch.arange(count)).mul_(config.spread).exp_()
     return (config.median * stretch).round_().long().clamp_(config.shortest, min(config.longest, limit))
 
 
-def _as_long(genomes: ndarray, lengths: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-    """How many genomes of these lengths, the longest first, are as long as each fragment, or longer.
+def _count_fitting(genomes: ndarray, lengths: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
+    """Count the genomes that are at least as long as each fragment; genome lengths are sorted in descending order.
 
-    >>> _as_long(np.array([900, 500, 500]), torch.tensor([500, 501])).tolist()
+    >>> _count_fitting(np.array([900, 500, 500]), torch.tensor([500, 501])).tolist()
     [3, 1]
     """
     return torch.from_numpy(np.searchsorted(-genomes, -lengths.numpy(), side="right"))
 
 
-def _against(names: Sequence[str], classes: ndarray, against: str | None) -> tuple[list[str], ndarray]:
-    """All classes, or one and the others.
+def _merged(names: Sequence[str], classes: ndarray, against: str | None) -> tuple[list[str], ndarray]:
+    """Keep all classes, or merge all but `against` into one.
 
-    >>> _against(["carps", "loaches", "suckers"], np.array([0, 1, 2]), "loaches")
+    >>> _merged(["carps", "loaches", "suckers"], np.array([0, 1, 2]), "loaches")
     (['loaches', 'others'], array([1, 0, 1]))
     """
     if against is None:

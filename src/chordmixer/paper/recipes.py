@@ -1,7 +1,7 @@
-"""The paper's runs as functions that return an `Experiment`.
+"""Recipes of the paper's runs: functions that return an `Experiment`.
 
-Sizes of the network are those of the paper's table of hyper-parameters where nothing better was measured. Epochs are
-ours, and so is the precision: bfloat16 on a GPU, float32 elsewhere.
+Network sizes are those of the paper's table of hyper-parameters unless others were measured to be better. Epochs and
+precision (bfloat16 on a GPU, float32 elsewhere) are ours.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from chordmixer.training import Experiment, TrainingConfig
 
 logger = logging.getLogger(__name__)
 
-SETTINGS = {200: (64, 1e-3, 13, 0.0), 1_000: (64, 1e-3, 18, 0.0), 16_000: (16, 7e-4, 6, 0.02)}
-"""From a base length on: sequences of a batch, learning rate, epochs, and the share of the run that the weights'
-moving average covers. On one H200 99.7, 99.8 and 99.2 % of the test sequences were right with them (docs/results)."""
+ADDING_SETTINGS = {200: (64, 1e-3, 13, 0.0), 1_000: (64, 1e-3, 18, 0.0), 16_000: (16, 7e-4, 6, 0.02)}
+"""By smallest base length: batch size in sequences, learning rate, epochs, and the share of the run that the moving
+average of the weights covers. The test accuracies on one H200 were 99.7, 99.8 and 99.2 % (docs/results)."""
 
 
 def adding(data: AddingConfig) -> Experiment:
-    """S = 16 and H = 128 are the paper's; its batch of 2 at rate 1e-4 is replaced by `SETTINGS`; bf16 on a GPU."""
+    """S = 16 and H = 128 are the paper's; its batch of 2 at rate 1e-4 is replaced by `ADDING_SETTINGS`."""
     network = ChordMixerConfig(max_length=data.longest, track_size=16, hidden=128)
-    known = max((base for base in SETTINGS if base <= data.base_length), default=min(SETTINGS))
-    batch, rate, epochs, ema = SETTINGS[known]
+    base_length = max((base for base in ADDING_SETTINGS if base <= data.base_length), default=min(ADDING_SETTINGS))
+    batch, rate, epochs, ema = ADDING_SETTINGS[base_length]
     return _experiment("adding", data, network, epochs, batch, rate, ema=ema)
 
 
 def demo(encoder: str = "chordmixer") -> Experiment:
-    """Lengths 32 to 256 in every batch; `pointwise` is the same network without rotation."""
+    """A small Adding problem with lengths 32 to 256; the encoder `pointwise` is the same network without rotation."""
     data = AddingConfig(base_length=32, max_length=256, training=20_000, validation=1_000, test=2_000)
     network = ChordMixerConfig(max_length=data.longest, track_size=8, hidden=32)
     model = ModelConfig(inputs=Adding.inputs, outputs=1, embedding="real", encoder=encoder, network=network)
@@ -64,8 +64,9 @@ def listops(data: ListOpsConfig) -> Experiment:
 def pathfinder(data: PathfinderConfig) -> Experiment:
     """H = 320, S = 24, batches of 150 at rate 0.005, with batch norms on both sides of each block; 10 epochs.
 
-    For Path-X 128, 10, 120, 0.001 and 30 epochs, not run yet. The norms are the released code's, and decide: with a
-    layer norm before each block it stayed at chance for nine epochs; with these, 98.3 % of the test were right.
+    Path-X: H = 128, S = 10, batches of 120 at rate 0.001, 30 epochs; not run yet. The norms are those of the released
+    code, and matter: with a layer norm before each block the accuracy stayed at chance for nine epochs; with batch
+    norms the test accuracy was 98.3 %.
     """
     large = data.size == 128
     track, hidden, epochs, batch, rate = (10, 128, 30, 120, 1e-3) if large else (24, 320, 10, 150, 5e-3)
@@ -76,9 +77,9 @@ def pathfinder(data: PathfinderConfig) -> Experiment:
 def image(data: ImageConfig) -> Experiment:
     """H = 420, S = 28, batches of 100; norms, rate 2e-3 and dropout 0.3 for 30 epochs, or until the loss rises for 4.
 
-    So 80.4 % of the test pictures were right, in a run that ended after 17 epochs. The rate is to stay high for long:
-    with 16 epochs planned, validation was at 77 % in the last ones. The paper's rate of 0.01, without norms, gave
-    38 % after 6 epochs.
+    The test accuracy was 80.4 % in a run that stopped early after 17 epochs. The learning rate should stay high for
+    long: with a schedule of 16 epochs the last validation accuracies were 77 %. The paper's rate of 0.01, without
+    norms, gave 38 % after 6 epochs.
     """
     network = ChordMixerConfig(
         max_length=Image.max_length, track_size=28, hidden=420, dropout=0.3, prenorm="layer", init="identity"
@@ -90,9 +91,8 @@ def image(data: ImageConfig) -> Experiment:
 def text(data: TextConfig) -> Experiment:
     """H = 96, S = 16, batches of 90 at rate 0.007; dropout 0.2, three tenths of the bytes hidden; 24 epochs.
 
-    So 85.8 % of the test reviews were right; with layer norms and a rate of 1e-3 it had been 82.5 %. With nothing
-    hidden it overfitted from the fifth epoch on, with 81.4 %. Reviews differ in length,
-    and none is padded.
+    The test accuracy was 85.8 %, and 82.5 % with layer norms and a rate of 1e-3. Without hidden bytes the model
+    overfitted from the fifth epoch on, with 81.4 %. Reviews differ in length and are not padded.
     """
     network = ChordMixerConfig(max_length=data.length, track_size=16, hidden=96, dropout=0.2)
     model = {"head": "standard", "drop_tokens": 0.3}
@@ -102,8 +102,8 @@ def text(data: TextConfig) -> Experiment:
 def retrieval(data: RetrievalConfig) -> Experiment:
     """H = 128, S = 12, batches of 90 pairs at rate 0.007; 20 epochs.
 
-    The paper does not say how two documents become one answer. Here both go through the same encoder, and a head
-    compares their averages, as in the Arena.
+    The paper does not state how two documents are combined. Here both pass the same encoder, and a head compares
+    their averages, as in the Arena.
     """
     network = ChordMixerConfig(max_length=data.max_length, track_size=12, hidden=128)
     return _experiment("retrieval", data, network, 20, 90, 7e-3, {"head": "pair"})
@@ -120,9 +120,9 @@ def _experiment(
     task: Any = None,
     **training: Any,
 ) -> Experiment:
-    """One of a task of the paper, with settings of its model and training; bfloat16 on a GPU."""
-    own = task or task_class(name)
-    built = ModelConfig(own.inputs, own.target.outputs, own.embedding, network=network, **model or {})
+    """An experiment on a task of the paper with these settings, in bfloat16 on a GPU."""
+    task = task or task_class(name)
+    model_config = ModelConfig(task.inputs, task.target.outputs, task.embedding, network=network, **model or {})
     settings: dict[str, Any] = {
         "epochs": epochs,
         "batch_sequences": batch,
@@ -130,35 +130,35 @@ def _experiment(
         **training,
     }
     settings["precision"] = "bf16" if torch.cuda.is_available() else "fp32"
-    return Experiment(name, data, built, TrainingConfig(**settings))
+    return Experiment(name, data, model_config, TrainingConfig(**settings))
 
 
 def paper_files(data: FilesConfig) -> Experiment:
     """An experiment for these files; reads them if they have not been read before.
 
-    - Letters and text: layer norm before Rotate, a last one before the head, and an identity start. Series of real
-      numbers: the paper's own, since a norm throws away the size of a number, which may be the answer. A sketch of
-      the network before this code had, after the same time, ROC-AUC 0.988 with norms and 0.922 without on fragments
-      of mitochondria, and 38 % against 95 % on the Adding problem of base length 1,000.
-    - The longest length is rounded up to a power of two: the network is the same, and takes slightly longer records.
-    - Batches of 128 at rate 1e-3 for large sets; smaller ones for small sets, so that a pass has 50 steps or more.
-    - Their pooled channels are centred and scaled over records (head `standard`): without it plasmids stayed at what
-      their share of G and C tells, ROC-AUC 0.92 on pieces of 2,000 bases, and with it reached 0.97 in six passes.
-    - A tenth of the letters is hidden in training, against overfitting: introns of at most 160 bases came
-      to 0.942 in place of 0.938.
-    - Weights are judged and kept as their mean over a twentieth of the run: at a high rate those of single steps were
-      0.951 to 0.969 on introns from one pass to the next. Dropout of 0.1 to 0.3, a smaller network, smaller batches
-      and weight decay of 1 did less on introns, or harm on fragments of mitochondria.
-    - The rate rises for a twentieth of the run and falls along a cosine. It stops early after a third of the
-      evaluations without a better validation loss, which count only from when it has learnt something.
-    - bfloat16 on a GPU, which cost nothing in accuracy; float32 elsewhere.
+    - Letters and text: layer norm before Rotate and before the head, and identity initialisation. Series of real
+      numbers: no norm, as in the paper, since a norm removes the magnitude of numbers, which may be the target. In a
+      prototype, after the same time, ROC-AUC on fragments of mitochondria was 0.988 with norms and 0.922 without, and
+      accuracy on the Adding problem of base length 1,000 was 38 % with norms and 95 % without.
+    - The maximum length is rounded up to a power of two: the network is the same, and takes slightly longer records.
+    - Batches of 128 at rate 1e-3 for large sets; smaller ones for small sets, so that an epoch has 50 steps or more.
+    - Pooled channels of letters and text are standardised over records (head `standard`). Without it plasmids stayed
+      at the ROC-AUC of their GC content, 0.92 on pieces of 2,000 bases; with it they reached 0.97 in six epochs.
+    - A tenth of the letters is hidden in training, against overfitting: on introns of at most 160 bases this gave
+      0.942 instead of 0.938.
+    - Weights are averaged over a twentieth of the run: at a high rate the scores of single steps on introns varied
+      from 0.951 to 0.969 between epochs. Dropout of 0.1 to 0.3, a smaller network, smaller batches and weight decay
+      of 1 helped less on introns, or did harm on fragments of mitochondria.
+    - The learning rate has a warm-up of a twentieth of the run and a cosine decay. Training stops early after a third
+      of the evaluations without a better validation loss; these count only once the model has learnt something.
+    - bfloat16 on a GPU, without loss of accuracy; float32 elsewhere.
     """
     task = Files(data)
     lengths = task.records("training").lengths
     symbols = task.embedding == "tokens"
     small = len(lengths) < SMALL
-    own = network_for(task.max_length, small=small)
-    own = own if symbols else replace(own, prenorm=None, init="xavier")
+    network = network_for(task.max_length, small=small)
+    network = network if symbols else replace(network, prenorm=None, init="xavier")
     model = ModelConfig(
         inputs=task.inputs,
         outputs=task.target.outputs,
@@ -166,13 +166,13 @@ def paper_files(data: FilesConfig) -> Experiment:
         head="standard" if symbols else "average",
         drop_tokens=0.1 if symbols else 0.0,
         final_norm="layer" if symbols else None,
-        network=own,
+        network=network,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Experiment("files", task.config, model, training(lengths, task.max_length, device))
 
 
-CUT = 131_072  # characters, after which 56 of the paper's 11,956 documents were cut; its longest had 2,483,331
+MAX_CHARACTERS = 131_072  # truncates 56 of the paper's 11,956 documents; the longest had 2,483,331
 FRACTIONS = (0.7, 0.2, 0.1)  # the paper's: training, validation, test
 DOCUMENTS_NEEDED = (
     "give a folder that holds a folder of text files for each class, as github.com/LiqunW/Long-document-dataset has "
@@ -181,21 +181,21 @@ DOCUMENTS_NEEDED = (
 
 
 def documents(data: FilesConfig) -> Experiment:
-    """The class of a document, character by character, cut at 131,072 and split 70 / 20 / 10, every class alike.
+    """Classify documents by characters, truncated at 131,072, with a stratified 70 / 20 / 10 split.
 
-    What `data` leaves as it is by default is chosen so: the tokenizer, the cut, and the shares of the split.
+    Tokenizer, truncation and split are set where `data` has their defaults.
 
-    - S = 16 is the paper's. In place of its H = 196 without a norm, and batches of 2 at rate 2e-4: H = 128, an epoch
-      of which took 30 s where that one took 85 (an H200, beside other runs), what `files` chooses for letters, and
-      steps of 16 documents, since there are few.
-    - Three tenths of the characters are hidden, and dropout is 0.1, against overfitting. Of papers of three
-      classes on arXiv 86.0 % were right; the validation loss was lowest after 7 of 16 epochs.
-    - The authors' public code drops documents above 131,000 characters, and splits 80 / 20 without a seed, with no
-      validation set; the paper cuts, and so do we.
-    - It also removes stamps such as [cs.AI], which name the class. We change no text, and say where they stand.
+    - S = 16 is the paper's. Instead of its H = 196 without a norm and batches of 2 at rate 2e-4: H = 128, for which
+      an epoch took 30 s instead of 85 s (an H200 shared with other runs), the settings of `files` for letters, and 16
+      documents per step, since there are few.
+    - Three tenths of the characters are hidden, and dropout is 0.1, against overfitting. The accuracy on arXiv papers
+      of three classes was 86.0 %; the validation loss was lowest after 7 of 16 epochs.
+    - The authors' public code drops documents above 131,000 characters, and splits 80 / 20 without a seed and without
+      a validation set; the paper truncates, like this recipe.
+    - That code also removes stamps such as [cs.AI], which name the class. This recipe changes no text and warns.
     """
-    check_there(data, "documents", DOCUMENTS_NEEDED)
-    experiment = paper_files(_as_the_paper(data))
+    check_files(data, "documents", DOCUMENTS_NEEDED)
+    experiment = paper_files(_with_paper_defaults(data))
     task = Files(experiment.data)
     stamped = count_stamped(task)
     if stamped:
@@ -210,15 +210,15 @@ def documents(data: FilesConfig) -> Experiment:
     return replace(experiment, model=model, training=replace(batches, epochs=16, evaluate_epochs=1, patience=5))
 
 
-def check_there(data: FilesConfig, recipe: str, cure: str) -> None:
-    """Refuse missing files and say how to get them; a run that is resumed may not need them."""
+def check_files(data: FilesConfig, recipe: str, cure: str) -> None:
+    """Refuse missing files and say how to get them; a resumed run, which has a store, does not need them."""
     missing = [path for path in data.files if path != "-" and not Path(path).exists()]
     if not data.files or (missing and data.key is None):
         raise ValueError(f"{recipe}: {f'{missing[0]} is not there' if missing else 'no files were given'}: {cure}")
 
 
 def count_stamped(task: Files) -> int:
-    """Records that hold the name of a class in brackets, as arXiv stamps its papers."""
+    """Count the records with the name of a class in brackets, as in arXiv's stamps."""
     tokenizer, names = task.store.tokenizer, task.question.names
     stamps = [stamp for name in names if (stamp := tokenizer.encode(f"[{name}]")).max() < tokenizer.certain]
     needles = [stamp.tobytes() for stamp in stamps]
@@ -226,24 +226,24 @@ def count_stamped(task: Files) -> int:
     return sum(any(needle in text for needle in needles) for text in texts)
 
 
-def _as_the_paper(data: FilesConfig) -> FilesConfig:
-    """The same, with the paper's choices where nobody made another."""
+def _with_paper_defaults(data: FilesConfig) -> FilesConfig:
+    """Replace default settings by those of the paper."""
     if data.tokenizer == TokenizerConfig():
         data = replace(data, tokenizer=TokenizerConfig("characters"))
     if data.split.fractions == SplitConfig().fractions:
         data = replace(data, split=replace(data.split, fractions=FRACTIONS))
-    return replace(data, cut=data.cut or CUT)
+    return replace(data, cut=data.cut or MAX_CHARACTERS)
 
 
 GENUS = r"header:/^\S+ (?:(?:[A-Z]+(?: [A-Z]+)?(?:_[a-z]+)?): )*\[?([A-Z][a-z]+)/"
-"""Labels from the headers of NCBI's FASTA files: the first word of the organism's name, after the accession and words
-such as `PREDICTED:` or `TPA_asm:`. GenBank's definitions begin in the same way."""
-RELEASED = "2022/02/16"  # when the authors fetched GenBank, by their public code
+"""Label rule for headers of NCBI's FASTA files: the first word of the organism's name, after the accession and words
+such as `PREDICTED:` or `TPA_asm:`. GenBank's definitions have the same form."""
+RELEASED = "2022/02/16"  # date of the authors' GenBank queries, from their public code
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two genera of the paper. Its records are a sample of GenBank's, which has grown since, and has no list of them.
+    """Two genera of the paper. Its records are an unpublished sample of GenBank, which has grown since.
 
     >>> PAIRS["sus-bos"].queries["Bos"]
     'Bos[Organism] AND gbdiv_mam[PROP] AND 63:447010[SLEN] AND 1900/01/01:2022/02/16[PDAT]'
@@ -251,21 +251,21 @@ class Pair:
 
     first: str
     second: str
-    records: tuple[int, int]  # of each, in the paper
+    records: tuple[int, int]  # number of records of each in the paper
     shortest: int
     median: int
-    longest: int  # all three of the lengths of all records together, in the paper; the medians are of its last table
-    division: str  # of GenBank, from which the authors took both, by their public code
+    longest: int  # all three over all records in the paper; medians are from its last table
+    division: str  # GenBank division of both, from the authors' public code
     claim: str = "The number stands only in a picture of the paper."
 
     @property
     def queries(self) -> dict[str, str]:
-        """What to ask NCBI's nucleotide database for each genus."""
-        rest = (
+        """Queries of NCBI's nucleotide database, by genus."""
+        filters = (
             f"[Organism] AND gbdiv_{self.division}[PROP] AND {self.shortest}:{self.longest}[SLEN] "
             f"AND 1900/01/01:{RELEASED}[PDAT]"
         )
-        return {genus: genus + rest for genus in (self.first, self.second)}
+        return {genus: genus + filters for genus in (self.first, self.second)}
 
 
 SUS_BOS = "Around 84 to 89 % at all length percentiles, 89 % for the longest (99.5)."
@@ -275,7 +275,7 @@ PAIRS = {
     "danio-cyprinus": Pair("Danio", "Cyprinus", (47_135, 83_321), 34, 868, 261_943, "vrt"),
     "sus-bos": Pair("Sus", "Bos", (50_027, 51_973), 63, 664, 447_010, "mam", SUS_BOS),
 }
-"""The paper's four, by name."""
+"""The paper's four pairs, by name."""
 TAXA_NEEDED = (
     "give FASTA or GenBank files as NCBI has them, most simply one a class, such as carassius.fa.gz and labeo.fa.gz; "
     "chordmixer.paper.recipes.PAIRS has the queries for the paper's pairs"
@@ -283,51 +283,51 @@ TAXA_NEEDED = (
 
 
 def taxonomy(data: FilesConfig) -> Experiment:
-    """The taxon of each record; of two taxa the score is ROC-AUC, and classes weigh the same whatever their size.
+    """Classify the taxon of records, with equal class weights; for two taxa the metric is ROC-AUC.
 
-    The class is what `data.reading` says. Else it is the genus that ends a GenBank record's lineage; or of several
-    FASTA files each is a class; or of a single one the genus in its headers. Where lineages end below the genus, as
-    in subgenera of Mus, `labels="files"` with a file a genus or `labels=GENUS` say what is meant.
+    The class follows `data.reading` if it has a rule. Else it is the genus that ends a GenBank record's lineage, or
+    the file of a record among several FASTA files, or the genus in the header of a single FASTA file. If lineages end
+    below the genus, as for subgenera of Mus, use `labels="files"` with a file per genus, or `labels=GENUS`.
 
-    - H = 128 and S = 16 are the paper's. Its batch of 2 at rate 1e-4, without a norm, is replaced by what `files`
-      chooses: 16 to 128 records a step at 1e-3, a layer norm before Rotate and an identity start.
-    - The split is stratified, as the paper's; it does not say its shares.
+    - H = 128 and S = 16 are the paper's. Its batch of 2 at rate 1e-4 without a norm is replaced by the settings of
+      `files`: 16 to 128 records per step at 1e-3, a layer norm before Rotate, and identity initialisation.
+    - The split is stratified, as in the paper, which does not state its shares.
     """
-    check_there(data, "taxonomy", TAXA_NEEDED)
-    experiment = paper_files(_with_taxa(data))
+    check_files(data, "taxonomy", TAXA_NEEDED)
+    experiment = paper_files(_with_taxon_labels(data))
     network = replace(experiment.model.network, track_size=16, hidden=128)
     return replace(experiment, model=replace(experiment.model, network=network))
 
 
 def fragments(data: FragmentsConfig) -> Experiment:
-    """The class of fragments of whole genomes, cut anew in each epoch, with lengths like the paper's first pair.
+    """Classify fragments of whole genomes, drawn anew in each epoch, with lengths like the paper's first pair.
 
     H = 128 and S = 16 are the paper's. 60 epochs of batches of 128 at rate 1e-3, weight decay 0.1, layer norms before
-    Rotate and before the head, and an identity start: what a sketch of the network had on carps against other
-    families of their order, with ROC-AUC 0.988. This recipe itself has not been run at full size yet.
+    Rotate and before the head, and identity initialisation are the settings of a prototype that had ROC-AUC 0.988 on
+    carps against other families of their order. This recipe itself has not been run at full size yet.
     """
     task = Fragments(data)
     for line in task.genomes.account.lines():
         logger.info(line)
-    own = network_for(task.max_length)
-    chosen: dict[str, Any] = {
+    network = network_for(task.max_length)
+    settings: dict[str, Any] = {
         "model": {"final_norm": "layer"},
         "task": task,
         "weight_decay": 0.1,
         "evaluate_epochs": 2,
     }
-    return _experiment("fragments", task.config, own, 60, 128, 1e-3, **chosen)
+    return _experiment("fragments", task.config, network, 60, 128, 1e-3, **settings)
 
 
-def _with_taxa(data: FilesConfig) -> FilesConfig:
-    """The same, with a rule for the classes where none was given and the store is still to be made."""
+def _with_taxon_labels(data: FilesConfig) -> FilesConfig:
+    """Add a rule for labels if none is given and the files have not been read yet."""
     reading = data.reading
     if data.key is not None or reading.labels is not None or "-" in data.files:
         return data
     reading = replace(reading, rank=reading.rank or "genus")
     if len(data.files) == 1:
-        first = next(read(data.files, replace(reading, on_empty="reject"), Account()), None)
-        if first is not None and first.label is None and first.target is None:
+        record = next(read(data.files, replace(reading, on_empty="reject"), Account()), None)
+        if record is not None and record.label is None and record.target is None:
             logger.info("the records have no labels of their own, so the genus in each header is the class")
             reading = replace(reading, labels=GENUS)
     return replace(data, reading=reading)

@@ -1,8 +1,8 @@
-"""Calls of our own functions in other Python processes: one that may crash, several that train, or a pool.
+"""Calls of functions of this package in other Python processes: single calls that may crash, training, or a pool.
 
-A child runs `python -m chordmixer.paper.subprocesses MODULE:FUNCTION ARGUMENTS`. It imports that function and never
-the caller's main module, so that a script without a guard, a prompt or a process of another pool may start one. When
-its parent dies, it gets a SIGTERM: training then saves its state.
+A child runs `python -m chordmixer.paper.subprocesses MODULE:FUNCTION ARGUMENTS`. It imports that function but not the
+caller's main module, so that it can be started from a script without a `__main__` guard, a prompt or a process of
+another pool. It gets a SIGTERM when its parent dies, on which training saves its state.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from subprocess import PIPE, Popen
 from typing import IO, Any, Self
 
 COMMAND = [sys.executable, "-m", "chordmixer.paper.subprocesses"]
-MOST = 32  # processes of a pool: each takes about 0.2 GB of memory, and seconds to import torch
+MAX_PROCESSES = 32  # of a pool: each takes about 0.2 GB of memory, and seconds to import torch
 
 
 def start(function: str, *arguments: str, environment: dict[str, str] | None = None, **options: Any) -> Popen[bytes]:
-    """A process that calls `module:function`; modules are found where this process finds them, and nowhere else."""
+    """Start a process that calls `module:function`, with the module search path of this process."""
     path = os.pathsep.join(map(os.path.abspath, sys.path))
-    found = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | (environment or {})
-    return subprocess.Popen([*COMMAND, function, *arguments], env=found, **options)
+    variables = os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"} | (environment or {})
+    return subprocess.Popen([*COMMAND, function, *arguments], env=variables, **options)
 
 
 def exit_reason(code: int) -> str:
@@ -44,18 +44,18 @@ def exit_reason(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-# --- One call, whose failure is a result ---
+# --- A single call whose failure is reported as a result ---
 
 
 class SpareProcess:
-    """The process of the next call, which imports its modules while another call runs; none unless `wanted`."""
+    """A process for the next call, which imports modules while the present call runs; none unless `wanted`."""
 
     def __init__(self, function: str, wanted: bool) -> None:
         self.function, self.wanted = function, wanted
         self.process = self._new()
 
     def take(self) -> Popen[bytes] | None:
-        """For this call; None: it has to start its own."""
+        """Return the spare process and start the next one; None if the caller has to start a process."""
         process, self.process = self.process, self._new()
         return process
 
@@ -74,56 +74,56 @@ class SpareProcess:
 def call(
     function: str, request: Mapping[str, Any], seconds: float, process: Popen[bytes] | None = None
 ) -> dict[str, Any]:
-    """Call a function that reads a line of JSON and writes lines of JSON: their union, in which later lines win.
+    """Call a function that reads a line of JSON and writes lines of JSON; merge these, later keys win.
 
-    The last line is `done`, or `failed` and `message`; a crash and the time limit are reported like the latter.
+    The last line has `done`, or `failed` and `message`. A crash or the time limit is reported with the latter keys.
     """
     process = process or start(function, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     try:
         written, errors = process.communicate(json.dumps(request).encode() + b"\n", seconds)
-        broken = crash(process.returncode, errors.decode(errors="replace"))
+        error = crash(process.returncode, errors.decode(errors="replace"))
     except subprocess.TimeoutExpired:
         process.kill()
         written, _ = process.communicate()
-        broken = {"failed": "time limit", "message": f"stopped after {seconds:g} s", "limit": seconds}
-    except BaseException:  # a signal for this process: the child would go on for nobody
+        error = {"failed": "time limit", "message": f"stopped after {seconds:g} s", "limit": seconds}
+    except BaseException:  # such as a signal: nobody would wait for the child
         process.kill()
         raise
-    known = union(written)
-    over = known.pop("done", False) or "failed" in known  # it may have finished just before it was stopped
-    return known if over else known | broken
+    events = union(written)
+    finished = events.pop("done", False) or "failed" in events  # possibly just before it was stopped
+    return events if finished else events | error
 
 
 def union(written: bytes) -> dict[str, Any]:
-    """Of whole lines of JSON only: a process that is stopped may be in the middle of one."""
-    known: dict[str, Any] = {}
+    """Merge complete lines of JSON; the last line of a stopped process may be incomplete."""
+    merged: dict[str, Any] = {}
     for line in written.splitlines(keepends=True):
-        known |= json.loads(line) if line.endswith(b"\n") else {}
-    return known
+        merged |= json.loads(line) if line.endswith(b"\n") else {}
+    return merged
 
 
 def crash(code: int, errors: str) -> dict[str, Any]:
-    """Why a process ended without a result."""
+    """The reason why a process ended without a result."""
     lines = [line for line in errors.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else ""
-    if "bad_alloc" in errors:  # how C++ runs out of memory
+    if "bad_alloc" in errors:  # out of memory in C++
         return {"failed": "out of memory", "message": last}
     if code == -signal.SIGKILL:
         return {"failed": "out of memory", "message": "killed, as the system does when memory runs out"}
     return {"failed": "crashed", "message": ": ".join(filter(None, [exit_reason(code), last]))}
 
 
-# --- A pool, for work that holds Python's lock so long that threads wait for each other ---
+# --- A pool, for work that holds the GIL so long that threads wait for each other ---
 
 
 def cores() -> int:
-    """How many this process may use, and no more than `MOST`."""
+    """Number of cores that this process may use, at most `MAX_PROCESSES`."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, MOST)
+    return min(usable, MAX_PROCESSES)
 
 
 def importable(function: Callable[..., Any]) -> bool:
-    """Whether another process can find a function by its name: not a closure, nor what the main module holds.
+    """Whether another process can import a function: not a closure or a function of the main module.
 
     >>> importable(len), importable(partial(max, 3)), importable(lambda: 3)
     (True, True, False)
@@ -135,10 +135,10 @@ def importable(function: Callable[..., Any]) -> bool:
 
 
 class ProcessPool(ThreadPoolExecutor):
-    """A pool whose threads only wait, each for a process that does its work; to leave it ends them at once."""
+    """An executor whose threads each wait for a process that does the work; shutdown kills the processes."""
 
     def __init__(self, count: int) -> None:
-        """Started at once, one core each; what a call needs is imported with the first."""
+        """Start the processes, with one thread each; modules are imported by the first call."""
         super().__init__(count)
         single = partial(start, environment={"OMP_NUM_THREADS": "1"}, stdin=PIPE, stdout=PIPE)
         self.processes = [single("chordmixer.paper.subprocesses:serve") for _ in range(count)]
@@ -147,10 +147,10 @@ class ProcessPool(ThreadPoolExecutor):
             self.idle.put(process)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return super().submit(self._ask, pickle.dumps(partial(fn, *args, **kwargs)))
+        return super().submit(self._call, pickle.dumps(partial(fn, *args, **kwargs)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the processes, and with them what they have begun: take the results before."""
+        """Kill the processes; results of unfinished calls are lost."""
         for process in self.processes:
             process.kill()
         super().shutdown(wait=True, cancel_futures=cancel_futures)
@@ -158,7 +158,7 @@ class ProcessPool(ThreadPoolExecutor):
             with suppress(BrokenPipeError), process:  # closes its pipes and waits for it
                 pass
 
-    def _ask(self, request: bytes) -> Any:
+    def _call(self, request: bytes) -> Any:
         process = self.idle.get()
         assert process.stdin and process.stdout
         try:
@@ -182,29 +182,29 @@ class ProcessPool(ThreadPoolExecutor):
 
 
 def serve() -> None:
-    """Call what comes in, reply with its result or error, and end with the input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal: the caller ends the others
+    """Run calls from standard input and reply with result or error until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the caller, which ends this process
     with suppress(EOFError, BrokenPipeError, pickle.UnpicklingError), replies() as stream:
         while True:
             request = pickle.load(sys.stdin.buffer)
             try:
                 reply = pickle.dumps((pickle.loads(request)(), None))
             except Exception as error:
-                error.add_note(traceback.format_exc())  # the frames themselves cannot be pickled
+                error.add_note(traceback.format_exc())  # since traceback objects cannot be pickled
                 reply = pickle.dumps((None, error))
             stream.write(reply)
             stream.flush()
 
 
 def replies() -> IO[bytes]:
-    """Standard output, for replies alone: whatever is printed goes to standard error from now on."""
+    """Reserve standard output for replies; anything printed goes to standard error from now on."""
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return stream
 
 
 def main() -> None:
-    """Call the function that the command names, and end with the parent."""
+    """Call the function that the command line names; end when the parent does."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     module, _, function = sys.argv[1].partition(":")
     getattr(import_module(module), function)(*sys.argv[2:])

@@ -11,7 +11,7 @@ import torch
 from chordmixer.data.variants import VariantColumns, values_of_name
 from chordmixer.models import ModelConfig
 from chordmixer.recipes.batches import SMALL, network_for, training
-from chordmixer.tasks.variants import Variants, VariantsConfig, paths
+from chordmixer.tasks.variants import Variants, VariantsConfig, variant_files
 from chordmixer.training import Experiment
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def gtex(data: VariantsConfig) -> Experiment:
     The tissue is the context of a variant, and its class `pos` or `neg`, both by the file's name (`GTEX_NAMES`).
     A window that was left as it is by default is the paper's, of 20,000 bases.
     """
-    check_tissues(paths(data.files))
+    check_tissues(variant_files(data.files))
     window = GTEX_WINDOW if data.window == VariantsConfig().window else data.window
     return variants(replace(data, names=data.names or GTEX_NAMES, window=window))
 

@@ -1,4 +1,4 @@
-"""Tasks: records, target, loss and metrics. They are found by name and imported on demand."""
+"""Tasks: records, target, loss and metrics. They are registered by name and imported on demand."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ TASKS = {
 
 
 class Task(Protocol):
-    """What the training loop needs from a task."""
+    """The interface between a task and the training loop."""
 
     embedding: str
     """`tokens` or `real`."""
     inputs: int
     """Vocabulary size, or channels."""
     max_length: int
-    """The longest sequence of any split."""
+    """Length of the longest sequence of any part."""
     target: Target
     complement: ndarray | None
-    """The id that stands opposite each id, where an answer is the mean over both strands; None: there is one."""
+    """The complement of each id, if predictions are the mean over both strands; None: only one strand is read."""
     keeps_validation: bool
-    """Whether a run keeps its predictions on the validation set, for calibration."""
+    """Whether a run saves its predictions on the validation set, for calibration."""
 
     def records(self, split: str) -> Records:
         """The records of `training`, `validation` or `test`."""
         ...
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """The JSON files of a run folder that describe the data, by name."""
+        """The contents, by file name, of the JSON files in a run folder that describe the data."""
         ...
 
 
 def task_class(name: str) -> Any:
-    """The class of a task, which holds its config's class as `Config`."""
+    """The class of a task; its attribute `Config` is the class of its config."""
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"task {name!r} is not known: choose one of {', '.join(TASKS)}")
     module, cls = TASKS[name].split(":")

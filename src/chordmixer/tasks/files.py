@@ -1,4 +1,4 @@
-"""The task of a user's own files: their store, target and split."""
+"""The task for a user's own files: their store, target and split."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ logger = logging.getLogger(__name__)
 
 KINDS = {"dna": "dna", "protein": "protein", "bytes": "text", "characters": "text", "kmers": "text"}
 """The kind of tokens of each tokenizer, for k-mer counts and sketches; real numbers are `real`."""
-COMPARED = 300_000_000
-"""Tokens up to which near-copies across the split are looked for: some two minutes."""
+MAX_COMPARED_TOKENS = 300_000_000
+"""Total tokens up to which near-copies across the split are searched for; it takes about two minutes at this size."""
 
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Which files, how they are read and split."""
+    """Settings of files, their reading and their split."""
 
     files: tuple[str, ...] = field(default=(), compare=False)
-    """Paths of files and folders, or - for standard input. Their content counts, not where they lie."""
+    """Paths of files and folders, or - for standard input. Data are identified by content, not by path."""
     reading: Reading = field(default_factory=Reading)
-    """How they are read, and where labels and groups are."""
+    """Settings of reading, including the sources of labels and groups."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How a record becomes tokens."""
+    """Settings of tokenization."""
     split: SplitConfig = field(default_factory=SplitConfig, kw_only=True)
-    """Which records are trained on."""
+    """Settings of the split into training, validation and test."""
     seed: int = field(default=0, kw_only=True)
-    """Seed of all that a task draws; the split has its own."""
+    """Seed of the task's random choices; the split has its own."""
     cache: str | None = field(default=None, compare=False, kw_only=True)
-    """The folder of stores; None: the user's cache folder."""
+    """The folder of stores. Default None: the user's cache folder."""
     key: str | None = field(default=None, kw_only=True)
-    """The store's name in that folder: a hash of the files' content and of how they are read."""
+    """The store's name in that folder: a hash of the files' content and the settings of reading."""
 
     def open_store(self, reading: Reading) -> tuple[Store, str]:
-        """The store of the files and its key."""
+        """Open or build the store of the files; returns it and its key."""
         if not self.files:
             raise ValueError("no files were given: name at least one, or - for standard input")
         return gather(self.files, reading, self.tokenizer, cache_folder(self.cache), self.key)
@@ -60,33 +60,33 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class FilesConfig(StoreConfig):
-    """The same, and what is predicted."""
+    """Settings of files and of the prediction target."""
 
     target_type: TargetType = "auto"
-    """What is learnt: one of several classes (`classes`), several labels for a record (`labels`), or a number.
-    Default `auto`: told by the data."""
+    """The type of target: one of several classes (`classes`), several labels per record (`labels`), or a `number`.
+    Default `auto`: detected from the data."""
     separator: str = ";"
-    """The separator between the labels of a record that has several."""
+    """The separator between several labels of a record."""
     both_strands: bool = False
-    """Train on either strand of DNA, drawn anew each epoch, and answer with the mean over both. For records that
-    may lie on either, such as fragments of genomes; not where the strand has a meaning, as of introns and genes, or
-    a composition of its own, as of mitochondria."""
+    """Train on a random strand of DNA in each epoch, and predict the mean over both strands. For records of either
+    strand, such as fragments of genomes; not if the strand has a meaning, as for introns and genes, or differs in
+    composition, as in mitochondria."""
     augment: bool | None = None
-    """Train on random stretches of each series, at slightly changed scale, drawn anew each epoch. For recordings; not
-    where a position or a size has a meaning of its own. Default: where series are told apart, not where a number is
-    learnt from them."""
+    """Train on random crops of each series, with slightly changed scale, new in each epoch. For recordings; not if
+    positions or amplitudes have a meaning of their own. Default: for classes of series, not for numbers."""
     cut: int | None = None
-    """Tokens at which longer records are cut, and counted as such, in training and in use; None: never."""
+    """Length in tokens to which longer records are cut, in training and prediction; they are counted. Default None:
+    records are not cut."""
 
     def __post_init__(self) -> None:
         check_numbers(self, cut=(1, LONGEST))
 
 
 class Files:
-    """The task. A copy of its config that knows the store's key opens when the files have moved.
+    """The task. Its `config` has the store's key, so that it can be reopened after the files have moved.
 
-    Rotation is circular: the network reads the first token after the last. Of a circular record that is the truth,
-    and it matters little where its file cuts it; of a linear one the ends meet, as in the paper.
+    Rotation is circular: the network reads the first token after the last. That is correct for a circular record,
+    for which the start in the file matters little; the ends of a linear record are joined, as in the paper.
     """
 
     Config = FilesConfig
@@ -94,10 +94,10 @@ class Files:
 
     def __init__(self, config: FilesConfig) -> None:
         self.config = _with_key(config)
-        self._opened = _open(self.config)
-        store, self.question = self._opened.store, self._opened.question
-        self.store, self.split = store, self._opened.split
-        """The split numbers records by their place in `question.records`."""
+        self._data = _cached_data(self.config)
+        store, self.question = self._data.store, self._data.question
+        self.store, self.split = store, self._data.split
+        """Record numbers of the split are positions in `question.records`."""
         self.kind = token_kind(store)
         """The kind of tokens, for k-mer counts and sketches: dna, protein, text or real."""
         self.embedding = "real" if store.values.dtype.kind == "f" else "tokens"
@@ -107,59 +107,59 @@ class Files:
         self.complement = store.tokenizer.complement if config.both_strands else None
 
     def records(self, split: str) -> StoreRecords:
-        """The records of `training`, `validation` or `test`; training draws strands and crops if set."""
-        own = self.split.parts[split]
-        indices = self.question.records[own]
+        """The records of `training`, `validation` or `test`; training has random strands and crops if set."""
+        numbers = self.split.parts[split]
+        indices = self.question.records[numbers]
         weights = None
         if split == "training" and "weight" in self.store.columns:
-            weights = _relative(self.store.column("weight")[indices])
+            weights = _normalised_weights(self.store.column("weight")[indices])
         strands = self.config.seed if self.config.both_strands else None
         crops = self.config.seed if self.config.augment else None
-        return StoreRecords(self.store, indices, self.question.targets[own], weights, strands, crops)
+        return StoreRecords(self.store, indices, self.question.targets[numbers], weights, strands, crops)
 
     def tokens(self, split: str) -> list[ndarray]:
-        """The tokens of each record of a part, complete and unchanged."""
+        """The tokens of each record of a part, without augmentation."""
         return [self.store.tokens(i) for i in self.question.records[self.split.parts[split]]]
 
     def groups(self, split: str) -> ndarray | None:
-        """The number of each record's group; None where the data name no groups. One without a group is its own."""
+        """The group number of each record, None without a group column. A record without a group is its own group."""
         if "group" not in self.store.columns:
             return None
         names = self.store.column("group")[self.question.records[self.split.parts[split]]].tolist()
-        known = [(i, None) if name is None else (-1, name) for i, name in enumerate(names)]
-        numbers = {group: number for number, group in enumerate(dict.fromkeys(known))}
-        return np.array([numbers[group] for group in known])
+        keys = [(i, None) if name is None else (-1, name) for i, name in enumerate(names)]
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(keys))}
+        return np.array([numbers[group] for group in keys])
 
     @property
     def account(self) -> Account:
-        """The account of the reading; records without a target are rejected."""
+        """The account of reading, in which records without a target are rejected."""
         noun = "target" if self.question.kind == "number" else "label"
         return self.store.account.without(self.question.unanswered, f"without a {noun}")
 
     @property
     def inspection(self) -> Inspection:
         """Statistics of the files."""
-        return self._opened.inspection
+        return self._data.inspection
 
     @property
     def leaks(self) -> dict[str, Leak]:
         """Copies of training records in validation and test, by the records' numbers in the store."""
-        return self._opened.leaks
+        return self._data.leaks
 
     def seen(self) -> dict[str, ndarray]:
-        """Hashes of the records that training and validation see, for whoever scores the model on other files."""
+        """Hashes of the training and validation records, to recognise them in files that are evaluated later."""
         records = {part: self.question.records[self.split.parts[part]] for part in SEEN_PARTS}
-        if self.config.split.folds and self.config.split.fold is None:  # each member trains on most of both parts
+        if self.config.split.folds and self.config.split.fold is None:  # members train on both parts
             first, second = SEEN_PARTS
             records = {first: np.concatenate([*records.values()]), second: records[second][:0]}
         store = self.store
-        return {part: seen_hashes(map(store.tokens, own), store.tokenizer) for part, own in records.items()}
+        return {part: seen_hashes(map(store.tokens, numbers), store.tokenizer) for part, numbers in records.items()}
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """The contents of tokenizer.json and data.json."""
 
         def named(leak: Leak) -> dict[str, list[list[str]]]:
-            return {kind: [[self.store.id(i) for i in pair] for pair in own] for kind, own in leak.examples.items()}
+            return {kind: [[self.store.id(i) for i in p] for p in pairs] for kind, pairs in leak.examples.items()}
 
         sizes = {part: len(records) for part, records in self.split.parts.items()}
         about = {
@@ -170,40 +170,40 @@ class Files:
             "inspection": asdict(replace(self.inspection, account=Account())) | {"account": vars(self.store.account)},
             "split": self.config.split.describe(self.split.method, sizes) | {"folds": self.config.split.folds},
             "leakage": {part: asdict(leak) | {"examples": named(leak)} for part, leak in self.leaks.items()},
-            "near_copies_looked_for": len(self.store.values) <= COMPARED and self.kind != "real",
+            "near_copies_looked_for": len(self.store.values) <= MAX_COMPARED_TOKENS and self.kind != "real",
         }
         return {"tokenizer.json": self.store.tokenizer.to_json(), "data.json": about}
 
 
-def _relative(weights: ndarray) -> ndarray:
-    """Weights of mean one, none of which float32 would take for nothing."""
+def _normalised_weights(weights: ndarray) -> ndarray:
+    """Weights scaled to mean one; an error if the smallest is too small for float32."""
     shares = weights / weights.max()
-    relative: ndarray = shares / shares.mean()
-    if not relative.min() >= np.finfo(np.float32).tiny:
+    normalised: ndarray = shares / shares.mean()
+    if not normalised.min() >= np.finfo(np.float32).tiny:
         raise ValueError(
             f"record weights from {weights.min():g} to {weights.max():g} are too far apart: in float32 the smallest "
             "would count as nothing; give weights of more similar sizes"
         )
-    return relative
+    return normalised
 
 
 def _with_key(config: FilesConfig) -> FilesConfig:
-    """Read the files, or find their store."""
+    """The config with its store's key, after reading the files or finding their store."""
     reading = with_file_labels(config.files, config.reading) if config.key is None else config.reading
     if reading != config.reading:
         logger.info(file_labels_line(config.files))
     return replace(config, reading=reading, key=config.open_store(reading)[1])
 
 
-class _Opened:
-    """The data of a config, computed once."""
+class _FilesData:
+    """Store, question and split of a config, with inspection and leaks on demand."""
 
     def __init__(self, config: FilesConfig) -> None:
         reading, self.separator = config.reading, config.separator
         store, _ = config.open_store(reading)
         self.store = store if config.cut is None else store.cut(config.cut)
-        known = self.store.known("label", "target", "split")
-        self.question = question(known, self.store.id, config.target_type, config.separator, reading.on_unmatched)
+        columns = self.store.present_columns("label", "target", "split")
+        self.question = question(columns, self.store.id, config.target_type, config.separator, reading.on_unmatched)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
@@ -223,20 +223,20 @@ class _Opened:
         kind, records = token_kind(self.store), self.question.records
         sequences = [self.store.tokens(i) for i in records]
         sketches, threshold = None, 1.0
-        if kind != "real" and len(self.store.values) <= COMPARED:
+        if kind != "real" and len(self.store.values) <= MAX_COMPARED_TOKENS:
             config = SketchConfig.of(kind)
             sketches, threshold = sketch_all(sequences, config), config.threshold
         hashes = digests(sequences, canonical=kind == "dna")
         return find_leaks(hashes, sketches, threshold, self.split.parts, records)
 
 
-_open = lru_cache(maxsize=2)(_Opened)
-"""The recipe, the training and the baselines of one process need the same."""
+_cached_data = lru_cache(maxsize=2)(_FilesData)
+"""Shared by the recipe, the training and the baselines of one process."""
 
 
 def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:
-    """Split these records of a store by its columns `split` and `group`, or by their sequences."""
-    columns = {f"{name}s": own[records].tolist() for name, own in store.known("split", "group").items()}
+    """Split the given records of a store by its columns `split` and `group`, or by their sequences."""
+    columns = {f"{name}s": v[records].tolist() for name, v in store.present_columns("split", "group").items()}
     sequences = [store.tokens(i) for i in records]
     parts = split(targets, config, **columns, sequences=sequences, kind=token_kind(store))
     return parts.check("record", "more records")

@@ -1,4 +1,4 @@
-"""The question that a data set asks: classes, several labels or a number, found from its columns."""
+"""The prediction problem of a data set, from its columns: classes, several labels or a number."""
 
 from __future__ import annotations
 
@@ -11,73 +11,72 @@ from typing import Literal
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.columns import no_number, real_number
+from chordmixer.data.columns import is_missing_number, real_number
 from chordmixer.data.inspection import Inspection, inspect
 from chordmixer.data.reading import Policy
 from chordmixer.data.store import Store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
 TargetType = Literal["auto", "classes", "labels", "number"]
-Known = Mapping[str, ndarray]
-"""Those of the columns `label`, `target` and `split` that have a value."""
+DataColumns = Mapping[str, ndarray]
+"""Those of the columns `label`, `target` and `split` that have values."""
 
-LEAST = 3
-"""Records of a class: one for training, one for validation, one for the test."""
+MIN_RECORDS = 3
+"""Minimum records of a class: one for training, one for validation, one for the test."""
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Question:
-    """The records that have a target, and their targets."""
+    """The prediction problem: the records that have a target, and their targets."""
 
     kind: Literal["classes", "labels", "number"]
     records: ndarray
-    """Their numbers in the store."""
+    """Numbers of the records in the store."""
     targets: ndarray
-    """The target of each: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
+    """The target of each record: a class (int64), a row of zeros and ones (uint8), or a number (float64)."""
     names: list[str]
     """Names of the classes or labels."""
     unanswered: list[str]
     """Ids of the records without a target, which are left out."""
 
     def labels(self) -> Sequence[str] | ndarray:
-        """The targets as a split stratifies them: the names of the classes, else the targets."""
+        """The targets for stratification of a split: names of classes, else the targets."""
         return [self.names[k] for k in self.targets.tolist()] if self.kind == "classes" else self.targets
 
     def target(self, training: ndarray) -> Regression | Classification | MultiLabel:
-        """The target with the class weights, or the mean and spread, of the training records."""
-        own = self.targets[training]
+        """The target, with the class weights, or the mean and scale, of the training records."""
+        targets = self.targets[training]
         if self.kind == "number":
-            return Regression.of(own)
-        return Classification(self.names, own) if self.kind == "classes" else MultiLabel.of(self.names, own)
+            return Regression.of(targets)
+        return Classification(self.names, targets) if self.kind == "classes" else MultiLabel.of(self.names, targets)
 
 
 def question(
-    columns: Known,
+    columns: DataColumns,
     name: Callable[[int], str],
     target_type: TargetType,
     separator: str = ";",
     on_missing: Policy = "error",
 ) -> Question:
-    """Find the target of each record, whose id is `name(number)`, from its columns.
+    """Determine the target of each record, whose id is `name(number)`, from its columns.
 
-    `target_type` overrules the guess, `separator` splits several labels.
-
-    Numbers in a target column are to be predicted, and so are labels that are all numbers but not all whole ones;
-    other labels are classes. Several labels per record must be requested, since a semicolon may be part of a name.
+    A target column is a regression, and so are labels that are all numbers but not all integers; other labels are
+    classes. Several labels per record must be requested, since a semicolon may be part of a name. `target_type`
+    overrides this; `separator` splits several labels.
     """
     kind = _kind(columns, target_type)
-    least = 1 if "split" in columns else LEAST
+    least = 1 if "split" in columns else MIN_RECORDS
     if kind == "number":
         numbers = _numbers(columns, name)
-        records, unanswered = _answered(~np.isnan(numbers), name, "target", on_missing)
+        records, unanswered = _with_target(~np.isnan(numbers), name, "target", on_missing)
         if len(records) and np.ptp(numbers[records]) == 0:
             raise ValueError(f"all {len(records):,} numbers are {numbers[records[0]]:g}: nothing to learn; see them")
         return Question("number", records, numbers[records], [], unanswered)
     texts = columns["label"].tolist()
-    if kind == "labels":  # a record without any is an answer too
-        return _several(texts, separator, least)
-    records, unanswered = _answered(np.array([text is not None for text in texts]), name, "label", on_missing)
+    if kind == "labels":  # a record without labels is valid
+        return _multi_label_question(texts, separator, least)
+    records, unanswered = _with_target(np.array([text is not None for text in texts]), name, "label", on_missing)
     unique, targets = np.unique([texts[i] for i in records], return_inverse=True)
     names: list[str] = unique.tolist()
     _check_classes(names, np.bincount(targets), "class", least)
@@ -90,8 +89,8 @@ def question(
 
 
 def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
-    """Inspect a store with this target type; `auto`: labels and numbers where it has both."""
-    columns = store.known("label", "target")
+    """Inspect a store with this target type; `auto`: both labels and numbers if it has both."""
+    columns = store.present_columns("label", "target")
     if target_type == "auto" and len(columns) != 1:
         return inspect(store, numbers=columns.get("target"))
     kind = _kind(columns, target_type)
@@ -100,7 +99,7 @@ def inspect_target(store: Store, target_type: TargetType = "auto", separator: st
     return inspect(store, separator=separator if kind == "labels" else None)
 
 
-def _kind(columns: Known, target_type: TargetType) -> Literal["classes", "labels", "number"]:
+def _kind(columns: DataColumns, target_type: TargetType) -> Literal["classes", "labels", "number"]:
     have = {name: name in columns for name in ("label", "target")}
     if not any(have.values()):
         raise ValueError(
@@ -116,23 +115,23 @@ def _kind(columns: Known, target_type: TargetType) -> Literal["classes", "labels
         raise ValueError(f"--target-type {target_type} needs labels, not numbers: leave it out, or give --labels")
     if target_type != "auto":
         return target_type
-    return "number" if have["target"] or _measured(columns["label"].tolist()) else "classes"
+    return "number" if have["target"] or _are_measurements(columns["label"].tolist()) else "classes"
 
 
-def _measured(texts: Sequence[str | None]) -> bool:
-    """Whether all labels are numbers and some are not whole: then they are not names."""
-    numbers = [real_number(text) for text in texts if text is not None and not no_number(text)]
+def _are_measurements(texts: Sequence[str | None]) -> bool:
+    """Whether all labels are numbers and some are not integers, so that they are not names of classes."""
+    numbers = [real_number(text) for text in texts if text is not None and not is_missing_number(text)]
     return all(map(math.isfinite, numbers)) and not all(number.is_integer() for number in numbers)
 
 
-def _numbers(columns: Known, name: Callable[[int], str]) -> ndarray:
-    """The target column, or labels read as numbers."""
+def _numbers(columns: DataColumns, name: Callable[[int], str]) -> ndarray:
+    """The target column, or labels parsed as numbers."""
     if "target" in columns:
         return columns["target"]
     texts = columns["label"].tolist()
-    numbers = np.array([math.nan if no_number(text) else real_number(text) for text in texts])
+    numbers = np.array([math.nan if is_missing_number(text) else real_number(text) for text in texts])
     for i, text in enumerate(texts):
-        if math.isnan(numbers[i]) and not no_number(text):
+        if math.isnan(numbers[i]) and not is_missing_number(text):
             raise ValueError(
                 f"label {text!r} of record {name(i)!r} is not a finite number: --target-type number "
                 "needs one each; correct it, or ask for classes"
@@ -140,7 +139,7 @@ def _numbers(columns: Known, name: Callable[[int], str]) -> ndarray:
     return numbers
 
 
-def _several(texts: Sequence[str | None], separator: str, least: int) -> Question:
+def _multi_label_question(texts: Sequence[str | None], separator: str, least: int) -> Question:
     if not separator:
         raise ValueError("separator='' stands between no labels: give the character that does, such as ;")
     rows = [{name for part in (text or "").split(separator) if (name := part.strip())} for text in texts]
@@ -153,20 +152,22 @@ def _several(texts: Sequence[str | None], separator: str, least: int) -> Questio
     return Question("labels", np.arange(len(rows)), targets, names, [])
 
 
-def _answered(found: ndarray, name: Callable[[int], str], noun: str, on_missing: Policy) -> tuple[ndarray, list[str]]:
-    """The records with an answer, and the ids of those without, where it is allowed to leave these out."""
-    missing = [name(int(i)) for i in np.flatnonzero(~found)]
+def _with_target(
+    present: ndarray, name: Callable[[int], str], noun: str, on_missing: Policy
+) -> tuple[ndarray, list[str]]:
+    """The records with a target, and the ids of those without; an error if these may not be left out."""
+    missing = [name(int(i)) for i in np.flatnonzero(~present)]
     if missing and on_missing == "error":
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
         raise ValueError(
-            f"{len(missing):,} of {len(found):,} records have no {noun}, {shown}: fill them in, or leave such "
+            f"{len(missing):,} of {len(present):,} records have no {noun}, {shown}: fill them in, or leave such "
             "records out with --on-unmatched reject"
         )
-    return np.flatnonzero(found), missing
+    return np.flatnonzero(present), missing
 
 
 def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int) -> None:
-    """Each part of a split that we make needs a record of each class."""
+    """Raise an error if a class has fewer than `least` records: each part of a split needs one of each class."""
     few = Counter({name: int(count) for name, count in zip(names, counts, strict=True) if count < least})
     if few:
         shown = ", ".join(f"{name!r} ({count})" for name, count in few.most_common()[: -SHOWN - 1 : -1])

@@ -1,4 +1,4 @@
-"""Targets: what is predicted, its loss, constant prediction and metrics."""
+"""Prediction targets, with loss, best constant prediction and metrics."""
 
 from __future__ import annotations
 
@@ -20,65 +20,65 @@ from chordmixer.packed import Packed
 from chordmixer.tasks import scores
 
 HUGE = 1e150
-"""Numbers beyond it have squares beyond float64."""
+"""Limit of numbers whose squares fit float64."""
 FEW_RECORDS = 40
-"""Records per class below which areas under the curve come from all pairs of records."""
-STEPS = 100
-"""Float64 steps within the spread of the targets, at least."""
+"""Records per class below which areas under the curve are computed from all pairs of records."""
+MIN_STEPS = 100
+"""Minimum standard deviation of the targets, in units of the spacing of float64 numbers."""
 
 
 @lru_cache(maxsize=16)
 def on_device(weights: Tensor, device: torch.device) -> Tensor:
-    """A copy that is made once: one in each step would wait for the device."""
+    """A cached copy on the device: copying it in each step would wait for the device."""
     return weights.to(device)
 
 
 class Target(Protocol):
-    """A question with one answer a sequence."""
+    """A prediction target with one prediction per sequence."""
 
     outputs: int
     headline: str
-    """The metric to show first; more is better in all of these."""
+    """The main metric, for which higher is better."""
 
     def losses(self, outputs: Float[Tensor, "B outputs"], targets: Shaped[Tensor, "B"]) -> Float[Tensor, "B"]:
-        """One loss a sequence; a batch's loss is their mean, or their weighted sum where records have weights."""
+        """One loss per sequence; a batch's loss is their mean, or their weighted sum if records have weights."""
         ...
 
     def constant(self, targets: ndarray) -> ndarray:
-        """The outputs of the best constant answer to these targets: what a model has to beat."""
+        """The outputs of the best constant prediction of these targets, the minimum for a model to beat."""
         ...
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]: ...
 
     def to_dict(self) -> dict[str, Any]:
-        """All that it takes to build it again: plain values, for a run's labels.json."""
+        """The plain values from which the target can be rebuilt, for a run's labels.json."""
         ...
 
 
 @runtime_checkable
 class TokenTarget(Target, Protocol):
-    """A question about tokens of a sequence; what stands for outputs elsewhere is counted over their answers."""
+    """A target with predictions for tokens; sums over them take the place of a sequence's outputs."""
 
     def rows(
         self, model: Callable[[Packed], Packed], x: Packed, targets: Shaped[Tensor, "B"]
     ) -> Float[Tensor, "B columns"]:
-        """Ask a model that answers for every token; a row a sequence."""
+        """Run a model that predicts every token, and return one row of sums per sequence."""
         ...
 
 
 def target_outputs(
     target: Target, model: Callable[[Packed], Any], inputs: Packed, targets: Shaped[Tensor, "B *K"]
 ) -> Float[Tensor, "B columns"]:
-    """What losses and metrics of a target read: the model's outputs, or counts over the tokens that it masks."""
+    """The inputs of a target's losses and metrics: the model's outputs, or a token target's sums."""
     rows: Tensor = target.rows(model, inputs, targets) if isinstance(target, TokenTarget) else model(inputs)
     return rows
 
 
 @dataclass(frozen=True)
 class Regression:
-    """A real number, by squared error; right when it is nearer than `tolerance`, where one is given.
+    """A real number, by squared error; with a `tolerance`, accuracy counts errors below it as correct.
 
-    The model answers in units of `scale` from `mean`, so that its outputs are near zero whatever the numbers are.
+    The model predicts (number - mean) / scale, so that its outputs are near zero for any range of numbers.
 
     >>> Regression(tolerance=0.04).metrics(np.array([[0.5], [0.9]]), np.array([0.51, 0.5]))["accuracy"]
     0.5
@@ -91,7 +91,7 @@ class Regression:
 
     @staticmethod
     def of(training_targets: Sequence[float] | ndarray, tolerance: float | None = None) -> Regression:
-        """With the mean and the spread of the training set."""
+        """A target with the mean and standard deviation of the training set."""
         numbers = np.asarray(training_targets, dtype=np.float64)
         if not np.isfinite(numbers).all():
             raise ValueError("a target is NaN or infinite: every target must be finite; leave that record out")
@@ -103,7 +103,7 @@ class Regression:
                 f"training numbers from {low:g} to {high:g} are too large or too close: their squares do not fit "
                 "float64; rescale them, or take their logarithms"
             )
-        if (scale := float(numbers.std())) < STEPS * step:
+        if (scale := float(numbers.std())) < MIN_STEPS * step:
             raise ValueError(
                 f"training numbers from {low:.17g} to {high:.17g} lose their differences: float64 holds such numbers "
                 f"in steps of {step:g}; subtract a constant from all of them"
@@ -124,27 +124,27 @@ class Regression:
         return "r2" if self.tolerance is None else "accuracy"
 
     def losses(self, outputs: Float[Tensor, "B 1"], targets: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-        wanted: Tensor = self.standardised(targets)
-        return (outputs.float().squeeze(1) - wanted.float()).square()
+        expected: Tensor = self.standardised(targets)
+        return (outputs.float().squeeze(1) - expected.float()).square()
 
     def constant(self, targets: ndarray) -> ndarray:
         return np.array([self.standardised(targets.mean())], dtype=np.float32)
 
     def standardised(self, targets: Any) -> Any:
-        """Targets as the model answers them, in float64: float32 has seven digits, and of 1e9 + i it loses i."""
+        """Targets in units of the model's outputs, in float64: float32 has seven digits and cannot hold 1e9 + i."""
         if (self.mean, self.scale) == (0, 1):
             return targets
         exact = targets.double() if isinstance(targets, Tensor) else np.asarray(targets, np.float64)
         return (exact - self.mean) / self.scale
 
     def values(self, outputs: ndarray) -> ndarray:
-        """The model's answers as targets."""
+        """The model's outputs in units of the targets."""
         if (self.mean, self.scale) == (0, 1):
             return outputs[:, 0]
         return outputs[:, 0].astype(np.float64) * self.scale + self.mean
 
     def rounded(self, value: float) -> float:
-        """With the digits that mean something: seven of the spread, and those of the mean before them.
+        """Round to significant digits: seven relative to `scale`, and the leading digits of `mean` before them.
 
         >>> Regression(mean=1e9, scale=10.0).rounded(1_000_000_007.123456789)
         1000000007.12346
@@ -153,16 +153,16 @@ class Regression:
         return float(f"{value:.{min(7 + before, 17)}g}")
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        """Errors in the targets' own units; how many are right, or how much of the variance is explained."""
-        answers = self.values(outputs)
-        distance = np.abs(answers - targets)
+        """Errors in units of the targets; accuracy with a tolerance, else explained variance and correlations."""
+        predictions = self.values(outputs)
+        distance = np.abs(predictions - targets)
         squared = float((distance**2).mean())
         if self.tolerance is not None:
             return {"accuracy": float((distance < self.tolerance).mean()), "mse": squared}
         return {
-            "r2": scores.explained(answers, targets),
-            "spearman": scores.spearman(answers, targets),
-            "pearson": scores.pearson(answers, targets),
+            "r2": scores.explained(predictions, targets),
+            "spearman": scores.spearman(predictions, targets),
+            "pearson": scores.pearson(predictions, targets),
             "mse": squared,
             "mae": float(distance.mean()),
         }
@@ -172,7 +172,7 @@ class Regression:
 
 
 class _Labelled(ABC):
-    """Named outputs, each with a number of training records."""
+    """A target with named outputs and the number of training records of each."""
 
     def __init__(self, labels: Sequence[str], counts: ndarray) -> None:
         if len(labels) != len(counts) or len(labels) == 0:
@@ -189,20 +189,20 @@ class _Labelled(ABC):
         self.labels, self.counts, self.outputs = list(labels), counts, len(labels)
 
     def metrics(self, outputs: ndarray, targets: ndarray) -> dict[str, float]:
-        found = self.resampled(outputs, targets, np.ones((1, len(targets))))
-        return {name: float(value[0]) for name, value in found.items()}
+        metrics = self.resampled(outputs, targets, np.ones((1, len(targets))))
+        return {name: float(value[0]) for name, value in metrics.items()}
 
     @abstractmethod
     def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
-        """The metrics of each row of weights, of the outputs that `predict` gives."""
+        """The metrics for each row of weights, from the model's outputs."""
 
 
 class Classification(_Labelled):
     """One of several classes, by cross-entropy.
 
-    Two classes weigh the same together: one with n of all N training records has the weight N / (2 n), which helps
-    ROC-AUC where one of them is rare. More classes have the weight one, since accuracy counts records: weights
-    against imbalance cost a third of it on 1,195 folds of proteins (docs/log.md).
+    Of two classes both have the same total weight: one with n of all N training records has the weight N / (2 n),
+    which improves ROC-AUC if one of them is rare. More than two classes have the weight one, since accuracy counts
+    records: weights against imbalance lost a third of it on 1,195 folds of proteins (docs/log.md).
     """
 
     headline = "accuracy"
@@ -212,7 +212,7 @@ class Classification(_Labelled):
 
     @staticmethod
     def of_counts(labels: Sequence[str], counts: Sequence[int] | ndarray) -> Classification:
-        """From the number of training records of each class."""
+        """A target from the number of training records of each class."""
         target = Classification.__new__(Classification)
         target._count(labels, np.asarray(counts))
         return target
@@ -230,25 +230,25 @@ class Classification(_Labelled):
         )
 
     def constant(self, targets: ndarray) -> ndarray:
-        """The weighted classes' own shares, as scores."""
+        """The log of each class's weighted share."""
         weighted = np.bincount(targets, weights=self.weights.numpy()[targets], minlength=self.outputs)
         return np.asarray(np.log(np.clip(weighted / weighted.sum(), 1e-12, None)), np.float32)
 
     def unweighted(self, outputs: ndarray) -> ndarray:
-        """The outputs as those of a model that had learnt the classes in their own shares.
+        """The outputs of an equivalent model trained without class weights.
 
-        The weights multiply a class's odds in training; this takes them back, and so belongs before calibration.
+        The weights multiply a class's odds in training; this divides them out again, and so comes before calibration.
         """
         return np.asarray(outputs - np.log(self.weights.numpy()))
 
     def decided(self, outputs: ndarray) -> ndarray:
-        """The most probable class of each record. Scores, reports and predictions all decide by this rule."""
+        """The most probable class of each record, for metrics, reports and predictions."""
         return np.asarray(self.unweighted(outputs).argmax(axis=1))
 
     def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
-        """Areas are a mean over classes."""
-        answers, outputs = self.decided(outputs), self.unweighted(outputs)
-        right, total = answers == targets, weights.sum(axis=1)
+        """Metrics for each row of weights; areas under the curve are means over classes."""
+        predictions, outputs = self.decided(outputs), self.unweighted(outputs)
+        correct, total = predictions == targets, weights.sum(axis=1)
         odds, precision = scores.log_odds(outputs), np.empty(0)
         if self.outputs == 2:
             roc, precision = _areas(odds.T[1:], targets[None] == 1, weights)
@@ -256,12 +256,12 @@ class Classification(_Labelled):
             roc = scores.areas_of_many(odds, targets, weights)
         else:
             roc, _ = _areas(odds.T, targets == np.arange(self.outputs)[:, None], weights)
-        counts = ((weights * right, targets), (weights, targets), (weights, answers))
+        counts = ((weights * correct, targets), (weights, targets), (weights, predictions))
         return {
-            "accuracy": weights @ right / total,
+            "accuracy": weights @ correct / total,
             "roc_auc": scores.mean_of_known(roc.T),
             **({"average_precision": precision[0]} if self.outputs == 2 else {}),
-            **scores.of_counts(*(scores.sums_by_class(own, codes, self.outputs) for own, codes in counts)),
+            **scores.of_counts(*(scores.sums_by_class(summed, codes, self.outputs) for summed, codes in counts)),
             "log_loss": weights @ scores.log_losses(outputs, targets) / total,
         }
 
@@ -270,10 +270,10 @@ class Classification(_Labelled):
 
 
 class MultiLabel(_Labelled):
-    """Any number of labels a record, by binary cross-entropy, a positive and a negative weight a label.
+    """Any number of labels per record, by binary cross-entropy with a positive and a negative weight per label.
 
-    Of a label of n of all N training records the positives weigh N / 2n and the negatives N / 2(N - n), as two
-    classes do, but positives at most `MOST` times the negatives. Targets are rows of zeros and ones.
+    For a label of n of all N training records, positives weigh N / 2n and negatives N / 2(N - n), as for two classes,
+    but positives at most `MOST` times the negatives. Targets are rows of zeros and ones.
     """
 
     MOST = 100.0
@@ -291,11 +291,11 @@ class MultiLabel(_Labelled):
 
     @staticmethod
     def of(labels: Sequence[str], training_targets: ndarray) -> MultiLabel:
-        """From the training set's rows of zeros and ones."""
+        """A target from the training set's rows of zeros and ones."""
         return MultiLabel(labels, training_targets.sum(axis=0).astype(int), len(training_targets))
 
     def losses(self, outputs: Float[Tensor, "B K"], targets: Shaped[Tensor, "B K"]) -> Float[Tensor, "B"]:
-        positive, negative = (on_device(own, outputs.device) for own in (self.positive, self.negative))
+        positive, negative = (on_device(weights, outputs.device) for weights in (self.positive, self.negative))
         hits = targets.float()
         weights = hits * positive + (1 - hits) * negative
         return F.binary_cross_entropy_with_logits(outputs.float(), hits, weights, reduction="none").mean(dim=1)
@@ -308,22 +308,22 @@ class MultiLabel(_Labelled):
         return np.asarray(np.log(positive) - np.log(negative), np.float32)
 
     def unweighted(self, outputs: ndarray) -> ndarray:
-        """The outputs as those of a model that had learnt each label in its own share, for calibration."""
+        """The outputs of an equivalent model trained without label weights, for calibration."""
         return np.asarray(outputs - np.log((self.positive / self.negative).numpy()))
 
     def decided(self, outputs: ndarray) -> ndarray:
-        """Which labels each record has: those whose probability is above 0.5."""
+        """The predicted labels of each record, those with a probability above 0.5."""
         return np.asarray(self.unweighted(outputs) > 0)
 
     def resampled(self, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
-        """Areas as a mean over labels; accuracy of whole rows; F1 where a probability above 0.5 is a yes."""
-        true, answers = targets > 0.5, self.decided(outputs)
+        """Metrics for each row of weights: areas as means over labels, accuracy of whole rows, F1 of `decided`."""
+        true, predicted = targets > 0.5, self.decided(outputs)
         roc, precision = _areas(self.unweighted(outputs).T, true.T, weights)
-        hits, both = weights @ (true & answers), weights @ answers + weights @ true
+        hits, both = weights @ (true & predicted), weights @ predicted + weights @ true
         return {
             "roc_auc": scores.mean_of_known(roc.T),
             "average_precision": scores.mean_of_known(precision.T),
-            "accuracy": weights @ (true == answers).all(axis=1) / weights.sum(axis=1),
+            "accuracy": weights @ (true == predicted).all(axis=1) / weights.sum(axis=1),
             "f1_micro": 2 * hits.sum(axis=1) / np.maximum(both.sum(axis=1), 1),
             "f1_macro": (2 * hits / np.maximum(both, 1)).mean(axis=1),
         }
@@ -334,14 +334,14 @@ class MultiLabel(_Labelled):
 
 
 def resampled(target: Target, outputs: ndarray, targets: ndarray, weights: ndarray) -> dict[str, ndarray]:
-    """`target.metrics` of many resamples at once; NaN where a metric is not defined.
+    """`target.metrics` of many resamples at once; NaN for a metric that is not defined.
 
-    A resample is a row of weights: how often each record was drawn. What does not depend on the draw, such as the
-    order of the scores, is computed once.
+    A resample is a row of weights, the number of times each record was drawn. Results that do not depend on it, such
+    as the order of the scores, are computed only once.
 
     >>> target, outputs = Classification(["no", "yes"], [0, 1]), np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
-    >>> found = resampled(target, outputs, np.array([0, 1, 0]), np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 0.0]]))
-    >>> found["accuracy"].round(2).tolist(), found["roc_auc"].tolist()
+    >>> metrics = resampled(target, outputs, np.array([0, 1, 0]), np.array([[1.0, 1.0, 1.0], [0.0, 3.0, 0.0]]))
+    >>> metrics["accuracy"].round(2).tolist(), metrics["roc_auc"].tolist()
     ([0.67, 1.0], [0.5, nan])
     """
     if isinstance(target, _Labelled):
@@ -353,5 +353,5 @@ def resampled(target: Target, outputs: ndarray, targets: ndarray, weights: ndarr
 
 def _areas(rows: ndarray, positive: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
     """ROC-AUC and average precision, with one row per class or label and one column per resample."""
-    found = [scores.weighted_areas(own, true, weights) for own, true in zip(rows, positive, strict=True)]
-    return np.array([roc for roc, _ in found]), np.array([precision for _, precision in found])
+    pairs = [scores.weighted_areas(row, true, weights) for row, true in zip(rows, positive, strict=True)]
+    return np.array([roc for roc, _ in pairs]), np.array([precision for _, precision in pairs])

@@ -1,7 +1,7 @@
-"""The effect of genetic variants: a window of the reference with either allele, and one answer for both.
+"""The effect of genetic variants: a prediction from a window of the reference with each of two alleles.
 
-Rows are never split at random. Variants stay together that are of one group, whose windows overlap, or whose loci are
-copies of each other: a model that has seen a locus with other variants in training knows it.
+Variants are never split at random. Those of one group, with overlapping windows, or at loci that are copies of each
+other are in the same part, since a model may have memorised a locus from other variants in training.
 """
 
 from __future__ import annotations
@@ -26,37 +26,36 @@ from chordmixer.data.variants import Variant, VariantColumns, read_variants
 from chordmixer.tasks.questions import Question, question
 
 CONTEXTS = 256
-"""Contexts at most: the head of the model has room for these."""
+"""Maximum number of contexts, the size of the embedding in the model's head."""
 
 
 @dataclass(frozen=True)
 class VariantsConfig:
-    """Which variants, how much of the reference around them, what is asked, how they are split."""
+    """Settings of the variants, the reference, the target and the split."""
 
     files: tuple[str, ...] = field(default=(), compare=False)
-    """VCF files or tables (CSV, TSV, Parquet), or folders of VCF files. Their content counts, not where they lie."""
+    """VCF files or tables (CSV, TSV, Parquet), or folders of VCF files. Data are identified by content, not path."""
     reference: str = field(default="", compare=False)
-    """A FASTA file, plain or of bgzip."""
+    """A FASTA file, plain or compressed by bgzip."""
     window: int = 2048
-    """Bases of the reference around a variant; fewer where its contig ends."""
+    """Number of bases of the reference around a variant; fewer at the ends of contigs."""
     columns: VariantColumns = field(default_factory=VariantColumns)
-    """Columns of a table, or keys of a VCF's INFO."""
+    """Column names of a table, or keys of a VCF's INFO."""
     names: str | None = None
-    """A regular expression for the files' names, whose named groups `label`, `context` and so on hold for all
-    variants of a file."""
+    """A regular expression for the files' names, whose named groups `label`, `context` and so on are values of all
+    variants of a file. Default None: names have no meaning."""
     longest: int = 50
-    """Bases of an allele; variants with more are left out and counted."""
+    """Maximum bases of an allele; variants with more are rejected."""
     on_mismatch: OnMismatch = "error"
-    """Where the reference has not the allele that a variant says, or the contig ends before it: stop, or leave such
-    variants out and count them."""
+    """Whether variants that disagree with the reference, or are outside of their contig, are an error or rejected."""
     on_unmatched: Literal["error", "reject"] = "error"
     """Whether variants without a label are an error or rejected."""
     target_type: Literal["auto", "classes", "number"] = "auto"
-    """One of several classes, or a number; `auto`: columns by the data."""
+    """The type of target: one of several classes, or a number. Default `auto`: by the columns that have values."""
     split: SplitConfig = field(default_factory=SplitConfig)
-    """Which variants are trained on: `given` by a column, or `grouped`, whole loci at a time."""
+    """Settings of the split: `given` by a column, or `grouped` by locus."""
     key: str | None = None
-    """A hash of the files and of the reference's contigs, by which a run knows its data again."""
+    """A hash of the files and of the reference's contigs, by which a run recognises its data."""
 
     def __post_init__(self) -> None:
         check_numbers(self, window=(1, 1 << 30), longest=(1, 1 << 30))
@@ -65,7 +64,7 @@ class VariantsConfig:
 
 
 class Variants:
-    """The task: two sequences of letters in, one class or number out."""
+    """The task: predict one class or number from two sequences of letters."""
 
     Config = VariantsConfig
     embedding = "tokens"
@@ -77,9 +76,9 @@ class Variants:
 
     def __init__(self, config: VariantsConfig) -> None:
         self.config = _with_key(config)
-        self.data = _open(self.config)
+        self.data = _cached_data(self.config)
         self.split, self.account = self.data.split, self.data.account
-        """The split numbers variants by their place in `data.windows`."""
+        """Variant numbers of the split are positions in `data.windows`."""
         self.target = self.data.question.target(self.split.training)
         self.max_length = max(max(window.lengths) for window in self.data.windows)
 
@@ -87,7 +86,7 @@ class Variants:
         return self.data.records(self.split.parts[split])
 
     def groups(self, split: str) -> ndarray:
-        """The number of each variant's locus."""
+        """The locus number of each variant of a part."""
         return np.asarray(self.data.groups[self.split.parts[split]])
 
     def documents(self) -> dict[str, dict[str, Any]]:
@@ -101,25 +100,25 @@ class Variants:
             "contexts": data.contexts,
             "loci": len(np.unique(data.groups)),
             "split": self.config.split.describe(
-                f"{data.split.method}, whole loci", {part: len(own) for part, own in parts.items()}
+                f"{data.split.method}, whole loci", {part: len(variants) for part, variants in parts.items()}
             )
-            | {"loci": {part: len(np.unique(data.groups[own])) for part, own in parts.items()}},
+            | {"loci": {part: len(np.unique(data.groups[variants])) for part, variants in parts.items()}},
         }
         return {"tokenizer.json": data.alleles.letters.to_json(), "data.json": about}
 
 
 class VariantData:
-    """The data of a config, computed once."""
+    """The variants, windows, groups and split of a config."""
 
     def __init__(self, config: VariantsConfig) -> None:
         self.alleles = Alleles(Reference(config.reference), config.window, config.longest, config.on_mismatch)
-        read = [v for path in paths(config.files) for v in read_variants(path, config.columns, config.names)]
+        read = [v for path in variant_files(config.files) for v in read_variants(path, config.columns, config.names)]
         account = Account()
-        placed = [(v, w) for v, w in zip(read, self.alleles.windows(read, account), strict=True) if w is not None]
-        if not placed:
+        usable = [(v, w) for v, w in zip(read, self.alleles.windows(read, account), strict=True) if w is not None]
+        if not usable:
             raise ValueError(f"no variant of {len(read):,} is left: {'; '.join(account.lines())}; give others")
-        self.question = _question([variant for variant, _ in placed], config)
-        chosen = [placed[i] for i in self.question.records]
+        self.question = _question([variant for variant, _ in usable], config)
+        chosen = [usable[i] for i in self.question.records]
         self.variants: list[Variant] = [variant for variant, _ in chosen]
         self.windows: list[Window] = [window for _, window in chosen]
         self.account = account.without(self.question.unanswered, "without a label")
@@ -127,33 +126,33 @@ class VariantData:
         near = near_copies(self.windows, loci(self.windows), self.alleles.reference)
         self.groups = merge_groups(near, [variant.group for variant in self.variants])
         splits = [variant.split for variant in self.variants]
-        shared = split(self.question.labels(), config.split, splits, self.groups.tolist())
-        self.split = shared.check("variant", "variants of more loci")
+        parts = split(self.question.labels(), config.split, splits, self.groups.tolist())
+        self.split = parts.check("variant", "variants of more loci")
 
-    def records(self, own: ndarray) -> AlleleRecords:
-        """The records at these places."""
-        windows = [self.windows[i] for i in own]
-        return AlleleRecords(self.alleles, windows, self.context[own], self.question.targets[own])
+    def records(self, indices: ndarray) -> AlleleRecords:
+        """The records at these indices."""
+        windows = [self.windows[i] for i in indices]
+        return AlleleRecords(self.alleles, windows, self.context[indices], self.question.targets[indices])
 
 
-def paths(files: Sequence[str]) -> list[Path]:
-    """The files, and of folders the VCF files in them."""
-    found: list[Path] = []
+def variant_files(files: Sequence[str]) -> list[Path]:
+    """The paths of the files, and of the VCF files in folders."""
+    paths: list[Path] = []
     for name in files:
         path = Path(name).expanduser()
-        inside = (
+        contents = (
             sorted(p for p in path.iterdir() if p.name.endswith((".vcf", ".vcf.gz"))) if path.is_dir() else [path]
         )
-        if not inside:
+        if not contents:
             raise ValueError(f"{name} has no file that ends in .vcf or .vcf.gz: give another folder, or files")
-        found += inside
-    if not found:
+        paths += contents
+    if not paths:
         raise ValueError("no files were given: name a VCF file or a table of variants")
-    return found
+    return paths
 
 
 def context_number(variant: Variant, contexts: Sequence[str]) -> int:
-    """The place of a variant's context among those that a model knows; a model without any asks for none."""
+    """The index of a variant's context among those of a model; 0 for a model without contexts."""
     if not contexts:
         return 0
     if variant.context not in contexts:
@@ -166,14 +165,14 @@ def context_number(variant: Variant, contexts: Sequence[str]) -> int:
 
 
 def _with_key(config: VariantsConfig) -> VariantsConfig:
-    """Refuse other data than those that a run began with."""
-    whole = hashlib.sha256(repr(sorted(Reference(config.reference).contigs.items())).encode())
-    for path in paths(config.files):
+    """The config with the key of its data; an error if they are not those that the run started with."""
+    digest = hashlib.sha256(repr(sorted(Reference(config.reference).contigs.items())).encode())
+    for path in variant_files(config.files):
         if not path.is_file():
             raise ValueError(f"{path} does not exist: give a VCF file or a table of variants")
         with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    key = whole.hexdigest()
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    key = digest.hexdigest()
     if config.key not in (None, key):
         raise ValueError(
             f"{config.files[0]} or {config.reference} is not what this run was trained on: put the same files back, "
@@ -182,8 +181,8 @@ def _with_key(config: VariantsConfig) -> VariantsConfig:
     return replace(config, key=key)
 
 
-_open = lru_cache(maxsize=2)(VariantData)
-"""The recipe, the training and the baselines of one process need the same."""
+_cached_data = lru_cache(maxsize=2)(VariantData)
+"""Shared by the recipe, the training and the baselines of one process."""
 
 
 def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
@@ -201,7 +200,7 @@ def _question(variants: Sequence[Variant], config: VariantsConfig) -> Question:
 
 
 def _contexts(variants: Sequence[Variant]) -> tuple[list[str], ndarray]:
-    """The names of all contexts, and the number of each variant's."""
+    """The names of all contexts, and the context number of each variant."""
     names = sorted({variant.context for variant in variants if variant.context is not None})
     if len(names) > CONTEXTS:
         raise ValueError(f"{len(names):,} contexts are more than the {CONTEXTS} that a model can learn: merge some")

@@ -240,8 +240,8 @@ def possible(config: TrainingConfig, device: torch.device, ranks: int) -> bool:
 def _why_not(model: Model, target: Any) -> str:
     """The part of a model or target that does not support static shapes; empty if there is none."""
     encoder = model.encoder
-    if not isinstance(encoder, ChordMixer) or encoder.config.hidden > ops.WIDE or encoder.config.reversible:
-        return f"the encoder is no chordmixer of at most {ops.WIDE} hidden units, or a reversible one"
+    if not isinstance(encoder, ChordMixer) or encoder.config.hidden > ops.FUSED_HIDDEN or encoder.config.reversible:
+        return f"the encoder is no chordmixer of at most {ops.FUSED_HIDDEN} hidden units, or a reversible one"
     if not isinstance(model.head, AverageHead) or model.config.strategy != "packed" or model.decoder:
         return f"the head is {model.config.head}, with strategy={model.config.strategy}"
     return "the target is of tokens" if isinstance(target, TokenTarget) else ""

@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from chordmixer import files
 from chordmixer.data import leakage
-from chordmixer.data.columns import no_number, real_number
+from chordmixer.data.columns import is_missing_number, real_number
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.reading import Reading, read
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
@@ -201,7 +201,7 @@ def with_targets(entries: Iterable[Entry], target: RecordTarget, reject: bool, a
         noun, where = "label", f"name the class of a file, such as {target.labels[0]}=FILE, "
     for entry in entries:
         if isinstance(target, Regression):
-            has_target = entry.target is not None or not no_number(entry.label)
+            has_target = entry.target is not None or not is_missing_number(entry.label)
         else:
             has_target = entry.label is not None or isinstance(target, MultiLabel)
         if has_target:

@@ -178,7 +178,7 @@ def _encoder_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
     [4, 4, 4, 4]
     """
     strategy = STRATEGIES[model.strategy](model.network.max_length, model.piece_length)
-    return list(strategy.parts(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
+    return list(strategy.split(Packed.from_lengths(torch.empty(sum(lengths), 0), lengths)).lengths)
 
 
 class _Step:
@@ -380,7 +380,7 @@ def _kernels_reversible(step: _Step) -> list[Terms]:
 def _scratch(step: _Step) -> Terms:
     """Scratch memory of the backward pass of the first block: the hidden layer, and partial sums."""
     half, a, tokens, hidden, channels = step.hardware.half, step.number, step.reach[0], step.hidden, step.channels
-    if hidden > ops.WIDE:  # cuBLAS computes it, from rotated copies of the tokens
+    if hidden > ops.FUSED_HIDDEN:  # cuBLAS computes it, from rotated copies of the tokens
         unit = 16 // a  # rows are padded to 16 bytes and end with a 1
         wide, rotated = (n // unit * unit + unit for n in (hidden, channels))
         copies = 2 if step.network.order == "released" or channels % unit else 1  # one for the gradient
@@ -447,7 +447,7 @@ def _frozen_kernel(step: _Step) -> Terms:
     normed = net.prenorm == "layer"
     others = [kind for kind in (net.norm, net.prenorm if net.prenorm == "group" else None) if kind]
     rows = sum(4 * full if kind == "group" else full for kind in others) + (8 if normed else 0)
-    wide = (step.channels + step.hidden) * step.number if step.hidden > ops.WIDE else 0
+    wide = (step.channels + step.hidden) * step.number if step.hidden > ops.FUSED_HIDDEN else 0
     block = step.block_weights // len(step.reach)
     return {
         "hidden layer": first * wide,

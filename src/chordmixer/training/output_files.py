@@ -29,7 +29,7 @@ from filelock import lock_descriptor
 
 from chordmixer import files
 from chordmixer.config import check_numbers, from_dict
-from chordmixer.data.columns import written
+from chordmixer.data.columns import format_number
 from chordmixer.terminal import printable
 from chordmixer.training import ranks, speed
 from chordmixer.training.inference import Item, batched
@@ -92,7 +92,7 @@ class Tsv:
 
     def _cell(self, value: Any, exact: bool) -> str:
         if isinstance(value, float):
-            return written(value) if exact else f"{value:.6f}"
+            return format_number(value) if exact else f"{value:.6f}"
         if isinstance(value, list):
             value = ";".join(value)
         return self._text(value) if isinstance(value, str) else str(value)

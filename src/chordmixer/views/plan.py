@@ -72,7 +72,7 @@ def _labelled(task: Files) -> Iterator[str]:
 
 
 def _masked(task: Masking) -> Iterator[str]:
-    own = task.stretches
+    own = task.ranges
     used = np.unique(np.concatenate([stretches.records for stretches in own.values()]))
     yield f"{_tokens(task.store, used)}; {100 * task.config.share:g} % masked"
     yield f"  split ({task.method}): {_parts({part: stretches.starts for part, stretches in own.items()})}"

@@ -33,10 +33,10 @@ def noise_in_padding(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def noisy(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:
         rows, layout = pad(x, groups, lengths)
-        return (5 * torch.randn_like(rows)).index_copy(0, layout.place, x.values), layout
+        return (5 * torch.randn_like(rows)).index_copy(0, layout.index, x.values), layout
 
     def start() -> None:
         monkeypatch.setattr(layers, "padded", noisy)
-        monkeypatch.setattr(layers, "FULL", 0.0)
+        monkeypatch.setattr(layers, "MIN_FILL", 0.0)
 
     return start

@@ -86,7 +86,7 @@ class TestPadding:
     def test_many_short_sequences_share_rows_on_a_gpu(self) -> None:
         lengths = [3_000, 900, *(400 + 5 * n for n in range(62))]
         assert len(layers.buckets(lengths)) == 4
-        assert [len(group) for group in layers.buckets(lengths, spare=layers.SPARE)] == [55, 9]
+        assert [len(group) for group in layers.buckets(lengths, spare=layers.MAX_EMPTY)] == [55, 9]
 
     @given(SOME_LENGTHS)
     def test_rows(self, lengths: list[int]) -> None:
@@ -94,7 +94,7 @@ class TestPadding:
         groups = layers.buckets(lengths, full=0.5)
         longest = [lengths[group[0]] for group in groups]
         rows, layout = layers.padded(x, groups, longest)
-        place = layout.place
+        place = layout.index
         assert len(rows) == sum(len(group) * length for group, length in zip(groups, longest, strict=True))
         assert torch.equal(rows[place], x.values) and rows.any(1).sum() == x.tokens
         start = 0
@@ -114,7 +114,7 @@ def test_attention_is_cudnn_s_only_where_its_plan_pays(long: bool, monkeypatch: 
 
     before = torch.backends.cuda.cudnn_sdp_enabled()
     monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
-    monkeypatch.setattr(layers, "MANY_PAIRS", 16 if long else 17)
+    monkeypatch.setattr(layers, "CUDNN_PAIRS", 16 if long else 17)
     layers.softmax_attention(*torch.ones(3, 1, 1, 4, 2))
     assert found == [long] and torch.backends.cuda.cudnn_sdp_enabled() == before
 
@@ -138,7 +138,7 @@ def test_attention_of_few_and_many_is_by_products(
 
     fused = layers.softmax_attention(q, k, v, given)
     monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
-    for name, number in (("FEW", 2), ("MANY", 40), ("STRETCH", 16)):
+    for name, number in (("MAX_FEW", 2), ("MIN_MANY", 40), ("STRETCH", 16)):
         monkeypatch.setattr(layers, name, number)
     found = layers.softmax_attention(q, k, v, given)
     few, many = sorted((queries, keys))
@@ -150,7 +150,7 @@ def test_attention_of_few_and_many_is_by_products(
 
 
 def test_attention_by_products_keeps_its_inputs_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "MANY", 40)
+    monkeypatch.setattr(layers, "MIN_MANY", 40)
     for queries, keys in ((2, 50), (50, 2)):
         q, k, v = (torch.randn(1, 1, n, 4) for n in (queries, keys, keys))
         half = layers.softmax_attention(*(t.bfloat16() for t in (q, k, v)))

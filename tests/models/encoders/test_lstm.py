@@ -25,7 +25,7 @@ def test_stretches_are_one_sequence(steps: int, monkeypatch: pytest.MonkeyPatch)
     x.values.requires_grad_()
     learnt = [x.values, *encoder.parameters()]
     whole = encoder(x).values
-    monkeypatch.setattr(lstm, "STEPS", steps)
+    monkeypatch.setattr(lstm, "MAX_STEPS", steps)
     found, against = encoder(x).values, torch.randn_like(whole)
     torch.testing.assert_close(found, whole)
     mine, literal = (torch.autograd.grad(y, learnt, against) for y in (found, whole))

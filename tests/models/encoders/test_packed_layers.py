@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer import Packed
-from chordmixer.models.encoders.packed_layers import SMALL, _transform_size, long_convolution
+from chordmixer.models.encoders.packed_layers import SMALL_TRANSFORM, _transform_size, long_convolution
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 
@@ -32,8 +32,8 @@ def test_long_convolution_of_bfloat16() -> None:
 @given(least=st.integers(2, 10**7))
 def test_transforms_are_little_larger_than_they_must_be(least: int) -> None:
     size = _transform_size(least)
-    assert least <= size <= (least * 9 / 8 if least > SMALL else 2 * least - 2)
-    assert least > SMALL or size.bit_count() == 1
+    assert least <= size <= (least * 9 / 8 if least > SMALL_TRANSFORM else 2 * least - 2)
+    assert least > SMALL_TRANSFORM or size.bit_count() == 1
     while size % 2 == 0:
         size //= 2
     assert size < 16

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from chordmixer import ops
 from chordmixer.config import from_dict, to_dict
 from chordmixer.paper.adding import AddingConfig, AddingRecords
-from chordmixer.paper.benching.cases import BenchConfig, Case, Phase, Result, adding, fixed, ours, ratio, settings
+from chordmixer.paper.benching.cases import (
+    BenchConfig,
+    Case,
+    Phase,
+    Result,
+    adding,
+    chordmixer_result,
+    fixed,
+    ratio,
+    settings,
+)
 
 
 @given(st.integers(1, 40))
@@ -88,4 +98,4 @@ def test_what_ended_it() -> None:
 def test_ratios(result: Callable[..., Result]) -> None:
     assert ratio(3.0, 2.0) == 1.5 and ratio(None, 2.0) is None and ratio(1.0, None) is None
     both = [result("cnn", 1.0), result("chordmixer", 2.0)]
-    assert ours(both, "length 20") is both[1] and ours(both, "length 30") is None
+    assert chordmixer_result(both, "length 20") is both[1] and chordmixer_result(both, "length 30") is None

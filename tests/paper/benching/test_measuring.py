@@ -17,7 +17,15 @@ from chordmixer.models.encoders import ENCODERS, layers
 from chordmixer.paper import subprocesses
 from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import BenchConfig, Case, Setting, fixed
-from chordmixer.paper.benching.measuring import BenchModel, Meter, VerificationError, phase, reach, seconds, times
+from chordmixer.paper.benching.measuring import (
+    BenchModel,
+    Meter,
+    VerificationError,
+    find_longest,
+    measure_phase,
+    seconds,
+    time_case,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 CONFIG = BenchConfig(device="cpu", precision="fp32", batch=2)
@@ -26,7 +34,7 @@ CONFIG = BenchConfig(device="cpu", precision="fp32", batch=2)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "ROUNDS", 2)
-    monkeypatch.setattr(measuring, "LEAST", 0.0)
+    monkeypatch.setattr(measuring, "MIN_SECONDS", 0.0)
     monkeypatch.setattr(measuring.gc, "collect", lambda: None)  # of all that other tests have left
 
 
@@ -36,7 +44,7 @@ def case(encoder: str, setting: Setting | None = None) -> Case:
 
 def measured(own: Case) -> dict[str, object]:
     assert own.setting is not None
-    return {key: value for event in times(own, own.setting) for key, value in event.items()}
+    return {key: value for event in time_case(own, own.setting) for key, value in event.items()}
 
 
 @pytest.mark.parametrize("encoder", ["chordmixer", "cnn", "transformer"])
@@ -73,9 +81,9 @@ import json, sys
 from chordmixer.paper.benching import measuring
 from chordmixer.paper.benching.cases import Case
 from chordmixer.config import from_dict
-measuring.ROUNDS, measuring.LEAST = 2, 0.0
+measuring.ROUNDS, measuring.MIN_SECONDS = 2, 0.0
 case = from_dict(Case, json.loads(sys.argv[1]), "case")
-(peak,) = (event["training"]["peak"] for event in measuring.times(case, case.setting) if "training" in event)
+(peak,) = (event["training"]["peak"] for event in measuring.time_case(case, case.setting) if "training" in event)
 print(json.dumps(peak))
 """
     own = json.dumps(to_dict(case("cnn", fixed(4_000, batch=2))))
@@ -96,7 +104,7 @@ print(json.dumps(peak))
 def test_no_time_without_a_promise_kept(troubled: Callable[..., Case], cls: str, message: str) -> None:
     seen = []
     with pytest.raises(VerificationError, match=message):
-        for event in times(own := troubled(cls), own.setting):  # type: ignore[arg-type]
+        for event in time_case(own := troubled(cls), own.setting):  # type: ignore[arg-type]
             seen += list(event)
     assert "inference" not in seen
 
@@ -110,22 +118,22 @@ def test_padding_is_counted() -> None:
 
 
 def test_twice_the_length_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "FIRST", 8)
-    monkeypatch.setattr(measuring, "LAST", 32)
+    monkeypatch.setattr(measuring, "MIN_LENGTH", 8)
+    monkeypatch.setattr(measuring, "MAX_LENGTH", 32)
     for name in ("inference", "training"):
-        events = [*reach(replace(case("cnn"), phase=name))]  # type: ignore[arg-type]
+        events = [*find_longest(replace(case("cnn"), phase=name))]  # type: ignore[arg-type]
         assert [event["length"] for event in events if "length" in event] == [8, 16, 32]
         assert events[-2] == {"stage": f"{name} of 32 tokens"}
 
 
 def test_more_rounds_where_they_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "LEAST", 0.1)
+    monkeypatch.setattr(measuring, "MIN_SECONDS", 0.1)
     subject = BenchModel(case("pointwise"), 9)
-    own = phase(subject, lambda x: time.sleep(0.004), [[9]], Meter(subject.device))
+    own = measure_phase(subject, lambda x: time.sleep(0.004), [[9]], Meter(subject.device))
     assert own["rounds"] > 5
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
-    monkeypatch.setattr(measuring, "LEAST", 0.0)
-    assert phase(subject, lambda x: None, [[9]], Meter(subject.device))["rounds"] == 1
+    monkeypatch.setattr(measuring, "MIN_SECONDS", 0.0)
+    assert measure_phase(subject, lambda x: None, [[9]], Meter(subject.device))["rounds"] == 1
 
 
 def test_seconds_of_a_clock() -> None:
@@ -145,7 +153,7 @@ def test_peak_of_what_is_resident() -> None:
 
 
 def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "status", lambda name: None)
+    monkeypatch.setattr(measuring, "proc_status", lambda name: None)
     meter = Meter(CPU)
     meter.start()
     assert meter.peak() is None
@@ -188,7 +196,7 @@ def test_a_gpu_is_asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_reasons(error: BaseException, failed: str, message: str) -> None:
-    found = measuring.reason(error)
+    found = measuring.failure(error)
     assert found["failed"] == failed and found["message"].startswith(message)
 
 
@@ -196,12 +204,12 @@ def test_limits_are_of_this_process(troubled: Callable[..., Case], monkeypatch: 
     limits: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda kind, both: limits.append(both))
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr(measuring, "status", lambda name: 100)
+    monkeypatch.setattr(measuring, "proc_status", lambda name: 100)
     monkeypatch.setitem(sys.modules, "triton", sys)
     case = troubled("Harmless")
     monkeypatch.delitem(ENCODERS, "harmless")
     try:
-        measuring.prepare(replace(case, config=replace(case.config, memory_limit=2.0, backend="torch")))
+        measuring.apply_limits(replace(case, config=replace(case.config, memory_limit=2.0, backend="torch")))
         assert limits == [(2_000_000_100,) * 2] and ENCODERS["harmless"] == "troubled_encoders:Harmless"
         assert sys.modules["triton"] is None
     finally:
@@ -216,7 +224,7 @@ def test_a_limit_of_a_gpu(troubled: Callable[..., Case], monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
     case = troubled("Harmless")
     for limit in (0.0, 2.0, 99.0):
-        measuring.prepare(replace(case, config=replace(case.config, device="cuda", memory_limit=limit)))
+        measuring.apply_limits(replace(case, config=replace(case.config, device="cuda", memory_limit=limit)))
     assert shares == [0.25, 1.0]
 
 

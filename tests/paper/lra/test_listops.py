@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.data.loading import MadeRecords
+from chordmixer.data.loading import GeneratedRecords
 from chordmixer.paper.lra.listops import (
     CLOSE,
     MAX,
@@ -20,7 +20,7 @@ from chordmixer.paper.lra.listops import (
     TOKENS,
     ListOps,
     ListOpsConfig,
-    made,
+    generate,
     read_tsv,
     reordered,
 )
@@ -57,7 +57,7 @@ def evaluated(words: list[str]) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def sample() -> tuple[list[list[str]], np.ndarray]:
-    tokens, lengths, results = made(ListOpsConfig(), "training", np.arange(500))
+    tokens, lengths, results = generate(ListOpsConfig(), "training", np.arange(500))
     ends = np.cumsum(lengths)
     return [[TOKENS[i] for i in tokens[end - n : end]] for n, end in zip(lengths, ends, strict=True)], results
 
@@ -94,16 +94,19 @@ def test_lengths_and_classes_are_sensible(sample: tuple[list[list[str]], np.ndar
 
 def test_a_sequence_is_a_function_of_seed_split_and_index() -> None:
     config = ListOpsConfig()
-    tokens, lengths, results = made(config, "test", np.arange(9))
-    alone = made(config, "test", np.array([4]))
+    tokens, lengths, results = generate(config, "test", np.arange(9))
+    alone = generate(config, "test", np.array([4]))
     start = lengths[:4].sum()
     assert np.array_equal(alone[0], tokens[start : start + lengths[4]]) and alone[2][0] == results[4]
-    for other in (made(config, "training", np.array([4])), made(ListOpsConfig(seed=1), "test", np.array([4]))):
+    for other in (
+        generate(config, "training", np.array([4])),
+        generate(ListOpsConfig(seed=1), "test", np.array([4])),
+    ):
         assert not np.array_equal(alone[0], other[0])
 
 
 def test_a_sequence_that_must_never_change() -> None:
-    tokens, lengths, results = made(ListOpsConfig(), "test", np.arange(3))
+    tokens, lengths, results = generate(ListOpsConfig(), "test", np.arange(3))
     assert (lengths.tolist(), results.tolist(), int(tokens.astype(int).sum())) == (
         [1308, 1290, 677],
         [0, 9, 8],
@@ -114,7 +117,7 @@ def test_a_sequence_that_must_never_change() -> None:
 def test_records(tmp_path: Path) -> None:
     task = ListOps(ListOpsConfig(**SMALL, cache=str(tmp_path)))
     records = task.records("training")
-    assert len(records) == 60 and isinstance(records, MadeRecords) and records.name(3) == "training-3"
+    assert len(records) == 60 and isinstance(records, GeneratedRecords) and records.name(3) == "training-3"
     assert (task.embedding, task.inputs, task.max_length, task.target.outputs) == ("tokens", 15, 2000, 10)
     assert task.target.headline == "accuracy" and set(task.target.weights.tolist()) == {1.0}
     inputs, targets = records.batch([5, 2], torch.device("cpu"))
@@ -151,7 +154,7 @@ def test_config_errors(given: dict[str, int], match: str) -> None:
 
 def test_lengths_that_are_never_drawn() -> None:
     with pytest.raises(ValueError, match="none has more than 500 and fewer than 2000 tokens"):
-        made(ListOpsConfig(max_arguments=2), "test", np.arange(1))
+        generate(ListOpsConfig(max_arguments=2), "test", np.arange(1))
 
 
 # --- The release ---
@@ -228,14 +231,14 @@ def parts(tokens: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
 
 
 def test_trees_stay_and_orders_change() -> None:
-    tokens, lengths, _ = made(ListOpsConfig(), "training", np.arange(40))
+    tokens, lengths, _ = generate(ListOpsConfig(), "training", np.arange(40))
     other = reordered(tokens, lengths, np.arange(40))
     for before, after in zip(parts(tokens, lengths), parts(other, lengths), strict=True):
         assert before != after and tree(before) == tree(after) and not after
 
 
 def test_a_sequence_alone_and_among_others() -> None:
-    tokens, lengths, _ = made(ListOpsConfig(min_length=5, max_length=60), "training", np.arange(30))
+    tokens, lengths, _ = generate(ListOpsConfig(min_length=5, max_length=60), "training", np.arange(30))
     together = parts(reordered(tokens, lengths, np.arange(30)), lengths)
     for number, own in enumerate(parts(tokens, lengths)):
         alone = reordered(np.array(own), np.array([len(own)]), np.array([number]))

@@ -18,15 +18,15 @@ from chordmixer.paper.lra import (
     BytesRecords,
     Part,
     ReleaseLayout,
-    chosen,
+    build_once,
     class_of,
     in_chunks,
     listops,
     load,
-    made_once,
     part_of,
     pathfinder,
     read_once,
+    split_records,
 )
 from chordmixer.paper.subprocesses import ProcessPool, importable
 
@@ -64,7 +64,7 @@ def test_what_was_read_is_read_once(folders: dict[str, Path], tmp_path: Path) ->
 def test_validation_is_of_the_training_part(validation: int, seed: int) -> None:
     folders = made()
     training, held = (
-        chosen(folders, s, validation, seed, real=False, longest=99) for s in ("training", "validation")
+        split_records(folders, s, validation, seed, real=False, longest=99) for s in ("training", "validation")
     )
     assert sorted([*training.indices, *held.indices]) == list(range(40))
     assert abs(len(held) - validation) <= 2
@@ -75,18 +75,18 @@ def test_validation_is_of_the_training_part(validation: int, seed: int) -> None:
 
 def test_a_seed_is_a_split() -> None:
     def held(seed: int) -> list[int]:
-        return chosen(made(), "validation", 10, seed, real=False, longest=99).indices.tolist()
+        return split_records(made(), "validation", 10, seed, real=False, longest=99).indices.tolist()
 
     assert held(0) == held(0) != held(1)
 
 
 def test_records_are_cut_counted_and_named(folders: dict[str, Path]) -> None:
-    records = chosen(folders, "test", 4, 0, real=False, longest=2)
-    whole = chosen(folders, "test", 4, 0, real=False, longest=99)
+    records = split_records(folders, "test", 4, 0, real=False, longest=2)
+    whole = split_records(folders, "test", 4, 0, real=False, longest=99)
     assert (whole.lengths, whole.cut) == ([2, 3, 2] * 2, 0) and (records.lengths, records.cut) == ([2] * 6, 2)
     assert records.targets.tolist() == whole.targets.tolist() == [0, 0, 0, 1, 1, 1]
     assert bytes(records[4].values) == b"\1\0" and bytes(whole[4].values) == b"\1\0\1"
-    held = chosen(folders, "validation", 4, 0, real=False, longest=2)
+    held = split_records(folders, "validation", 4, 0, real=False, longest=2)
     where = int(held.indices[3])
     assert held.name(3) == f"training-{where}" and held.targets[3] == (where >= 20)
     inputs, targets = held.batch([3, 1], torch.device("cpu"))
@@ -96,13 +96,13 @@ def test_records_are_cut_counted_and_named(folders: dict[str, Path]) -> None:
 
 
 def test_real_values(folders: dict[str, Path]) -> None:
-    values = chosen(folders, "test", 4, 0, real=True, longest=99)[4].values
+    values = split_records(folders, "test", 4, 0, real=True, longest=99)[4].values
     assert values.shape == (3, 1) and torch.equal(values, torch.tensor([[1.0], [0.0], [1.0]]) / 255)
 
 
 def test_too_many_for_validation(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="validation=40 of 40 training records leaves none to train on: give fewer"):
-        chosen(folders, "training", 40, 0, real=False, longest=99)
+        split_records(folders, "training", 40, 0, real=False, longest=99)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def made() -> dict[str, Path]:
 # --- In chunks ---
 
 MAKERS = {
-    "listops": partial(listops.made, listops.ListOpsConfig(), "training"),
-    "pathfinder": partial(pathfinder.made, pathfinder.PathfinderConfig(contour=6), "training"),
+    "listops": partial(listops.generate, listops.ListOpsConfig(), "training"),
+    "pathfinder": partial(pathfinder.generate, pathfinder.PathfinderConfig(contour=6), "training"),
 }
 TABLE = np.arange(90).reshape(3, 30)
 
@@ -155,7 +155,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[ProcessPool]:
             super().__init__(count)
             started.append(self)
 
-    monkeypatch.setattr(lra, "WORTH", -1.0)
+    monkeypatch.setattr(lra, "MIN_PROCESS_WORK", -1.0)
     monkeypatch.setattr(lra, "cores", lambda: 2)
     monkeypatch.setattr(lra, "ProcessPool", Seen)
     return started
@@ -179,7 +179,7 @@ def test_the_same_bytes_in_processes(pools: list[ProcessPool]) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_same_bytes_in_any_chunks(name: str, pools: list[ProcessPool], monkeypatch: pytest.MonkeyPatch) -> None:
     make = MAKERS[name]
-    monkeypatch.setattr(lra, "WORTH", 1e9)
+    monkeypatch.setattr(lra, "MIN_PROCESS_WORK", 1e9)
     for workers in (1, 3):
         monkeypatch.setattr(lra, "cores", lambda workers=workers: workers)
         assert joined(list(in_chunks(make, 13, 4))) == joined([make(np.arange(13))])
@@ -209,7 +209,7 @@ def test_what_no_other_process_can_find_stays_here(pools: list[ProcessPool], mon
 def test_no_more_parts_wait_than_are_soon_taken(pools: list[ProcessPool]) -> None:
     parts = in_chunks(partial(np.take, TABLE, axis=1), 30, 1)
     next(parts), next(parts)
-    assert parts.gi_frame.f_locals["own"].tolist() == [8] and not gone(pools[0])  # type: ignore[attr-defined]
+    assert parts.gi_frame.f_locals["indices"].tolist() == [8] and not gone(pools[0])  # type: ignore[attr-defined]
     parts.close()  # type: ignore[attr-defined]
     assert gone(pools[0])
 
@@ -223,14 +223,14 @@ def test_an_error_elsewhere_is_an_error_here(pools: list[ProcessPool]) -> None:
 def test_a_writer_that_fails_ends_them(pools: list[ProcessPool], tmp_path: Path) -> None:
     objects = np.array([[0] * 29 + ["x"]] * 3, dtype=object)  # the last one is no byte
     with pytest.raises(ValueError, match="invalid literal") as raised:
-        made_once(str(tmp_path), "x", (), lambda: in_chunks(partial(np.take, objects, axis=1), 40, 15))
+        build_once(str(tmp_path), "x", (), lambda: in_chunks(partial(np.take, objects, axis=1), 40, 15))
     assert gone(pools[0]) and raised.tb and not [*tmp_path.iterdir()]
 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     list(in_chunks(partial(np.take, TABLE, axis=1), 30, 10))
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr(lra, "QUIET", -1.0)
+    monkeypatch.setattr(lra, "BAR_DELAY", -1.0)
     list(in_chunks(partial(np.take, TABLE, axis=1), 30, 10))
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")

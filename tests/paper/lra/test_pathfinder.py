@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordmixer.paper.lra.pathfinder import LEVELS, STYLES, Pathfinder, PathfinderConfig, made, read_metadata
+from chordmixer.paper.lra.pathfinder import LEVELS, STYLES, Pathfinder, PathfinderConfig, generate, read_metadata
 
 SMALL = {"training": 24, "validation": 6, "test": 6}
 
@@ -25,7 +25,7 @@ def discs(picture: np.ndarray) -> np.ndarray:
 
 def test_classes_differ_in_nothing_simple() -> None:
     """Neither how far apart the discs are nor how bright a picture is tells the classes apart."""
-    values, _, joined = made(PathfinderConfig(), "training", np.arange(600))
+    values, _, joined = generate(PathfinderConfig(), "training", np.arange(600))
     assert joined.sum() == 300 and (joined.reshape(-1, 2).sum(axis=1) == 1).all() and 100 < joined[::2].sum() < 200
     distance = np.array([np.linalg.norm(np.subtract(*discs(picture))) for picture in values])
     for simple in (distance, values.mean(axis=(1, 2))):
@@ -42,7 +42,7 @@ def test_records(tmp_path: Path) -> None:
     assert values.shape == (1024, 1) and values.dtype == torch.float32 and values.min() >= 0 and values.max() == 1
     inputs, targets = records.batch([5, 7], torch.device("cpu"))
     assert torch.equal(inputs.to_list()[0], values) and targets[0] == target
-    alone, _, label = made(task.config, "training", np.array([5]))
+    alone, _, label = generate(task.config, "training", np.array([5]))
     assert np.array_equal(alone.ravel(), np.rint(values.numpy().ravel() * 255)) and label[0] == target
     assert not torch.equal(task.records("test")[5].values, values)
 
@@ -76,7 +76,7 @@ def release(tmp_path: Path) -> Path:
     level = tmp_path / "pathfinder32" / LEVELS[14]
     (level / "imgs" / "0").mkdir(parents=True)
     (level / "metadata").mkdir()
-    values, _, joined = made(PathfinderConfig(contour=6), "test", np.arange(10))
+    values, _, joined = generate(PathfinderConfig(contour=6), "test", np.arange(10))
     for number, picture in enumerate(values):
         Image.fromarray(picture).save(level / "imgs" / "0" / f"sample_{number}.png")
     (level / "imgs" / "0" / "sample_9.png").write_bytes(b"")
@@ -86,7 +86,7 @@ def release(tmp_path: Path) -> Path:
 
 
 def test_the_release(release: Path, tmp_path: Path) -> None:
-    values, _, joined = made(PathfinderConfig(contour=6), "test", np.arange(10))
+    values, _, joined = generate(PathfinderConfig(contour=6), "test", np.arange(10))
     task = Pathfinder(PathfinderConfig(folder=str(release.parent), cache=str(tmp_path / "cache")))
     sets = [task.records(split) for split in ("training", "validation", "test")]
     assert sum(map(len, sets)) == 9

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordmixer.data import Loader, TokenSampler
-from chordmixer.data.loading import MadeRecords, PairedRecords
+from chordmixer.data.loading import GeneratedRecords, PairedRecords
 from chordmixer.models import ChordMixerConfig, Model, ModelConfig
 from chordmixer.paper.lra.retrieval import (
     CITATIONS,
@@ -23,7 +23,7 @@ from chordmixer.paper.lra.retrieval import (
     PAPERS,
     Retrieval,
     RetrievalConfig,
-    dealt,
+    draw_negatives,
     read_citations,
     read_tsv,
 )
@@ -86,7 +86,7 @@ def test_cut_and_counted(release: Path) -> None:
 def test_records(citations: Path) -> None:
     asked = task(citations)
     records = asked.records("training")
-    assert isinstance(records, MadeRecords) and isinstance(records, PairedRecords)
+    assert isinstance(records, GeneratedRecords) and isinstance(records, PairedRecords)
     assert (asked.embedding, asked.inputs, asked.sequences, asked.max_length) == ("tokens", 256, 2, 4000)
     assert asked.target.outputs == 2 and asked.target.headline == "accuracy" and asked.documents() == {}
     assert records.targets.float().mean() == 0.5 and len(records.texts.lengths) <= 60
@@ -262,7 +262,7 @@ def test_dealt_again(numbers: set[tuple[int, int]]) -> None:
     pairs = [(str(a), str(b)) for a, b in sorted(numbers)]
     links = {frozenset(pair) for pair in pairs}
     try:
-        seconds = dealt(pairs, links, key=3)
+        seconds = draw_negatives(pairs, links, key=3)
     except ValueError:
         return
     false = [(first, second) for (first, _), second in zip(pairs, seconds, strict=True)]
@@ -275,13 +275,17 @@ def test_a_paper_that_is_on_both_sides() -> None:
     pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "a")]
     links = {frozenset(pair) for pair in pairs}
     for key in range(20):
-        assert all(first != second for (first, _), second in zip(pairs, dealt(pairs, links, key), strict=True))
+        assert all(
+            first != second for (first, _), second in zip(pairs, draw_negatives(pairs, links, key), strict=True)
+        )
 
 
 def test_no_false_pair_twice() -> None:
     """Each a is linked with x and u, so that y and v are left for it, once each."""
     pairs = [(f"{side}{i}", to) for side, all_of in (("a", "xu"), ("b", "yv")) for i in range(8) for to in all_of]
-    false = zip((first for first, _ in pairs), dealt(pairs, {frozenset(pair) for pair in pairs}, key=0), strict=True)
+    false = zip(
+        (first for first, _ in pairs), draw_negatives(pairs, {frozenset(pair) for pair in pairs}, key=0), strict=True
+    )
     assert len(set(false)) == len(pairs)
 
 
@@ -290,7 +294,7 @@ def test_no_false_pair_is_left() -> None:
     with pytest.raises(
         ValueError, match=r"^3 citations of a part leave no false pairs of the same papers: .*; give more"
     ):
-        dealt(pairs, {frozenset(pair) for pair in pairs}, key=0)
+        draw_negatives(pairs, {frozenset(pair) for pair in pairs}, key=0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from chordmixer.models import ModelConfig
 from chordmixer.models.encoders import ENCODERS
 from chordmixer.paper.fragments import FragmentsConfig
 from chordmixer.paper.reproduction import ENTRIES, Request, ablations, experiments, reproduce
-from chordmixer.paper.reproduction.ablations import PADDING, POOLING, READING, Study, with_room
+from chordmixer.paper.reproduction.ablations import PADDING, POOLING, READING, Study, with_padded_batches
 from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
@@ -72,7 +72,7 @@ def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluate
     made = PADDING.experiments(experiments.with_encoder(tiny, "poolformer"))
     trained = [TrainedRun(own, evaluated(name, 0.5), 1.0, False, 9) for name, own in made.items()]
     seen = DataSummary({"training": 64, "validation": 16, "test": 32}, 30, 9_000, ["a", "b"])
-    body = Comparison(VERSIONS["padding"], trained, seen, given=True).page("padding", []).body
+    body = Comparison(VERSIONS["padding"], trained, seen, user_data=True).page("padding", []).body
     assert body[2].startswith("| poolformer-overall_max | 50.00 (45.00-55.00) | 67.00 | -17.00 | 1 |")
     assert body[3].startswith("| poolformer-batch_max | 50.00 (45.00-55.00) | 68.10 | -18.10 | 1 |")
 
@@ -86,17 +86,17 @@ def test_padded_documents_beside_the_paper(tiny: Experiment, evaluated: Evaluate
 )
 def test_versions_that_are_not_there(models: list[str], message: str, tiny: Experiment) -> None:
     with pytest.raises(ValueError) as refused:
-        experiments.each(tiny, models, 1, VERSIONS["ablation"].versions)
+        experiments.expand(tiny, models, 1, VERSIONS["ablation"].versions)
     assert str(refused.value).startswith(message)
 
 
 def test_versions_of_an_entry_that_has_none(tiny: Experiment) -> None:
     with pytest.raises(ValueError, match=r"^--models chordmixer-flat is not known: choose from chordmixer, "):
-        experiments.each(tiny, ["chordmixer-flat"], 1)
+        experiments.expand(tiny, ["chordmixer-flat"], 1)
 
 
 def test_folders_of_versions_and_seeds(tiny: Experiment) -> None:
-    made = experiments.each(tiny, ["chordmixer", "poolformer-flat"], 2, VERSIONS["ablation"].versions)
+    made = experiments.expand(tiny, ["chordmixer", "poolformer-flat"], 2, VERSIONS["ablation"].versions)
     assert [*made] == [
         f"{name}-seed{seed}"
         for name in ("chordmixer-average", "chordmixer-class_token", "poolformer-flat")
@@ -197,7 +197,7 @@ def test_a_step_has_as_many_records(version: str, batch: tuple[int, int]) -> Non
 
 
 def test_one_sequence_may_be_more_than_a_batch() -> None:
-    made = with_room(TrainingConfig(batch_sequences=4, batch_tokens=1_000, accumulate=9), 5_000)
+    made = with_padded_batches(TrainingConfig(batch_sequences=4, batch_tokens=1_000, accumulate=9), 5_000)
     assert (made.batch_sequences, made.accumulate) == (1, 9)
 
 

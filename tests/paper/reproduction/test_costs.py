@@ -23,14 +23,14 @@ from chordmixer.paper.reproduction.costs import (
     StepTime,
     all_costs,
     cost,
+    describe,
     equal_time,
+    generated_parts,
     listing,
-    made_parts,
-    planned,
-    sampled,
-    words,
+    plan_runs,
+    sample_lengths,
 )
-from chordmixer.paper.reproduction.experiments import build, each, with_encoder
+from chordmixer.paper.reproduction.experiments import build, expand, with_encoder
 from chordmixer.training import Experiment, loop, speed
 
 PARTS = {
@@ -42,14 +42,14 @@ BY_RULE = ("adding-200", "listops", "pathfinder")
 
 
 def test_lengths_that_stand_for_all() -> None:
-    adding, listops = (sampled(build(ENTRIES[name])) for name in ("adding-200", "listops"))  # type: ignore[arg-type]
+    adding, listops = (sample_lengths(build(ENTRIES[name])) for name in ("adding-200", "listops"))  # type: ignore[arg-type]
     assert len(adding) == len(listops) == module.SAMPLE
     assert 250 < sum(adding) / len(adding) < 600 and 500 < min(listops) <= max(listops) < 2_000
-    assert len(set(listops)) <= module.MADE < len(set(adding))
+    assert len(set(listops)) <= module.GENERATED < len(set(adding))
 
 
 def test_few_records_are_not_made_more(tiny: Experiment) -> None:
-    assert len(sampled(tiny)) == 64
+    assert len(sample_lengths(tiny)) == 64
 
 
 def test_a_cost_of_all_records(tiny: Experiment) -> None:
@@ -75,10 +75,10 @@ def test_every_model_seed_and_part_is_planned(tiny: Experiment, monkeypatch: pyt
         speed, "measure", lambda own, *_: speed.Speed(*([2.0, 1.0] if own.model.encoder == "lstm" else [1, 1]))
     )
     versions = "chordmixer.paper.reproduction.ablations:READING"
-    found = planned(each(tiny, ["chordmixer", "lstm-average"], 3, versions), made_parts(tiny))
+    found = plan_runs(expand(tiny, ["chordmixer", "lstm-average"], 3, versions), generated_parts(tiny))
     assert [(own.model, own.runs) for own in found] == [("chordmixer", 3), ("lstm-average", 3)]
     assert found[0].cost.seconds != found[1].cost.seconds, "each is measured"
-    parts = made_parts(tiny)
+    parts = generated_parts(tiny)
     assert {name: part.records for name, part in parts.items()} == {"training": 64, "validation": 16, "test": 32}
 
 
@@ -142,9 +142,9 @@ def test_a_table_where_there_is_room() -> None:
 
 
 def test_memory_that_is_not_there() -> None:
-    assert "20.0 GB of 16.0 GB on cpu, too much" in words(
+    assert "20.0 GB of 16.0 GB on cpu, too much" in describe(
         Cost("cpu", 10, 100, 1, 20_000_000_000, 16_000_000_000)
-    ) and "; 1 epoch of 10 records" in words(Cost("cpu", 10, 100, 1, 1, 2))
+    ) and "; 1 epoch of 10 records" in describe(Cost("cpu", 10, 100, 1, 1, 2))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_each_has_its_steps_and_epochs_enough(
     tiny: Experiment, tmp_path: Path, measured: list[str], log: pytest.LogCaptureFixture
 ) -> None:
-    runs = equal_time(each(tiny, ["chordmixer", "pointwise"], seeds=2), 0.01, tmp_path)
+    runs = equal_time(expand(tiny, ["chordmixer", "pointwise"], seeds=2), 0.01, tmp_path)
     assert measured == ["chordmixer", "pointwise"], "once for both seeds"
     assert {name: (own.training.steps, own.training.epochs) for name, own in runs.items()} == {
         "chordmixer-seed0": (60, 21),
@@ -176,19 +176,19 @@ def test_each_has_its_steps_and_epochs_enough(
 
 def test_a_long_run_keeps_its_epochs(tiny: Experiment, tmp_path: Path, measured: list[str]) -> None:
     long = replace(tiny, training=replace(tiny.training, epochs=500))
-    (run,) = equal_time(each(long, ["pointwise"], 1), 0.01, tmp_path).values()
+    (run,) = equal_time(expand(long, ["pointwise"], 1), 0.01, tmp_path).values()
     assert (run.training.steps, run.training.epochs) == (15, 500)
 
 
 def test_what_was_measured_is_not_measured_again(tiny: Experiment, tmp_path: Path, measured: list[str]) -> None:
-    first = equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path)
-    assert equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path) == first and len(measured) == 1
-    (longer,) = equal_time(each(tiny, ["chordmixer"], 1), 2, tmp_path).values()
+    first = equal_time(expand(tiny, ["chordmixer"], 1), 1, tmp_path)
+    assert equal_time(expand(tiny, ["chordmixer"], 1), 1, tmp_path) == first and len(measured) == 1
+    (longer,) = equal_time(expand(tiny, ["chordmixer"], 1), 2, tmp_path).values()
     assert (longer.training.steps, len(measured)) == (12_000, 1), "another time, the same pace"
-    equal_time(each(tiny, ["pointwise"], 1), 1, tmp_path)
+    equal_time(expand(tiny, ["pointwise"], 1), 1, tmp_path)
     assert {*files.read_json(tmp_path / costs.PACE_FILE)["models"]} == {"chordmixer", "pointwise"}
     other = replace(tiny, training=replace(tiny.training, batch_sequences=3))
-    equal_time(each(other, ["chordmixer"], 1), 1, tmp_path)
+    equal_time(expand(other, ["chordmixer"], 1), 1, tmp_path)
     assert measured == ["chordmixer", "pointwise", "chordmixer"], "a step of other settings takes another time"
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_file_is_one_line(tiny: Experiment, tmp_path: Path, measured: 
     with pytest.raises(
         ValueError, match=r"pace.json holds no paces of models: remove it, and they are measured again"
     ):
-        equal_time(each(tiny, ["chordmixer"], 1), 1, tmp_path)
+        equal_time(expand(tiny, ["chordmixer"], 1), 1, tmp_path)
     assert not measured
 
 
@@ -214,7 +214,7 @@ def test_who_cannot_be_measured_is_named(tiny: Experiment, tmp_path: Path, monke
 
     monkeypatch.setattr(costs, "step_time", step_time)
     with pytest.raises(ValueError, match=r"^pointwise cannot be measured: out of memory at record r1: use a smaller"):
-        equal_time(each(tiny, ["chordmixer", "pointwise"], 1), 1, tmp_path)
+        equal_time(expand(tiny, ["chordmixer", "pointwise"], 1), 1, tmp_path)
     assert [*files.read_json(tmp_path / costs.PACE_FILE)["models"]] == ["chordmixer"]
 
 
@@ -237,7 +237,7 @@ def test_from_a_measurement_to_a_page(changes: dict[str, Any], tmp_path: Path, m
 
 
 def test_refusals(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = each(tiny, ["chordmixer"], 1)
+    runs = expand(tiny, ["chordmixer"], 1)
     with pytest.raises(ValueError, match=r"--minutes 0 is not a time to train for: give a number above 0, such as 1"):
         equal_time(runs, 0, tmp_path)
     limited = {"run": replace(tiny, training=replace(tiny.training, minutes=2.0))}

@@ -96,7 +96,7 @@ def test_like_the_paper(name: str) -> None:
 def test_a_pair_keeps_its_head() -> None:
     experiment = build(RUNS["listops"])
     pair = replace(experiment, model=replace(experiment.model, head="pair"))
-    assert entries.like(pair, entries.RELEASED["retrieval"]).model.head == "pair"
+    assert entries.with_published(pair, entries.RELEASED["retrieval"]).model.head == "pair"
 
 
 def test_changes_come_after_it() -> None:

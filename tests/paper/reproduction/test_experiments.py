@@ -13,7 +13,7 @@ from chordmixer.paper.reproduction import Request, experiments, reproduce, runni
 from chordmixer.paper.reproduction.catalogue import ENTRIES
 from chordmixer.paper.reproduction.comparison import Comparison
 from chordmixer.paper.reproduction.entries import RunEntry
-from chordmixer.paper.reproduction.experiments import each, model_of, with_encoder
+from chordmixer.paper.reproduction.experiments import expand, model_of, with_encoder
 from chordmixer.paper.reproduction.running import DataSummary, TrainedRun
 from chordmixer.training import Experiment
 from chordmixer.training.evaluation import Evaluation
@@ -64,7 +64,7 @@ def test_no_share(adding: Experiment, share: float) -> None:
 
 def test_one_a_model_and_seed(adding: Experiment) -> None:
     later = replace(adding, training=replace(adding.training, seed=5))
-    made = experiments.each(later, ["chordmixer", "pointwise"], 2)
+    made = experiments.expand(later, ["chordmixer", "pointwise"], 2)
     assert [*made] == ["chordmixer-seed5", "chordmixer-seed6", "pointwise-seed5", "pointwise-seed6"]
     last = made["pointwise-seed6"]
     assert (last.model.encoder, last.training.seed, last.data) == ("pointwise", 6, adding.data)
@@ -81,7 +81,7 @@ def test_one_a_model_and_seed(adding: Experiment) -> None:
 )
 def test_models_that_cannot_be(adding: Experiment, models: list[str], seeds: int, message: str) -> None:
     with pytest.raises(ValueError) as refused:
-        experiments.each(adding, models, seeds)
+        experiments.expand(adding, models, seeds)
     assert str(refused.value).startswith(message)
 
 
@@ -125,7 +125,7 @@ def run(tiny: Experiment, evaluated: Callable[[str, float], Evaluation]) -> Run:
 
 
 def test_each_with_each_rate(tiny: Experiment) -> None:
-    runs = each(tiny, ["chordmixer", "cnn"], seeds=2)
+    runs = expand(tiny, ["chordmixer", "cnn"], seeds=2)
     found = experiments.with_rates(runs, [1e-3, 3e-4])
     assert {
         name: (own.training.learning_rate, own.training.seed) for name, own in found.items() if "cnn" in name

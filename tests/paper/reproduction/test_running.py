@@ -18,13 +18,13 @@ from tests.forked import Forked
 from chordmixer import files
 from chordmixer.paper import subprocesses
 from chordmixer.paper.reproduction import running
-from chordmixer.paper.reproduction.experiments import each
+from chordmixer.paper.reproduction.experiments import expand
 from chordmixer.paper.reproduction.running import (
     ParallelRuns,
     RunsJournal,
-    finished,
+    load_finished,
     run_all,
-    scored_baselines,
+    shared_baselines,
     summarise_data,
 )
 from chordmixer.training import Experiment, checkpoints
@@ -36,7 +36,7 @@ from chordmixer.training.progress import Interrupted
 def test_what_is_finished_is_not_trained_again(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    first = run_all(each(tiny, ["chordmixer"], 1), RunsJournal.open(tmp_path / "r", "adding-200", False), False)
+    first = run_all(expand(tiny, ["chordmixer"], 1), RunsJournal.open(tmp_path / "r", "adding-200", False), False)
     assert log.messages == ["chordmixer-seed0, 1 of 1", "baselines on the same records, on the CPU"]
 
     trained: list[str] = []
@@ -48,7 +48,7 @@ def test_what_is_finished_is_not_trained_again(
     train = running.train
     monkeypatch.setattr(running, "train", count)
     journal = RunsJournal.open(tmp_path / "r", "adding-200", True)
-    both = run_all(each(tiny, ["chordmixer", "pointwise"], 1), journal, True)
+    both = run_all(expand(tiny, ["chordmixer", "pointwise"], 1), journal, True)
     assert trained == ["pointwise-seed0"]
     assert log.messages[2:] == ["chordmixer-seed0, 1 of 2: finished before", "pointwise-seed0, 2 of 2"]
     assert (both[0].evaluation, both[0].seconds) == (first[0].evaluation, first[0].seconds)
@@ -64,15 +64,15 @@ def test_baselines_are_scored_once(tiny: Experiment, tmp_path: Path, monkeypatch
     run_all({"a": tiny, "b": tiny}, RunsJournal.open(tmp_path / "r", "x", False), False, baselines=False)
     runs = [tmp_path / "r" / name for name in "ab"]
     assert not any((run / "baselines.json").exists() for run in runs)
-    assert [b.name for b in scored_baselines(runs[1:])] == ["mean", "length alone"]
+    assert [b.name for b in shared_baselines(runs[1:])] == ["mean", "length alone"]
     monkeypatch.setattr(running, "compare", pytest.fail)
-    assert scored_baselines(runs) == scored_baselines(runs[:1])
+    assert shared_baselines(runs) == shared_baselines(runs[:1])
     files.write_json(runs[0] / "baselines.json", {"format": 1, "baselines": []})
     with pytest.raises(ValueError, match=r"baselines.json was changed or damaged"):
-        scored_baselines(runs)
+        shared_baselines(runs)
     listed = files.read_json(runs[0] / "manifest.json")
     files.write_json(runs[0] / "manifest.json", {k: v for k, v in listed.items() if k != "baselines.json"})
-    assert scored_baselines(runs) == scored_baselines(runs[:1]) != []
+    assert shared_baselines(runs) == shared_baselines(runs[:1]) != []
 
 
 def test_other_ranks_score_no_baselines(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,10 @@ def test_other_ranks_score_no_baselines(tiny: Experiment, tmp_path: Path, monkey
 def test_other_settings_are_refused(tiny: Experiment, tmp_path: Path) -> None:
     run_all({"run": tiny}, RunsJournal.open(tmp_path / "r", "a", False), False)
     other = replace(tiny, training=replace(tiny.training, learning_rate=0.5))
-    assert finished(tmp_path / "r" / "run", tiny) is not None and finished(tmp_path / "r" / "run", other) is None
+    assert (
+        load_finished(tmp_path / "r" / "run", tiny) is not None
+        and load_finished(tmp_path / "r" / "run", other) is None
+    )
     with pytest.raises(ValueError, match="was started with other settings"):
         run_all({"run": other}, RunsJournal.open(tmp_path / "r", "a", True), True)
 
@@ -95,7 +98,7 @@ def test_scores_that_were_changed_are_refused(tiny: Experiment, tmp_path: Path) 
     scores = tmp_path / "r" / "run" / "evaluation-test.json"
     files.write_json(scores, {**files.read_json(scores), "loss": 0.0})
     with pytest.raises(ValueError, match=r"evaluation-test.json was changed or damaged"):
-        finished(tmp_path / "r" / "run", tiny)
+        load_finished(tmp_path / "r" / "run", tiny)
 
 
 def test_a_folder_that_is_there(tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def test_the_same_as_one_after_the_other(tiny: Experiment, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    runs = each(tiny, ["chordmixer", "pointwise"], 1)
+    runs = expand(tiny, ["chordmixer", "pointwise"], 1)
     alone = run_all(runs, RunsJournal.open(tmp_path / "a", "x", False), False)
     log.clear()
     both = run_all(runs, RunsJournal.open(tmp_path / "b", "x", False), False, at_once=2)

@@ -1,4 +1,4 @@
-"""Other encoders, one file each, and all by name: a literal dictionary, imported when one is asked for."""
+"""All encoders by name: a dictionary of classes, which are imported on first use. Each encoder has its own file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENCODERS = {
 
 
 def encoder_class(name: str) -> Any:
-    """The class of this name, which holds its config's class as `Config`."""
+    """The encoder class with this name; its attribute `Config` is the class of its config."""
     if not isinstance(name, str) or name not in ENCODERS:
         raise ValueError(f"encoder {name!r} is not known: choose one of {', '.join(ENCODERS)}")
     module, cls = ENCODERS[name].split(":")
@@ -40,6 +40,6 @@ def encoder_class(name: str) -> Any:
 
 
 def build(name: str, config: Any) -> nn.Module:
-    """The encoder of this name, built from its config."""
+    """Build the encoder with this name from its config."""
     encoder: nn.Module = encoder_class(name)(config)
     return encoder

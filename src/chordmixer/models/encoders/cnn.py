@@ -1,6 +1,6 @@
 """1-D CNN: residual blocks, each a convolution over the tokens next to a token and an MLP.
 
-The plainest network that sees neighbours (LeCun et al. 1989; residual blocks: He et al. 2016). The ChordMixer paper
+The simplest network that sees neighbours (LeCun et al. 1989; residual blocks: He et al. 2016). The ChordMixer paper
 compares with one and gives no settings: these are ours, as is the layer norm before each part in place of batch norm.
 Receptive field: layers * (kernel - 1) + 1 tokens. Cost: O(N * kernel) a layer.
 """
@@ -16,18 +16,18 @@ from chordmixer.models.encoders.packed_layers import PackedStack
 
 @dataclass(frozen=True)
 class CnnConfig:
-    """Ours: the paper gives none."""
+    """Default sizes are ours: the paper gives none."""
 
     max_length: int
-    """The longest sequence that it takes; nothing else follows from it."""
+    """The longest sequence that is accepted; no weight depends on it."""
     width: int = 64
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 4
-    """Blocks."""
+    """Number of blocks."""
     kernel: int = 9
-    """Tokens that a convolution sees, an odd number."""
+    """Kernel size of a convolution, an odd number."""
     expansion: int = 2
-    """Width of the MLP's hidden layer, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each part's output that is set to zero in training."""
 
@@ -40,12 +40,12 @@ class CnnConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Tokens that can change one token's output."""
+        """Number of tokens that can change one token's output."""
         return self.layers * (self.kernel - 1) + 1
 
 
 class Cnn(PackedStack):
-    """Convolutions of the tokens around each token.
+    """Convolutions over the tokens around each token.
 
     >>> import torch
     >>> from chordmixer import Packed

@@ -1,7 +1,7 @@
 """Cosformer: linear attention whose weights fade with distance by a cosine (Qin et al., 2022).
 
-Ours: sinusoidal positions are added to the tokens, and the cosine's period is each sequence's own length: with the
-batch's, an answer would depend on its neighbours. Receptive field: the whole sequence in one layer. Cost: N time and
+Ours: sinusoidal positions are added to the tokens, and the cosine's period is the length of each sequence: with that
+of the batch, outputs would depend on the batch. Receptive field: the whole sequence in one layer. Cost: N time and
 memory.
 """
 
@@ -24,13 +24,13 @@ class CosformerConfig:
     max_length: int
     """The longest sequence that is accepted; no weight depends on it."""
     width: int = 128
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks, one after the other."""
+    """Number of blocks."""
     heads: int = 2
-    """Attention heads; they share the channels."""
+    """Number of attention heads, which divide the channels."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 

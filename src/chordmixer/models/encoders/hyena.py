@@ -1,4 +1,4 @@
-"""Hyena: long convolutions whose filters a small network draws, with gates before and after (Poli et al. 2023).
+"""Hyena: long convolutions with filters computed by a small network, gated before and after (Poli et al. 2023).
 
 Order 2. v, x1, x2 are three linear maps of the tokens, each followed by a causal convolution of 3 taps a channel;
 
@@ -6,7 +6,7 @@ Order 2. v, x1, x2 are three linear maps of the tokens, each followed by a causa
 
 then a linear map. The MLP's activations are sines, its features t / max_length and sines and cosines of it; decays
 differ by channel, from 1 % left at 0.3 of the maximum length to 1 % at 1.5 of it. Ours: positions are scaled by
-`max_length` and never by the batch, so that an answer does not depend on neighbours, and the filter is divided by
+`max_length` and never by the batch, so that outputs do not depend on the batch, and the filter is divided by
 sqrt(max_length), so that its sum does not grow with it. The ChordMixer paper does not compare with Hyena: settings
 are ours. Receptive field: the token and all before it. Cost: O(N log N) a layer.
 """
@@ -28,22 +28,22 @@ from chordmixer.packed import Packed
 
 @dataclass(frozen=True)
 class HyenaConfig:
-    """Ours: the paper does not compare with it."""
+    """Default sizes are ours: the paper does not compare with it."""
 
     max_length: int
-    """The longest sequence that it takes; filters are drawn on its scale."""
+    """The longest sequence that is accepted; filters are scaled to it."""
     width: int = 64
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks."""
+    """Number of blocks."""
     filter_width: int = 64
-    """Channels of the network that draws the filters."""
+    """Number of channels of the network that computes the filters."""
     bands: int = 16
-    """Frequencies of its features: 0 to `bands - 1` turns over the maximum length."""
+    """Number of frequencies of its features: 0 to `bands - 1` cycles over the maximum length."""
     frequency: float = 10.0
-    """What its sines multiply their inputs with at the start; it is learned."""
+    """Initial value of the learned factor of the sines' inputs."""
     expansion: int = 2
-    """Width of the MLP's hidden layer, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each part's output that is set to zero in training."""
 
@@ -52,7 +52,7 @@ class HyenaConfig:
 
 
 class Sine(nn.Module):
-    """sin(frequency * x), with a learned frequency a channel."""
+    """sin(frequency * x), with a learned frequency per channel."""
 
     def __init__(self, width: int, frequency: float) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Sine(nn.Module):
 
 
 class Filter(nn.Module):
-    """Draws h, a filter a channel, at any positions.
+    """Computes h, one filter per channel.
 
     >>> Filter(HyenaConfig(max_length=100, width=8))(40).shape
     torch.Size([40, 8])
@@ -87,11 +87,11 @@ class Filter(nn.Module):
         self.register_buffer("decay", torch.linspace(log(100) / 1.5, log(100) / 0.3, config.width), persistent=False)
 
     def forward(self, length: int) -> Float[Tensor, "N C"]:
-        """The first `length` taps; a shorter filter is the start of a longer one."""
+        """The first `length` taps; they do not depend on `length`."""
         t = torch.arange(length, device=self.decay.device).to(self.decay.dtype)[:, None] / self.config.max_length
-        turns = 2 * pi * torch.arange(self.config.bands, device=t.device) * t
-        with torch.autocast(t.device.type, enabled=False):  # bfloat16 cannot tell positions apart
-            h: Tensor = self.network(torch.cat([t, turns.cos(), turns.sin()], dim=1))
+        phase = 2 * pi * torch.arange(self.config.bands, device=t.device) * t
+        with torch.autocast(t.device.type, enabled=False):  # bfloat16 cannot resolve positions
+            h: Tensor = self.network(torch.cat([t, phase.cos(), phase.sin()], dim=1))
         return h * torch.exp(-self.decay * t) / sqrt(self.config.max_length)
 
 

@@ -1,7 +1,7 @@
-"""What the other encoders share: a residual block, attention's projections, positions, padding, checks of settings.
+"""Layers that the other encoders share: residual block, attention projections, positions, padding, config checks.
 
-One that cannot work on packed tokens pads here, and only among sequences of similar length: what stands in the
-padding is for its mixer to hide, and no answer may depend on it.
+An encoder that cannot work on packed tokens pads here, and only sequences of similar length together. Its mixer must
+mask the padding: no output may depend on it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from chordmixer.config import LONGEST, check_numbers
 from chordmixer.packed import Layout, Packed
 
-MOST = {"max_length": LONGEST, "layers": 1000, "halvings": 40}
-"""Of what a config counts."""
-OTHERS = 1 << 20
-"""Of anything else that it counts, such as channels and heads."""
-FULL = 0.75
-"""Sequences are padded together if each fills at least this share of its row."""
-SPARE = 1 << 17
-"""On a GPU also while no more places of their rows than this are empty: it takes longer to launch the kernels of one
-more bucket than to compute these."""
-ALIGNED = 8
-"""Rows are padded to a multiple of this length: of others a GPU's matrix units cannot load 16 bytes at once."""
+MAX_BY_NAME = {"max_length": LONGEST, "layers": 1000, "halvings": 40}
+"""Upper limits of a config's integers, by name."""
+MAX_COUNT = 1 << 20
+"""Upper limit of all other integers of a config, such as channels and heads."""
+MIN_FILL = 0.75
+"""Share of its row that a sequence must fill to be padded together with longer ones."""
+MAX_EMPTY = 1 << 17
+"""Number of padded positions up to which sequences share a bucket on a GPU whatever their fill: launching the kernels
+of another bucket takes longer than computing the padding."""
+ROW_MULTIPLE = 8
+"""Rows are padded to a multiple of this length, so that a GPU's matrix units can load 16 bytes at once."""
 
 # --- Checks ---------------------------------------------------------------------------------------------
 
 
 def check_settings(config: Any) -> None:
-    """Counts are within limits, `dropout` is a share, `heads` divide `width`: for a config's `__post_init__`."""
+    """Check a config in `__post_init__`: integers within limits, `dropout` below 1, `heads` divide `width`."""
     counts = [field.name for field in fields(config) if type(getattr(config, field.name)) is int]
-    check_numbers(config, **{name: (1, MOST.get(name, OTHERS)) for name in counts})
+    check_numbers(config, **{name: (1, MAX_BY_NAME.get(name, MAX_COUNT)) for name in counts})
     if not 0 <= config.dropout < 1:
         raise ValueError(f"dropout={config.dropout} is not a share: give 0 or more, and less than 1")
     if hasattr(config, "heads") and config.width % config.heads:
@@ -49,7 +49,7 @@ def check_settings(config: Any) -> None:
 
 
 def check_fits(x: Packed, config: Any) -> None:
-    """Tokens have `config.width` channels, and no sequence is above `config.max_length`."""
+    """Raise a ValueError unless tokens have `config.width` channels and no sequence exceeds `config.max_length`."""
     if x.values.shape[1:] != (config.width,):
         raise ValueError(
             f"tokens of shape {tuple(x.values.shape[1:])} do not fit an encoder of width {config.width}: "
@@ -66,8 +66,8 @@ def check_fits(x: Packed, config: Any) -> None:
 # --- Padding --------------------------------------------------------------------------------------------
 
 
-def buckets(lengths: Sequence[int], full: float = FULL, spare: int = 0) -> list[list[int]]:
-    """Which sequences are padded together, longest first: each fills `full` of its row, or `spare` places stay empty.
+def buckets(lengths: Sequence[int], full: float = MIN_FILL, spare: int = 0) -> list[list[int]]:
+    """Group sequences for padding, longest first: each fills `full` of its row, or up to `spare` places are empty.
 
     >>> buckets([100, 9, 80, 10])
     [[0, 2], [3, 1]]
@@ -87,7 +87,7 @@ def buckets(lengths: Sequence[int], full: float = FULL, spare: int = 0) -> list[
 
 
 def padded(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Float[Tensor, "P C"], Layout]:
-    """The rows of all buckets, of these lengths, end to end, zeros where no token is, and where sequences start.
+    """The rows of all buckets end to end, padded with zeros to `lengths`, and the layout of the sequences.
 
     >>> rows, layout = padded(Packed.from_list([torch.ones(1, 1), torch.ones(3, 1)]), [[1, 0]], [3])
     >>> rows.flatten().tolist(), layout.starts
@@ -107,27 +107,27 @@ def in_buckets(
     run: Callable[[Float[Tensor, "b n C"], Bool[Tensor, "b n"]], Float[Tensor, "b n C"]],
     mixed: bool = True,
 ) -> Packed:
-    """`run(values, mask)` on padded sequences of similar length, a bucket at a time; the caller's order comes back.
+    """Call `run(values, mask)` on each bucket of padded sequences of similar length; the order of `x` is kept.
 
-    Without `mixed` of equal length only, so that nothing is padded.
+    With `mixed=False` only sequences of equal length share a bucket, so that nothing is padded.
 
     >>> x = Packed.from_list([torch.ones(2, 4), torch.ones(90, 4)])
     >>> in_buckets(x, lambda values, mask: 2 * values).values.unique()
     tensor([2.])
     """
-    spare = SPARE if x.values.is_cuda else 0
-    groups = buckets(x.lengths, FULL, spare) if mixed else buckets(x.lengths, full=1.0)
-    step = ALIGNED if mixed else 1
+    spare = MAX_EMPTY if x.values.is_cuda else 0
+    groups = buckets(x.lengths, MIN_FILL, spare) if mixed else buckets(x.lengths, full=1.0)
+    step = ROW_MULTIPLE if mixed else 1
     lengths = [-(-x.lengths[group[0]] // step) * step for group in groups]
     rows, layout = padded(x, groups, lengths)
-    held = layout.put(torch.ones(x.tokens, dtype=torch.bool, device=x.device))
+    real = layout.put(torch.ones(x.tokens, dtype=torch.bool, device=x.device))
     shapes = [(len(group), length) for group, length in zip(groups, lengths, strict=True)]
     sizes = [count * length for count, length in shapes]
-    done = [
+    outputs = [
         run(values.unflatten(0, shape), mask.unflatten(0, shape)).flatten(0, 1)
-        for values, mask, shape in zip(rows.split(sizes), held.split(sizes), shapes, strict=True)
+        for values, mask, shape in zip(rows.split(sizes), real.split(sizes), shapes, strict=True)
     ]
-    return x.with_values(layout.take(torch.cat(done)))
+    return x.with_values(layout.take(torch.cat(outputs)))
 
 
 # --- Positions ------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def positions(place: Tensor, width: int) -> Float[Tensor, "T C"]:
 
 
 def with_positions(x: Packed) -> Packed:
-    """Each token with its position in its own sequence added; any length will do."""
+    """Add to each token the encoding of its position in its sequence, for any lengths."""
     return x.with_values(x.values + positions(x.places(), x.values.shape[1]).to(x.values.dtype))
 
 
@@ -155,9 +155,9 @@ def with_positions(x: Packed) -> Packed:
 
 
 class Residual(nn.Module):
-    """The block of every encoder that does not say otherwise: norm, mixer, residual, norm, MLP, residual.
+    """The block of most encoders: norm, mixer, residual, norm, MLP, residual.
 
-    Tokens may be packed or padded: what else the mixer needs is handed through.
+    Tokens may be packed or padded; further arguments are passed to the mixer.
 
     >>> block = Residual(8, nn.Identity())
     >>> block(torch.randn(5, 8)).shape
@@ -184,7 +184,7 @@ def mlp(width: int, expansion: int) -> nn.Sequential:
 
 
 class Attention(nn.Module):
-    """Queries, keys and values by head, and the way back: an encoder says in `attend` what happens between."""
+    """Projections of multi-head attention; subclasses define `attend` on queries, keys and values by head."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -203,18 +203,18 @@ class Attention(nn.Module):
 
     def forward(self, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N C"]:
         q, k, v = (by_head(part, self.heads) for part in self.qkv(values).chunk(3, dim=2))
-        out: Tensor = self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))
-        return out
+        outputs: Tensor = self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(2))
+        return outputs
 
 
 KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-MANY_PAIRS = 1 << 36
-"""Of a query and a key: from so many on cuDNN's attention comes first. It is planned anew for every shape, and of
-mixed lengths hardly a shape comes twice; an H200 takes 100 ms for it, less than it saves from 262,144 tokens on."""
+CUDNN_PAIRS = 1 << 36
+"""Number of query-key pairs from which cuDNN's attention is preferred. It is planned for every new shape, and mixed
+lengths rarely repeat a shape; planning takes 100 ms on an H200, less than it saves from 262,144 tokens on."""
 
-FEW, MANY, STRETCH = 64, 1 << 14, 1 << 12
-"""So few queries meet so many keys, or the other way round, by products of matrices, a stretch of tokens in each. A
-fused kernel, or a product over all of them, has one or two of a GPU's multiprocessors walk along a whole sequence."""
+MAX_FEW, MIN_MANY, STRETCH = 64, 1 << 14, 1 << 12
+"""Up to `MAX_FEW` queries and at least `MIN_MANY` keys, or the reverse, use one matrix product per stretch of
+`STRETCH` tokens. A fused kernel or a single product would use only one or two of a GPU's multiprocessors."""
 
 
 def softmax_attention(
@@ -223,37 +223,37 @@ def softmax_attention(
     v: Float[Tensor, "B h K d"],
     mask: Shaped[Tensor, "#B #h #N K"] | None = None,
 ) -> Float[Tensor, "B h N d"]:
-    """softmax(q k^T / sqrt(d)) v by torch's kernels; the mask says what is seen, or is added to the scores."""
+    """softmax(q k^T / sqrt(d)) v by torch's kernels; a mask is boolean (true: seen) or is added to the scores."""
     few, many = sorted((q.shape[2], k.shape[2]))
-    if few <= FEW and many >= MANY:
+    if few <= MAX_FEW and many >= MIN_MANY:
         return _few_queries(q, k, v, mask) if q.shape[2] == few else _few_keys(q, k, v, mask)
-    kernels = [SDPBackend.CUDNN_ATTENTION, *KERNELS] if few * many >= MANY_PAIRS else KERNELS
+    kernels = [SDPBackend.CUDNN_ATTENTION, *KERNELS] if few * many >= CUDNN_PAIRS else KERNELS
     with sdpa_kernel(kernels, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def _few_queries(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Tensor, "B h N d"]:
-    """Each stretch of keys answers all queries; then the stretches' answers are added."""
+    """Attend to each stretch of keys separately, then add up the results of all stretches."""
     seen = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device) if mask is None else mask
     spare = -k.shape[2] % STRETCH
-    hidden = 0 if seen.dtype == torch.bool else -torch.inf
-    seen = F.pad(seen, (0, spare), value=hidden).unflatten(3, (-1, STRETCH)).transpose(2, 3)
+    fill = 0 if seen.dtype == torch.bool else -torch.inf
+    seen = F.pad(seen, (0, spare), value=fill).unflatten(3, (-1, STRETCH)).transpose(2, 3)
     k, v = (F.pad(t, (0, 0, 0, spare)).unflatten(2, (-1, STRETCH)) for t in (k, v))
     scores = _masked(q[:, :, None] * q.shape[3] ** -0.5 @ k.mT, seen)
     weights = torch.exp(scores - scores.amax((2, 4), keepdim=True))
-    answers = (weights.to(v.dtype) @ v).sum(2, dtype=weights.dtype)
-    return (answers / weights.sum((2, 4))[..., None]).to(q.dtype)
+    outputs = (weights.to(v.dtype) @ v).sum(2, dtype=weights.dtype)
+    return (outputs / weights.sum((2, 4))[..., None]).to(q.dtype)
 
 
 def _few_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Tensor, "B h N d"]:
-    """Each stretch of queries asks the same keys."""
+    """Attend from each stretch of queries to the same keys."""
     queries = q.shape[2]
     spare = -queries % STRETCH
 
     def stretched(t: Tensor) -> Tensor:
-        if t.shape[2] < queries:  # a mask that is the same for all of them
+        if t.shape[2] < queries:  # a mask that is the same for all queries
             return t[:, :, None]
-        padded = F.pad(t, (0, 0, 0, spare), value=t.dtype == torch.bool)  # who sees nothing would be NaN
+        padded = F.pad(t, (0, 0, 0, spare), value=t.dtype == torch.bool)  # a query without any key would be NaN
         stretches: Tensor = padded.unflatten(2, (-1, STRETCH))
         return stretches
 
@@ -263,7 +263,7 @@ def _few_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Float[Ten
 
 
 def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """In float32 or better, minus infinity where nothing is seen."""
+    """Scores in float32 or better, with the mask added, or minus infinity where it is false."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is None:
         return scores
@@ -271,18 +271,18 @@ def _masked(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def by_head(values: Float[Tensor, "B N C"], heads: int) -> Float[Tensor, "B h N d"]:
-    """The channels shared out among the heads."""
-    shared: Tensor = values.unflatten(2, (heads, -1)).transpose(1, 2)
-    return shared
+    """Split the channels into heads."""
+    split: Tensor = values.unflatten(2, (heads, -1)).transpose(1, 2)
+    return split
 
 
 def hide(values: Float[Tensor, "B h N d"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B h N d"]:
-    """Zeros where no token is."""
+    """Set padded positions to zero."""
     return values.masked_fill(~mask[:, None, :, None], 0.0)
 
 
 class Stack(nn.Module):
-    """An encoder but for its mixer: positions, then residual blocks over padded buckets."""
+    """An encoder with any mixer: positions, then residual blocks over padded buckets."""
 
     def __init__(self, config: Any, mixer: Callable[[Any], nn.Module]) -> None:
         super().__init__()

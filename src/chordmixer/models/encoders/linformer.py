@@ -21,17 +21,17 @@ class LinformerConfig:
     """The defaults are those of the ChordMixer paper's Adding problem; `rank`, `expansion` and `dropout` are ours."""
 
     max_length: int
-    """The longest sequence that the projections have rows for."""
+    """The longest sequence that is accepted; the projections have a row for each position."""
     width: int = 128
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 1
-    """Blocks, one after the other."""
+    """Number of blocks."""
     heads: int = 2
-    """Attention heads; they share the channels."""
+    """Number of attention heads, which divide the channels."""
     rank: int = 128
-    """k, the rows that keys and values are projected to."""
+    """k, the number of rows that keys and values are projected to."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 
@@ -48,7 +48,7 @@ class LinformerAttention(layers.Attention):
         self.projections = nn.Parameter(start)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        longest = self.projections.shape[1]  # behind it there may be padding, and no token
+        longest = self.projections.shape[1]  # beyond it there is only padding
         along_keys, along_values = self.projections[:, : q.shape[2]].transpose(1, 2)
         k, v = (layers.hide(t, mask)[:, :, :longest] for t in (k, v))
         return layers.softmax_attention(q, along_keys @ k, along_values @ v)

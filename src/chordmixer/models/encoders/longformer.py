@@ -1,4 +1,4 @@
-"""Longformer: attention within a sliding window, and one token that meets all (Beltagy et al., 2020).
+"""Longformer: attention within a sliding window, and one global token (Beltagy et al., 2020).
 
 Ours: the first token is the global one, whatever it holds; no window is dilated. Receptive field: `window` tokens to
 either side a layer, and through the first token, in two layers, the whole sequence. Cost: N w time and memory.
@@ -23,15 +23,15 @@ class LongformerConfig:
     max_length: int
     """The longest sequence that is accepted; no weight depends on it."""
     width: int = 128
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks, one after the other; with one, only the first token sees the whole sequence."""
+    """Number of blocks; with one, only the first token sees the whole sequence."""
     heads: int = 2
-    """Attention heads; they share the channels."""
+    """Number of attention heads, which divide the channels."""
     window: int = 256
-    """w, tokens that are seen to either side."""
+    """w, the number of tokens that are seen on either side."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 
@@ -40,7 +40,7 @@ class LongformerConfig:
 
 
 class WindowAttention(layers.Attention):
-    """Every token attends to its window and to the first token; the first, with weights of its own, to all."""
+    """Every token attends to its window and to the first token; the first has its own weights and attends to all."""
 
     def __init__(self, config: LongformerConfig) -> None:
         super().__init__(config)
@@ -56,7 +56,7 @@ class WindowAttention(layers.Attention):
         return joined
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Chunks of w queries, each with the keys of three chunks and the first token's before them."""
+        """Attend from chunks of w queries to the keys of three chunks, preceded by the first token's key."""
         batch, _, length, _ = q.shape
         w = min(self.window, length)
         chunks = -(-length // w)
@@ -67,7 +67,7 @@ class WindowAttention(layers.Attention):
 
         k, v = (torch.cat([t[:, :, None, :1].expand(-1, -1, chunks, -1, -1), around(t)], dim=3) for t in (k, v))
         real = mask.clone()
-        real[:, 0] = False  # it stands before the window already
+        real[:, 0] = False  # its key is already before the window
         seen = F.pad(real, (w, w + spare)).unfold(1, 3 * w, w)[:, :, None]
         query, key = torch.arange(w, device=q.device)[:, None], torch.arange(3 * w, device=q.device)
         seen = F.pad(seen & (query <= key) & (key <= query + 2 * w), (1, 0), value=True)
@@ -79,7 +79,7 @@ class WindowAttention(layers.Attention):
 
 
 class Longformer(layers.Stack):
-    """Sliding windows, and the first token as a hub.
+    """Sliding windows, and the first token as a global one.
 
     >>> from chordmixer import Packed
     >>> encoder = Longformer(LongformerConfig(max_length=100, width=8, window=16))

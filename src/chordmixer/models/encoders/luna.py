@@ -1,6 +1,6 @@
 """Luna: a few learned rows read the tokens, the tokens read those rows, linear in the length (Ma et al., 2021).
 
-As its authors have it, norms stand behind the residuals, and the rows are carried from layer to layer. Ours: a GELU.
+As in the original, norms follow the residuals, and the rows are passed from layer to layer. Ours: a GELU.
 Receptive field: the whole sequence in one layer. Cost: N p time and memory for p rows.
 """
 
@@ -23,15 +23,15 @@ class LunaConfig:
     max_length: int
     """The longest sequence that is accepted; no weight depends on it."""
     width: int = 32
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 4
-    """Blocks, one after the other."""
+    """Number of blocks."""
     heads: int = 1
-    """Attention heads; they share the channels. The paper's table names none."""
+    """Number of attention heads, which divide the channels. The paper's table gives none."""
     rows: int = 16
     """p, learned rows that the sequence is packed into."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 
@@ -42,7 +42,7 @@ class LunaConfig:
 class LunaBlock(nn.Module):
     """Pack the tokens into the rows, unpack the rows into the tokens, then an MLP on every token.
 
-    Gives the tokens and what was packed.
+    Returns the tokens and the packed rows.
     """
 
     def __init__(self, config: LunaConfig) -> None:
@@ -91,7 +91,7 @@ class Luna(nn.Module):
     def through(self, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N C"]:
         rows = self.rows.to(values.dtype).expand(len(values), -1, -1)
         values, packed = self.blocks[0](values, rows, mask)
-        for norm, block in zip(self.norms, self.blocks[1:], strict=True):  # what the last one packs nobody reads
+        for norm, block in zip(self.norms, self.blocks[1:], strict=True):  # the last block's packed rows are not used
             rows = norm(rows + packed)
             values, packed = block(values, rows, mask)
         return values

@@ -1,12 +1,12 @@
-"""Mamba-2: a state that each token writes to, reads from and lets decay as it likes (Dao and Gu 2024).
+"""Mamba-2: a state that each token writes to, reads from and decays at its own rate (Dao and Gu 2024).
 
-A head has a matrix h of states; a token brings inputs u, what to write them with, b, to read with, c, and a step dt:
+A head has a matrix h of states; a token has inputs u, vectors b to write and c to read them, and a step dt:
 
     h_t = exp(dt_t A) h_(t-1) + dt_t u_t b_t^T,        y_t = h_t c_t + D u_t,        A < 0, one number a head.
 
 Around it stand their causal convolution of 4 taps, SiLU, a gate, an RMS norm and two linear maps; their block has no
-MLP, so neither has ours. Computed in chunks: within a chunk as a masked matrix product, across chunks by what each
-leaves behind, chunks of chunks and so on, in log N steps. Ours: plain torch, no chunk has tokens of two sequences,
+MLP, so neither has ours. Computed in chunks: within a chunk as a masked matrix product, across chunks by the state
+that each chunk adds, recursively in groups of chunks, in log N steps. Ours: plain torch, one sequence per chunk,
 the norm before a block is a layer norm, and `direction="both"` adds a second state space that reads from the end.
 The ChordMixer paper does not compare with Mamba-2: settings are ours.
 Receptive field: the token and all before it, or the whole sequence. Cost: O(N) a layer.
@@ -29,30 +29,30 @@ from chordmixer.models.encoders.layers import check_settings
 from chordmixer.models.encoders.packed_layers import PackedStack
 from chordmixer.packed import Layout, Packed
 
-GROUP = 16
-"""Chunks whose states are carried on together."""
+CHUNKS_PER_GROUP = 16
+"""Number of chunks whose states are carried forward together."""
 
 
 @dataclass(frozen=True)
 class Mamba2Config:
-    """Ours: the paper does not compare with it."""
+    """Default sizes are ours: the paper does not compare with it."""
 
     max_length: int
-    """The longest sequence that it takes; nothing else follows from it."""
+    """The longest sequence that is accepted; no weight depends on it."""
     width: int = 64
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks."""
+    """Number of blocks."""
     heads: int = 4
-    """Groups of inner channels with a decay of their own."""
+    """Number of heads: groups of inner channels with their own decay."""
     state: int = 64
-    """Numbers that an inner channel remembers."""
+    """Size of the state of an inner channel."""
     chunk: int = 64
-    """Tokens of a chunk: memory grows with it, the number of steps falls."""
+    """Number of tokens per chunk: more need more memory and fewer steps."""
     direction: Literal["forward", "both"] = "forward"
-    """`both`: a second state space a block, with weights of its own, reads from the end."""
+    """`both`: a second state space per block, with its own weights, reads from the end."""
     expansion: int = 2
-    """Inner channels, in widths."""
+    """Number of inner channels, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each block's output that is set to zero in training."""
 
@@ -76,30 +76,30 @@ def scan(
     u, decay, b, c = (layout.put(values).unflatten(0, (-1, chunk)) for values in (u, decay, b, c))
     total = decay.cumsum(1).transpose(1, 2)  # (chunk, head, token): the decay from the chunk's start
     ends = total[:, :, -1]
-    within = torch.einsum("khts,kshp->kthp", (c @ b.mT)[:, None] * _lower(total, total, diagonal=0), u)
-    lasting = torch.exp(ends[:, :, None] - total).transpose(1, 2)[..., None]
-    left = torch.einsum("kshp,ksn->khpn", lasting * u, b)
-    before = _carried(left.flatten(2), ends, chunks).view_as(left)
-    across = torch.einsum("khpn,ktn->kthp", before, c) * total.exp().transpose(1, 2)[..., None]
-    return layout.take((within + across).flatten(0, 1))
+    inside = torch.einsum("khts,kshp->kthp", (c @ b.mT)[:, None] * _lower(total, total, diagonal=0), u)
+    remaining = torch.exp(ends[:, :, None] - total).transpose(1, 2)[..., None]
+    added = torch.einsum("kshp,ksn->khpn", remaining * u, b)
+    state_before = _carried(added.flatten(2), ends, chunks).view_as(added)
+    carried = torch.einsum("khpn,ktn->kthp", state_before, c) * total.exp().transpose(1, 2)[..., None]
+    return layout.take((inside + carried).flatten(0, 1))
 
 
-def _carried(left: Float[Tensor, "K h f"], decay: Float[Tensor, "K h"], x: Packed) -> Float[Tensor, "K h f"]:
-    """The state before each chunk, from what each chunk leaves and how much each lets through."""
+def _carried(added: Float[Tensor, "K h f"], decay: Float[Tensor, "K h"], x: Packed) -> Float[Tensor, "K h f"]:
+    """The state before each chunk, from the states that chunks add and their decays."""
     if max(x.lengths) == 1:
-        return torch.zeros_like(left)
-    groups, layout = _chunks(x, GROUP)
-    left, decay = (layout.put(values).unflatten(0, (-1, GROUP)) for values in (left, decay))
+        return torch.zeros_like(added)
+    groups, layout = _chunks(x, CHUNKS_PER_GROUP)
+    added, decay = (layout.put(values).unflatten(0, (-1, CHUNKS_PER_GROUP)) for values in (added, decay))
     total = decay.cumsum(1).transpose(1, 2)
     start, ends = total - decay.transpose(1, 2), total[:, :, -1]
-    within = torch.einsum("khts,kshf->kthf", _lower(start, total, diagonal=-1), left)
-    before = _carried(torch.einsum("khs,kshf->khf", torch.exp(ends[:, :, None] - total), left), ends, groups)
-    across = torch.einsum("kht,khf->kthf", start.exp(), before)
-    return layout.take((within + across).flatten(0, 1))
+    inside = torch.einsum("khts,kshf->kthf", _lower(start, total, diagonal=-1), added)
+    state_before = _carried(torch.einsum("khs,kshf->khf", torch.exp(ends[:, :, None] - total), added), ends, groups)
+    carried = torch.einsum("kht,khf->kthf", start.exp(), state_before)
+    return layout.take((inside + carried).flatten(0, 1))
 
 
 def _chunks(x: Packed, size: int) -> tuple[Packed, Layout]:
-    """Each sequence cut into chunks, the last not full; what is empty writes nothing and lets everything through."""
+    """Cut each sequence into chunks, padding the last; zeros add nothing to the state and do not decay it."""
     counts = [-(-n // size) for n in x.lengths]
     chunks = Packed.from_lengths(torch.arange(sum(counts), device=x.device), counts)
     starts = [size * start for start in accumulate(counts[:-1], initial=0)]
@@ -117,7 +117,7 @@ def _lower(to: Float[Tensor, "K h t"], since: Float[Tensor, "K h s"], diagonal: 
 
 
 class SelectiveStateSpace(nn.Module):
-    """From tokens to tokens, in one direction."""
+    """The state space layer, in one direction."""
 
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class SelectiveStateSpace(nn.Module):
         self.short = Convolution(mixed, mixed, taps=4, groups=mixed, causal=True)
         self.log_a = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         dt = torch.empty(heads).uniform_(log(1e-3), log(1e-1)).exp()
-        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus gives dt back
+        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus inverts this to dt
         self.skip = nn.Parameter(torch.ones(heads))
         self.norm = nn.RMSNorm(inner)
         self.out = nn.Linear(inner, config.width, bias=False)

@@ -1,4 +1,4 @@
-"""No encoder: with a stem before it, a local convolutional network. What long-range mixing has to beat."""
+"""No encoder: with a stem, a local convolutional network, as a baseline for long-range mixing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from chordmixer.config import LONGEST, check_numbers
-from chordmixer.models.encoders.layers import OTHERS, check_fits
+from chordmixer.models.encoders.layers import MAX_COUNT, check_fits
 from chordmixer.packed import Packed
 
 
@@ -18,14 +18,14 @@ class NoEncoderConfig:
     max_length: int
     """The longest sequence that is accepted."""
     width: int = 208
-    """Channels of a token. Default 208, as of a ChordMixer for 4,096 tokens with tracks of 16."""
+    """Number of channels per token. Default 208, as in a ChordMixer for 4,096 tokens with tracks of 16."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, max_length=(1, LONGEST), width=(1, OTHERS))
+        check_numbers(self, max_length=(1, LONGEST), width=(1, MAX_COUNT))
 
 
 class NoEncoder(nn.Module):
-    """Tokens as they come.
+    """The identity.
 
     >>> import torch
     >>> NoEncoder(NoEncoderConfig(max_length=9, width=4))(Packed.from_list([torch.ones(3, 4)])).values.shape

@@ -1,7 +1,7 @@
 """Performer: softmax attention by positive random features (Choromanski et al., 2021).
 
-Ours: the features are drawn once, when the network is built, and kept with its weights, so that an answer never
-changes; the authors draw anew in training. The largest exponent is taken over a sequence's own tokens. Receptive
+Ours: the features are drawn once, when the network is built, and saved with its weights, so that outputs are
+deterministic; the authors redraw in training. The largest exponent is taken over each sequence's tokens. Receptive
 field: the whole sequence in one layer. Cost: N r time and memory for r features.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from chordmixer.models.encoders import layers
 
 EPSILON = 1e-4
-"""What every feature is at least, next to the largest: the authors' number, so that no token is weighed by zero."""
+"""Added to every feature, relative to the largest, so that no token has zero weight: the authors' number."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class PerformerConfig:
     max_length: int
     """The longest sequence that is accepted; no weight depends on it."""
     width: int = 128
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks, one after the other."""
+    """Number of blocks."""
     heads: int = 2
-    """Attention heads; they share the channels."""
+    """Number of attention heads, which divide the channels."""
     features: int = 256
-    """r, random features of a head."""
+    """r, the number of random features per head."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 
@@ -50,7 +50,7 @@ def orthogonal_gaussian(rows: int, columns: int) -> Float[Tensor, "r d"]:
     (torch.Size([5, 3]), True)
     """
     q, r = torch.linalg.qr(torch.randn(-(-rows // columns), columns, columns))
-    q = q * r.diagonal(dim1=1, dim2=2).sign()[:, None]  # without it the signs follow the algorithm, not chance
+    q = q * r.diagonal(dim1=1, dim2=2).sign()[:, None]  # else signs depend on the algorithm and are not random
     drawn: Tensor = q.mT.flatten(0, 1)[:rows] * torch.randn(rows, columns).norm(dim=1, keepdim=True)
     return drawn
 
@@ -65,23 +65,23 @@ class RandomFeatureAttention(layers.Attention):
         self.register_buffer("projection", orthogonal_gaussian(config.features, config.width // config.heads))
 
     def exponents(self, u: Float[Tensor, "B h N d"]) -> Float[Tensor, "B h N r"]:
-        """In float32 or better, whatever the autocast: they are about to be raised."""
+        """Exponents of the features, in float32 or better even under autocast."""
         with torch.autocast(u.device.type, enabled=False):
             u = u.to(self.projection.dtype) * u.shape[3] ** -0.25
             return u @ self.projection.T - u.square().sum(3, keepdim=True) / 2
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        share = len(self.projection) ** -0.5
-        of_q = self.exponents(q)
-        of_k = self.exponents(k).masked_fill(~mask[:, None, :, None], -torch.inf)
-        phi_q = share * (torch.exp(of_q - of_q.amax(3, keepdim=True)) + EPSILON)
-        phi_k = layers.hide(share * (torch.exp(of_k - of_k.amax((2, 3), keepdim=True)) + EPSILON), mask)
+        scale = len(self.projection) ** -0.5
+        exponents_q = self.exponents(q)
+        exponents_k = self.exponents(k).masked_fill(~mask[:, None, :, None], -torch.inf)
+        phi_q = scale * (torch.exp(exponents_q - exponents_q.amax(3, keepdim=True)) + EPSILON)
+        phi_k = layers.hide(scale * (torch.exp(exponents_k - exponents_k.amax((2, 3), keepdim=True)) + EPSILON), mask)
         mixed: Tensor = phi_q @ (phi_k.transpose(2, 3) @ v) / (phi_q @ phi_k.sum(2).unsqueeze(3))
         return mixed
 
 
 class Performer(layers.Stack):
-    """Linear attention whose kernel estimates the softmax's.
+    """Linear attention whose kernel approximates the softmax.
 
     >>> from chordmixer import Packed
     >>> encoder = Performer(PerformerConfig(max_length=100, width=8, features=16))

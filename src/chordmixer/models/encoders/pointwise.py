@@ -1,4 +1,4 @@
-"""The same blocks without Rotate: no token ever meets another. What mixing has to beat."""
+"""ChordMixer blocks without Rotate, so that tokens do not interact, as a baseline for mixing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chordmixer.packed import Packed
 
 
 class PointwiseBlock(Block):
-    """A block whose tokens stay where they are."""
+    """A block without Rotate."""
 
     def forward(self, x: Tensor, offsets: Tensor) -> Tensor:  # type: ignore[override]
         z = F.dropout(ops.normalise(x, offsets, self.prenorm.state()), self.config.dropout, self.training)
@@ -19,7 +19,7 @@ class PointwiseBlock(Block):
 
 
 class Pointwise(nn.Module):
-    """Every token through all MLPs of a ChordMixer network of the same config, alone.
+    """Each token separately through all MLPs of a ChordMixer network with the same config.
 
     >>> import torch
     >>> encoder = Pointwise(ChordMixerConfig(max_length=100, track_size=4, hidden=16))

@@ -1,7 +1,7 @@
-"""PoolFormer in one dimension: a token meets its neighbours through their mean, nothing more (Yu et al. 2022).
+"""PoolFormer in one dimension: tokens are mixed by local means only (Yu et al. 2022).
 
-Mixer: mean of the `pool` tokens around a token, less the token itself; the mean is over real tokens only, so the ends
-of a sequence have fewer. Each part of a block is scaled by a learned number a channel, which starts at 1e-5.
+Mixer: mean of the `pool` tokens around a token, minus the token itself; the mean is over real tokens only, fewer at
+the ends of a sequence. Each part of a block has a learned scale per channel, which starts at 1e-5.
 Ours: a layer norm of each token where the image model normalises over all tokens, one stage with no downsampling.
 Layers and width are the ChordMixer paper's for its Adding runs; the heads of its table have no meaning here, and it
 does not state the window: ours is that of the image model, 3.
@@ -28,17 +28,17 @@ class PoolformerConfig:
     """The defaults are the paper's for the Adding problem, but for the window."""
 
     max_length: int
-    """The longest sequence that it takes; nothing else follows from it."""
+    """The longest sequence that is accepted; no weight depends on it."""
     width: int = 128
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks."""
+    """Number of blocks."""
     pool: int = 3
-    """Tokens of a mean, an odd number."""
+    """Number of tokens of a mean, an odd number."""
     layer_scale: float = 1e-5
-    """What each part's output is multiplied with at the start."""
+    """Initial value of the learned scale of each part's output."""
     expansion: int = 4
-    """Width of the MLP's hidden layer, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each part's output that is set to zero in training."""
 
@@ -49,7 +49,7 @@ class PoolformerConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Tokens that can change one token's output."""
+        """Number of tokens that can change one token's output."""
         return self.layers * (self.pool - 1) + 1
 
 
@@ -89,7 +89,7 @@ class PoolformerBlock(nn.Module):
 
 
 class Poolformer(PackedStack):
-    """Means of the tokens around each token.
+    """Means over the tokens around each token.
 
     >>> encoder = Poolformer(PoolformerConfig(max_length=100, width=8))
     >>> encoder(Packed.from_list([torch.randn(n, 8) for n in (100, 1)])).values.shape

@@ -1,9 +1,9 @@
 """Reformer: tokens attend to those that a random hash puts near them (Kitaev et al., 2020).
 
-Ours: the rotations are drawn once, when the network is built, and kept with its weights; the number of hash buckets
-follows each sequence's own length up to a limit; padding sorts behind all tokens; the first chunk has none before it;
-residuals are plain, not reversible. A token on the very edge of two buckets can be rounded to either: then, and only
-then, its answer changes with the batch. Receptive field: two chunks a hash, from anywhere in the sequence, chosen by
+Ours: the rotations are drawn once, when the network is built, and saved with its weights; the number of hash buckets
+depends on the length of each sequence, up to a limit; padding is sorted behind all tokens; the first chunk has no
+previous one; residuals are plain, not reversible. A token on the edge of two buckets can be rounded to either: only
+then does its output depend on the batch. Receptive field: two chunks a hash, from anywhere in the sequence, chosen by
 likeness. Cost: N log N time and N (chunk + buckets) memory, times the hashes.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from chordmixer.models.encoders import layers
 
 ITSELF = -5e4
-"""Score of a token with itself: only one that sees no other attends to itself."""
+"""Score of a token with itself: a token attends to itself only if it sees no other."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class ReformerConfig:
     max_length: int
     """The longest sequence that is accepted; no weight depends on it."""
     width: int = 64
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks, one after the other."""
+    """Number of blocks."""
     heads: int = 2
-    """Attention heads; they share the channels."""
+    """Number of attention heads, which divide the channels."""
     chunk: int = 64
-    """Tokens that attend to each other and to the chunk before them, once sorted."""
+    """Number of sorted tokens that attend to each other and to the previous chunk."""
     hashes: int = 4
-    """Rounds of hashing; their answers are weighed by what each has seen."""
+    """Number of hash rounds; their results are weighted by the softmax weight that each has seen."""
     buckets: int = 128
-    """The most hash buckets of a sequence; a short one has two for each chunk of it."""
+    """Maximum number of hash buckets of a sequence; a short one has two per chunk."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 
@@ -52,7 +52,7 @@ class ReformerConfig:
 
 
 class HashAttention(nn.Module):
-    """Queries that are their own keys, sorted by (bucket, position), attend within two chunks; a round each hash."""
+    """Attention within two chunks of tokens sorted by (bucket, position), with shared queries and keys, per hash."""
 
     rotations: Tensor
 
@@ -77,13 +77,13 @@ class HashAttention(nn.Module):
     def buckets(
         self, q: Float[Tensor, "B h N d"], mask: Bool[Tensor, "B N"], rotation: Float[Tensor, "h d r"]
     ) -> Int[Tensor, "B h N"]:
-        """The nearest of the directions and their opposites, as many as the sequence's length asks for."""
-        turned = q.detach() @ rotation
-        asked = -(-mask.sum(1) // self.chunk)
-        spare = torch.arange(turned.shape[3], device=q.device) >= asked[:, None]
-        ends = torch.stack([turned, -turned], dim=4).masked_fill(spare[:, None, None, :, None], -torch.inf)
-        bucket = ends.flatten(3).argmax(3)
-        return bucket.masked_fill(~mask[:, None], 2 * turned.shape[3])  # padding has a bucket of its own, the last
+        """The nearest of the random directions and their opposites, whose number depends on the sequence's length."""
+        projected = q.detach() @ rotation
+        directions = -(-mask.sum(1) // self.chunk)
+        spare = torch.arange(projected.shape[3], device=q.device) >= directions[:, None]
+        signed = torch.stack([projected, -projected], dim=4).masked_fill(spare[:, None, None, :, None], -torch.inf)
+        bucket = signed.flatten(3).argmax(3)
+        return bucket.masked_fill(~mask[:, None], 2 * projected.shape[3])  # padding has the last bucket
 
     def attend(
         self,
@@ -92,7 +92,7 @@ class HashAttention(nn.Module):
         mask: Bool[Tensor, "B N"],
         bucket: Int[Tensor, "B h N"],
     ) -> tuple[Float[Tensor, "B h N d"], Float[Tensor, "B h N 1"]]:
-        """One round's answer to every token, and the logarithm of the weight that it has seen."""
+        """One round's output for every token, and the logarithm of the total weight that it has seen."""
         place = torch.arange(q.shape[2], device=q.device)
         order = (bucket * q.shape[2] + place).argsort(2)
 

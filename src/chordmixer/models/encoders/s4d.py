@@ -1,4 +1,4 @@
-"""S4D: a long convolution a channel whose kernel is a sum of decaying waves (Gu, Gupta, Goel and Re 2022).
+"""S4D: one long convolution per channel, whose kernel is a sum of decaying waves (Gu, Gupta, Goel and Re 2022).
 
 The diagonal form of S4 (Gu, Goel and Re 2022), with the S4D-Lin start. A channel has `modes` complex states h that
 follow h' = A h + x, read out by C; held constant over a step dt, that is a convolution with
@@ -30,15 +30,15 @@ class S4dConfig:
     """The defaults are the paper's for S4 on the Adding problem."""
 
     max_length: int
-    """The longest sequence that it takes; nothing else follows from it."""
+    """The longest sequence that is accepted; no weight depends on it."""
     width: int = 32
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 4
-    """Blocks."""
+    """Number of blocks."""
     modes: int = 32
-    """Complex states of a channel."""
+    """Number of complex states per channel."""
     expansion: int = 2
-    """Width of the MLP's hidden layer, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each part's output that is set to zero in training."""
 
@@ -62,7 +62,7 @@ class DiagonalStateSpace(nn.Module):
         """K_0 to K_(length-1), in pieces of about sqrt(N) positions.
 
         The wave at position piece * size + rest is the product of one at piece * size and one at rest, so the sum
-        over modes is a matrix product, and no tensor of N times modes is ever made.
+        over modes is a matrix product, without a tensor of N times modes.
 
         >>> DiagonalStateSpace(width=8, modes=4).kernel(1000).shape
         torch.Size([1000, 8])
@@ -83,7 +83,7 @@ class DiagonalStateSpace(nn.Module):
 
 
 class S4d(PackedStack):
-    """State spaces with a diagonal matrix, one a channel.
+    """State spaces with a diagonal matrix, one per channel.
 
     >>> encoder = S4d(S4dConfig(max_length=100, width=8))
     >>> encoder(Packed.from_list([torch.randn(n, 8) for n in (100, 1)])).values.shape
@@ -107,6 +107,6 @@ class S4d(PackedStack):
 
     @property
     def small_rate(self) -> tuple[str, ...]:
-        """Parameters of dt and A: an optimiser gives them a small rate, 1e-3 or less, and no weight decay."""
+        """Parameters of dt and A: they need a small learning rate, 1e-3 or less, and no weight decay."""
         names = (name for name, _ in self.named_parameters())
         return tuple(name for name in names if name.endswith((".log_dt", ".log_re", ".im")))

@@ -23,16 +23,16 @@ from chordmixer.packed import Packed
 
 @dataclass(frozen=True)
 class TcnConfig:
-    """Ours: the paper gives none."""
+    """Default sizes are ours: the paper gives none."""
 
     max_length: int
-    """The longest sequence that it takes."""
+    """The longest sequence that is accepted."""
     width: int = 64
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int | None = None
-    """Levels; None: as many as let the last token see the first of `max_length`."""
+    """Number of levels; None: as many as the last of `max_length` tokens needs to see the first."""
     kernel: int = 3
-    """Taps of a convolution."""
+    """Kernel size of a convolution."""
     dropout: float = 0.0
     """Share of each convolution's output that is set to zero in training."""
 
@@ -41,7 +41,7 @@ class TcnConfig:
 
     @property
     def levels(self) -> int:
-        """Levels of the network.
+        """Number of levels.
 
         >>> TcnConfig(max_length=1000).levels, TcnConfig(max_length=1000).receptive_field
         (8, 1021)
@@ -53,13 +53,13 @@ class TcnConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Tokens that can change one token's output: its own and those before it."""
+        """Number of tokens that can change one token's output: itself and those before it."""
         tokens: int = 1 + 2 * (self.kernel - 1) * (2**self.levels - 1)
         return tokens
 
 
 class Level(nn.Module):
-    """Two convolutions of one dilation and a residual."""
+    """Two convolutions of the same dilation, and a residual."""
 
     def __init__(self, config: TcnConfig, dilation: int) -> None:
         super().__init__()

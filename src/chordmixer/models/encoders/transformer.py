@@ -1,6 +1,6 @@
-"""The Transformer's encoder: every token attends to every other (Vaswani et al., 2017).
+"""The Transformer encoder: every token attends to every other (Vaswani et al., 2017).
 
-Ours: norms before the layers instead of behind them, a GELU, no dropout within the attention. Receptive field: the
+Ours: norms before the layers instead of after them, a GELU, no dropout within the attention. Receptive field: the
 whole sequence in one layer. Cost: N^2 time; memory of N where torch has a fused kernel, N^2 where it has none.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from chordmixer.models.encoders import layers
 from chordmixer.packed import Packed
 
-LONG = 2048
-"""From this mean length on a GPU is busy with one sequence: nothing is gained by padding several to a batch."""
+LONG_MEAN = 2048
+"""Mean length from which one sequence occupies a GPU, so that padding several to a batch is no faster."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class TransformerConfig:
     max_length: int
     """The longest sequence that is accepted; no weight depends on it."""
     width: int = 64
-    """Channels of a token."""
+    """Number of channels per token."""
     layers: int = 2
-    """Blocks, one after the other."""
+    """Number of blocks."""
     heads: int = 4
-    """Attention heads; they share the channels."""
+    """Number of attention heads, which divide the channels."""
     expansion: int = 2
-    """Hidden width of each MLP, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each layer's output that is set to zero in training."""
 
@@ -63,6 +63,6 @@ class Transformer(layers.Stack):
     def forward(self, x: Packed) -> Packed:
         layers.check_fits(x, self.config)
         x = layers.with_positions(x)
-        if x.device.type == "cpu" or x.tokens >= LONG * len(x):  # equal lengths only, so that no mask is needed
+        if x.device.type == "cpu" or x.tokens >= LONG_MEAN * len(x):  # equal lengths only, so that no mask is needed
             return layers.in_buckets(x, lambda values, mask: self.through(values, None), mixed=False)
         return layers.in_buckets(x, self.through)

@@ -1,10 +1,10 @@
 """Tree-LSTM: an LSTM up a balanced binary tree over positions (Tai, Socher and Manning 2015, the binary form).
 
 Tokens are the leaves. On each level neighbours are joined in pairs, all pairs of all sequences at once, and an odd
-node is carried up as it is; after ceil(log2 N) levels one root a sequence is left. Their trees come from a parser;
-ours, over positions, from nothing but the length. Also ours: a token's output is its own leaf's state and the root's,
-added, in the residual block that most encoders share. The ChordMixer paper compares with a Tree-LSTM and gives no
-settings.
+node is passed on unchanged; after ceil(log2 N) levels each sequence has one root. The authors' trees come from a
+parser; ours, over positions, depend on the length only. Also ours: a token's output is the sum of its leaf's state
+and the root's, in the residual block that most encoders share. The ChordMixer paper compares with a Tree-LSTM and
+gives no settings.
 Receptive field: the whole sequence, through the root. Cost: O(N) a layer, in log2 N steps.
 """
 
@@ -23,16 +23,16 @@ from chordmixer.packed import Packed, gathered
 
 @dataclass(frozen=True)
 class TreeLstmConfig:
-    """Ours: the paper gives none."""
+    """Default sizes are ours: the paper gives none."""
 
     max_length: int
-    """The longest sequence that it takes; nothing else follows from it."""
+    """The longest sequence that is accepted; no weight depends on it."""
     width: int = 64
-    """Channels of a token, and of a node's state."""
+    """Number of channels per token and of a node's state."""
     layers: int = 1
-    """Trees, one upon the output of another."""
+    """Number of stacked trees."""
     expansion: int = 2
-    """Width of the MLP's hidden layer, in widths."""
+    """Hidden width of each MLP, as a multiple of `width`."""
     dropout: float = 0.0
     """Share of each part's output that is set to zero in training."""
 
@@ -41,7 +41,7 @@ class TreeLstmConfig:
 
 
 def pairs(x: Packed) -> tuple[Packed, Int[Tensor, "P"], Bool[Tensor, "P"]]:
-    """The next level of a binary tree: its nodes' left children as a `Packed`, their right ones, and who has one.
+    """The next level of a binary tree: left children of nodes as a `Packed`, right ones, and which nodes have two.
 
     >>> parents, right, paired = pairs(Packed.from_lengths(torch.zeros(5), [3, 2]))
     >>> parents.values.tolist(), right.tolist(), paired.tolist(), parents.lengths
@@ -56,7 +56,7 @@ def pairs(x: Packed) -> tuple[Packed, Int[Tensor, "P"], Bool[Tensor, "P"]]:
 
 
 class Tree(nn.Module):
-    """From tokens to the states of leaf and root."""
+    """The sum of the states of leaf and root for each token."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -64,33 +64,33 @@ class Tree(nn.Module):
         self.join = nn.Linear(2 * width, 5 * width)
 
     def forward(self, values: Float[Tensor, "T C"], x: Packed) -> Float[Tensor, "T C"]:
-        enter, out, new = self.leaf(values).chunk(3, dim=1)
-        memory = enter.sigmoid() * new.tanh()
-        leaves = states = out.sigmoid() * memory.tanh()
+        write, read, new = self.leaf(values).chunk(3, dim=1)
+        cells = write.sigmoid() * new.tanh()
+        leaves = states = read.sigmoid() * cells.tanh()
         level = x
         while max(level.lengths) > 1:
             level, right, paired = pairs(level)
-            states, memory = self._joined(states, memory, level.values, right, paired)
+            states, cells = self._joined(states, cells, level.values, right, paired)
         mixed: Tensor = leaves + states.index_select(0, x.owners())
         return mixed
 
     def _joined(
         self,
         states: Float[Tensor, "L C"],
-        memory: Float[Tensor, "L C"],
+        cells: Float[Tensor, "L C"],
         left: Int[Tensor, "P"],
         right: Int[Tensor, "P"],
         paired: Bool[Tensor, "P"],
     ) -> tuple[Float[Tensor, "P C"], Float[Tensor, "P C"]]:
-        """States and memories one level up: a forget gate for each child; a node alone stays as it is."""
-        first, second = gathered(states, left), gathered(states, right)
-        older, younger = gathered(memory, left), gathered(memory, right)
-        gates = self.join(torch.cat([first, second], dim=1))
-        enter, keep_older, keep_younger, out, new = gates.chunk(5, dim=1)
-        joined = enter.sigmoid() * new.tanh() + keep_older.sigmoid() * older + keep_younger.sigmoid() * younger
-        upper = out.sigmoid() * joined.tanh()
-        both = paired[:, None]
-        return torch.where(both, upper, first), torch.where(both, joined, older)
+        """States and cells one level up, with a forget gate per child; a node without a pair does not change."""
+        left_states, right_states = gathered(states, left), gathered(states, right)
+        left_cells, right_cells = gathered(cells, left), gathered(cells, right)
+        gates = self.join(torch.cat([left_states, right_states], dim=1))
+        write, keep_left, keep_right, read, new = gates.chunk(5, dim=1)
+        joined = write.sigmoid() * new.tanh() + keep_left.sigmoid() * left_cells + keep_right.sigmoid() * right_cells
+        joined_states = read.sigmoid() * joined.tanh()
+        is_pair = paired[:, None]
+        return torch.where(is_pair, joined_states, left_states), torch.where(is_pair, joined, left_cells)
 
 
 class TreeLstm(PackedStack):

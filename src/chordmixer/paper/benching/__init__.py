@@ -1,6 +1,6 @@
-"""Time and peak memory of any encoder at any lengths, beside the paper's table; each in a process of its own.
+"""Benchmark of encoders: time and peak memory at given lengths, each in its own process, beside the paper's table.
 
-A report is three files: JSON for programs, Markdown with the numbers in words, and a picture.
+A report has three files: JSON with all numbers, Markdown with tables and sentences, and a plot.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from chordmixer.paper.benching.cases import (
     Result,
     Setting,
     adding,
+    chordmixer_result,
     fixed,
-    ours,
     ratio,
     settings,
 )
@@ -43,7 +43,7 @@ __all__ = ["BenchConfig", "Phase", "Reach", "Report", "Result", "Setting"]
 __all__ += ["adding", "bench", "fixed", "settings", "words"]
 
 FORMAT = 1
-DOUBTFUL = 0.25  # the spread from which on a time is not to be relied on
+MAX_SPREAD = 0.25  # spread of the rounds above which a time is reported as doubtful
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 Measured = TypeVar("Measured", bound=Result | Reach)
 
@@ -58,47 +58,47 @@ def bench(
     resume: bool = False,
     command: str = "",
 ) -> Report:
-    """Measure encoders at settings into `out`, a .json file; .md and .png lie beside it.
+    """Measure encoders at settings and write the report to `out`, a .json file, with .md and .png beside it.
 
-    Each encoder at each setting is verified, then timed, in a process of its own: one that crashes, or runs out of
-    memory or time, has that as its result. With `longest` the longest sequence that each can take is searched for.
-    What is there is written after every encoder; with `resume` it is not measured again, but where it was stopped
-    sooner than it would be now.
+    Each encoder at each setting is verified, then timed, in its own process; a crash or running out of memory or time
+    is recorded as the result. With `longest` also search for the longest sequence that each encoder can process. The
+    report is written after every measurement. With `resume` earlier measurements are kept, except those that a
+    shorter time limit stopped.
     """
     for model in models:
         encoder_class(model)
-    path, known = Path(out), (config or BenchConfig()).here()
-    report = Report(Origin.of(torch.device(known.device)), command, known, torch.get_num_threads(), tuple(at))
-    report = _opened(path, report, resume)
-    one = {model: Case(model, ENCODERS[model], known, threads=report.threads) for model in models}
-    cases = [replace(one[model], setting=setting) for setting in at for model in models]
-    cases += [replace(one[model], phase=phase) for model in models if longest for phase in PHASES]
+    path, resolved = Path(out), (config or BenchConfig()).here()
+    report = Report(Origin.of(torch.device(resolved.device)), command, resolved, torch.get_num_threads(), tuple(at))
+    report = _resumed(path, report, resume)
+    base = {model: Case(model, ENCODERS[model], resolved, threads=report.threads) for model in models}
+    cases = [replace(base[model], setting=setting) for setting in at for model in models]
+    cases += [replace(base[model], phase=phase) for model in models if longest for phase in PHASES]
     cases = [case for case in cases if not report.has(case.key)]
     began = time.monotonic()
-    # A spare process takes a core, and nothing of a GPU before it has its case: beside a measured CPU there is none.
-    with subprocesses.SpareProcess(measuring.PROCESS, known.device == "cuda" and len(cases) > 1) as spare:
+    # A spare process takes a core, but no GPU before it gets its case: it is started for GPU measurements only.
+    with subprocesses.SpareProcess(measuring.PROCESS, resolved.device == "cuda" and len(cases) > 1) as spare:
         for number, case in enumerate(cases):
             name = " at ".join(case.key) if case.setting else "the longest sequence of " + " in ".join(case.key)
-            left = _left(began, number, len(cases), known.time_limit)
+            left = _time_left(began, number, len(cases), resolved.time_limit)
             logger.info(f"{number + 1} of {len(cases)}: {name}; {left}")
             start = time.monotonic()
-            found = measuring.in_subprocess(case, spare.take()) | {"encoder": case.encoder}
+            measured = measuring.in_subprocess(case, spare.take()) | {"encoder": case.encoder}
             if case.setting:
-                found |= {"setting": case.setting.name, "seconds": time.monotonic() - start}
-                result = from_dict(Result, found, "result")
-                report = replace(report, results=_with(report.results, result))
-                logger.info(f"    {_short(result)}")
+                measured |= {"setting": case.setting.name, "seconds": time.monotonic() - start}
+                result = from_dict(Result, measured, "result")
+                report = replace(report, results=_replaced(report.results, result))
+                logger.info(f"    {_summary(result)}")
             else:
-                reached = from_dict(Reach, found | {"phase": case.phase}, "reach")
-                report = replace(report, reaches=_with(report.reaches, reached))
+                reached = from_dict(Reach, measured | {"phase": case.phase}, "reach")
+                report = replace(report, reaches=_replaced(report.reaches, reached))
                 logger.info(f"    {reached.length:,} tokens, then {reached.failed or 'no longer one was tried'}")
             write(report, path)
     write(report, path, draw=True)
     return report
 
 
-def _opened(path: Path, report: Report, resume: bool) -> Report:
-    """With what was measured before."""
+def _resumed(path: Path, report: Report, resume: bool) -> Report:
+    """Add earlier measurements of the same kind to a report; refuse a file with other settings."""
     if path.suffix != ".json":
         raise ValueError(f"--out {path} is not a .json file: give one; .md and .png are put beside it")
     if not path.exists():
@@ -114,34 +114,34 @@ def _opened(path: Path, report: Report, resume: bool) -> Report:
     for setting in report.settings:
         if any(old.name == setting.name and old != setting for old in before.settings):
             raise ValueError(f"{path} has other lengths at {setting.name}: give another --out")
-    kept = tuple(setting for setting in before.settings if setting not in report.settings)
+    earlier = tuple(setting for setting in before.settings if setting not in report.settings)
     commands = "\n".join(dict.fromkeys([*before.command.splitlines(), *report.command.splitlines()]))
-    both: dict[str, Any] = {
-        "settings": (*kept, *report.settings),
+    merged: dict[str, Any] = {
+        "settings": (*earlier, *report.settings),
         "results": before.results,
         "reaches": before.reaches,
     }
-    return replace(report, command=commands, **both)
+    return replace(report, command=commands, **merged)
 
 
-def _with(known: Sequence[Measured], new: Measured) -> tuple[Measured, ...]:
-    """In place of an earlier measurement of the same."""
-    return (*(own for own in known if own.key != new.key), new)
+def _replaced(earlier: Sequence[Measured], new: Measured) -> tuple[Measured, ...]:
+    """Append a measurement; drop an earlier one of the same case."""
+    return (*(measured for measured in earlier if measured.key != new.key), new)
 
 
-def _left(began: float, done: int, all_of_them: int, limit: float) -> str:
-    """How long the rest may take."""
-    left = all_of_them - done
+def _time_left(began: float, done: int, total: int, limit: float) -> str:
+    """Describe how long the remaining cases may take."""
+    left = total - done
     if not done:
         return f"at most {duration(left * limit)} left"
     return f"about {duration((time.monotonic() - began) / done * left)} left"
 
 
-def _short(result: Result) -> str:
+def _summary(result: Result) -> str:
     parts = [
-        f"{name} {own.milliseconds:,.3g} ms a sequence" + (f", {format_bytes(peak)}" if peak is not None else "")
+        f"{name} {phase.milliseconds:,.3g} ms a sequence" + (f", {format_bytes(peak)}" if peak is not None else "")
         for name in PHASES
-        if (own := getattr(result, name))
+        if (phase := getattr(result, name))
         for peak in [result.peak(name)]
     ]
     if result.failed:
@@ -151,10 +151,10 @@ def _short(result: Result) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was measured, and where."""
+    """All measurements of a benchmark, with their settings and origin."""
 
     place: Origin
-    command: str  # a line for each that went on with it
+    command: str  # one line per command that added to the report
     config: BenchConfig
     threads: int
     settings: tuple[Setting, ...]
@@ -162,39 +162,39 @@ class Report:
     reaches: tuple[Reach, ...] = ()
 
     def has(self, key: tuple[str, str]) -> bool:
-        """Whether this was measured, and not stopped sooner than it would be now."""
+        """Whether a case was measured, unless a shorter time limit than the present one stopped it."""
         measured: list[Result | Reach] = [*self.results, *self.reaches]
         return any(r.key == key and (r.limit is None or r.limit >= self.config.time_limit) for r in measured)
 
     def at(self, setting: Setting) -> list[Result]:
-        """The results at a setting, the fastest in training first, then those that failed."""
-        own = [r for r in self.results if r.setting == setting.name]
-        return sorted(own, key=lambda r: (r.training is None, r.time("training") or r.time("inference") or 0.0))
+        """The results at a setting, sorted by training time, failed ones last."""
+        results = [r for r in self.results if r.setting == setting.name]
+        return sorted(results, key=lambda r: (r.training is None, r.time("training") or r.time("inference") or 0.0))
 
 
 def write(report: Report, path: Path, draw: bool = False) -> None:
-    """The .json file, .md beside it, and a picture too where there is something to draw."""
-    known = to_dict(report)
+    """Write the .json file, the .md page beside it and, with `draw`, the plot if any encoder was timed."""
+    values = to_dict(report)
     paper = {"source": views.SOURCE, "table": views.PAPER}
-    files.write_json(path, {"format": FORMAT, **known.pop("place"), **known, "paper": paper})
-    seen = [s for s in report.settings if any(r.inference for r in report.at(s))] if draw else []
-    if seen:
-        views.plot(seen, report.results, path.with_suffix(".png"))
-    files.write_text(path.with_suffix(".md"), markdown(report, path.with_suffix(".png").name if seen else ""))
+    files.write_json(path, {"format": FORMAT, **values.pop("place"), **values, "paper": paper})
+    plotted = [s for s in report.settings if any(r.inference for r in report.at(s))] if draw else []
+    if plotted:
+        views.plot(plotted, report.results, path.with_suffix(".png"))
+    files.write_text(path.with_suffix(".md"), markdown(report, path.with_suffix(".png").name if plotted else ""))
 
 
 def load(path: Path) -> Report:
-    """What `write` wrote."""
-    known = files.read_json(path)
+    """Read a report that `write` wrote."""
+    values = files.read_json(path)
     names = [field.name for field in fields(Report) if field.name != "place"]
-    if known.get("format") != FORMAT or not all(name in known for name in names):
+    if values.get("format") != FORMAT or not all(name in values for name in names):
         raise ValueError(f"{path} is not a benchmark of this version of chordmixer: give another --out")
-    place = {field.name: known[field.name] for field in fields(Origin) if field.name in known}
-    return from_dict(Report, {"place": place} | {name: known[name] for name in names}, str(path))
+    place = {field.name: values[field.name] for field in fields(Origin) if field.name in values}
+    return from_dict(Report, {"place": place} | {name: values[name] for name in names}, str(path))
 
 
 def markdown(report: Report, picture: str = "") -> str:
-    """The page: a table and some sentences for each setting."""
+    """The report as a Markdown page, with a table and sentences for each setting."""
     place, config = report.place, report.config
     threads = "" if config.device == "cuda" else f", {report.threads} thread{'s' * (report.threads > 1)}"
     parts = [
@@ -218,46 +218,47 @@ def markdown(report: Report, picture: str = "") -> str:
 
 
 def words(results: Sequence[Result], setting: Setting) -> list[str]:
-    """Who is faster than ChordMixer, and who did not get through."""
-    said = []
-    if (own := ours(results, setting.name)) is None:
-        said.append("ChordMixer was not measured here, so nothing is compared with it.")
+    """Sentences on which encoders are faster than ChordMixer, doubtful or failed."""
+    sentences = []
+    if (chord := chordmixer_result(results, setting.name)) is None:
+        sentences.append("ChordMixer was not measured here, so nothing is compared with it.")
     else:
-        said += [_faster(results, own, phase, setting) for phase in ("training", "inference") if getattr(own, phase)]
-        said += _among_those_that_reach(results, own, setting)
-    if shaky := [r.encoder for r in results if any(p and p.spread > DOUBTFUL for p in (r.training, r.inference))]:
-        said.append(
-            f"Doubtful, since the middle half of the rounds spreads over more than {DOUBTFUL:.0%} of the median: "
-            f"{', '.join(shaky)}."
+        timed = [phase for phase in ("training", "inference") if getattr(chord, phase)]
+        sentences += [_faster(results, chord, phase, setting) for phase in timed]
+        sentences += _fastest_full_context(results, chord, setting)
+    if noisy := [r.encoder for r in results if any(p and p.spread > MAX_SPREAD for p in (r.training, r.inference))]:
+        sentences.append(
+            f"Doubtful, since the middle half of the rounds spreads over more than {MAX_SPREAD:.0%} of the median: "
+            f"{', '.join(noisy)}."
         )
-    if stopped := [f"{r.encoder} ({r.verdict}: {r.message})" for r in results if r.failed]:
-        said.append(f"Did not get through: {', '.join(stopped)}.")
-    return said
+    if failed := [f"{r.encoder} ({r.verdict}: {r.message})" for r in results if r.failed]:
+        sentences.append(f"Did not get through: {', '.join(failed)}.")
+    return sentences
 
 
-def _faster(results: Sequence[Result], own: Result, phase: str, setting: Setting) -> str:
-    shares = [(share, r) for r in results if (share := ratio(r.time(phase), own.time(phase))) and share < 1]
+def _faster(results: Sequence[Result], chord: Result, phase: str, setting: Setting) -> str:
+    shares = [(share, r) for r in results if (share := ratio(r.time(phase), chord.time(phase))) and share < 1]
     if not shares:
         return f"In {phase} no other encoder is faster than ChordMixer."
     shares.sort(key=lambda pair: pair[0])
-    named = [f"{r.encoder} ({share:.2f} of its time{_sees(r, setting)})" for share, r in shares]
+    named = [f"{r.encoder} ({share:.2f} of its time{_limited_context(r, setting)})" for share, r in shares]
     return f"In {phase} these are faster than ChordMixer: {', '.join(named)}."
 
 
-def _sees(result: Result, setting: Setting) -> str:
-    near = result.receptive_field
-    return f", a token sees {near:,}" if near is not None and near < setting.longest else ""
+def _limited_context(result: Result, setting: Setting) -> str:
+    field = result.receptive_field
+    return f", a token sees {field:,}" if field is not None and field < setting.longest else ""
 
 
-def _among_those_that_reach(results: Sequence[Result], own: Result, setting: Setting) -> list[str]:
-    """The fastest of those that see whole sequences and trained on the longest too."""
-    there = [r for r in results if r.training and not r.failed and not _sees(r, setting)]
-    if own not in there or len(there) < 2:
+def _fastest_full_context(results: Sequence[Result], chord: Result, setting: Setting) -> list[str]:
+    """A sentence on the fastest encoder with full context that trained on the longest sequence."""
+    full = [r for r in results if r.training and not r.failed and not _limited_context(r, setting)]
+    if chord not in full or len(full) < 2:
         return []
-    first, second = sorted(there, key=lambda r: r.time("training") or 0.0)[:2]
+    first, second = sorted(full, key=lambda r: r.time("training") or 0.0)[:2]
     share = ratio(second.time("training"), first.time("training")) or 0.0
     return [
-        f"Of the {len(there)} that train on {setting.longest:,} tokens and see whole sequences, {first.encoder} is "
+        f"Of the {len(full)} that train on {setting.longest:,} tokens and see whole sequences, {first.encoder} is "
         f"the fastest in training; {second.encoder}, the next, takes {share:.2f} times as long."
     ]
 

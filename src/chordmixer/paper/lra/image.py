@@ -1,8 +1,8 @@
-"""Image: which of ten things is in a grey picture of 32 x 32 pixels, read row by row as one real channel.
+"""Image: classify grey pictures of 32 x 32 pixels into ten classes, read row by row as one real channel.
 
 The pictures are CIFAR-10's (Krizhevsky, 2009). As in the Long Range Arena they are made grey by TensorFlow's
-`rgb_to_grayscale`, are not augmented, and 5,000 of the 50,000 training pictures are for validation: there the last
-tenth, here drawn by the seed. Copies of CIFAR-10 in JPEG are slightly lossy; a score from them should say so.
+`rgb_to_grayscale`, are not augmented, and 5,000 of the 50,000 training pictures are used for validation: the last
+tenth there, drawn by the seed here. Copies of CIFAR-10 in JPEG are slightly lossy; scores on them should say so.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 SIDE = 32
 BATCHES = {"training": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
 RECORD = 1 + 3 * SIDE**2
-"""Bytes of a picture in the official binary files: the class, then red, green, blue, each row by row."""
-COLUMNS = ("jpeg", "png", "image", "img")  # of Parquet: bytes, or the struct of bytes and path of Hugging Face
+"""Bytes per picture in the official binary files: the class, then red, green and blue, each row by row."""
+COLUMNS = ("jpeg", "png", "image", "img")  # of Parquet: bytes, or Hugging Face's struct of bytes and path
 CURE = "unpack cifar-10-binary.tar.gz of cs.toronto.edu/~kriz/cifar.html and give its folder as data.source"
 CHUNK = 1024  # pictures decoded at a time
 
 Row = tuple[bytes | Path, int, str]
-"""A picture in JPEG or PNG, or where it lies; its class; and what to call it in an error."""
+"""A picture (bytes or path of JPEG or PNG), its class, and its name for error messages."""
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """Where the pictures are, and which are for validation."""
+    """Source of the pictures and the validation split."""
 
     source: str | None = field(default=None, compare=False)
     """The folder of the official binary files; a folder with train/CLASS and test/CLASS of PNG or JPEG files; or a
-    Parquet file with the columns jpeg (or png, image, img), label and split. Told by what is there."""
+    Parquet file with the columns jpeg (or png, image, img), label and split. The layout is detected."""
     validation: int = 5_000
-    """Pictures held out of the official training set."""
+    """Number of pictures held out from the official training set."""
     seed: int = 0
-    """Another seed, other validation pictures."""
+    """Seed of the validation split."""
     cache: str | None = field(default=None, compare=False)
-    """The folder that the grey pictures are kept in; None: the user's cache folder."""
+    """Folder that stores the grey pictures; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
         if self.validation < 1:
@@ -72,9 +72,9 @@ class Image(ReleaseTask):
 
 
 def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:
-    """Luma of ITU-R BT.601 with TensorFlow's weights 0.2989, 0.5870, 0.1140, and its way back to bytes.
+    """Luma of ITU-R BT.601 with TensorFlow's weights 0.2989, 0.5870, 0.1140 and its conversion to bytes.
 
-    That way is to multiply what lies from 0 to 1 by 255.5 and to drop the fraction; here in whole numbers.
+    It multiplies values from 0 to 1 by 255.5 and drops the fraction; here in integer arithmetic.
 
     >>> grey(np.array([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255], [7, 7, 7]], dtype=np.uint8)).tolist()
     [255, 76, 149, 29, 7]
@@ -85,7 +85,7 @@ def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:
 
 
 def layout(source: str | None) -> ReleaseLayout:
-    """How the pictures lie there, told by what is found."""
+    """Detect the layout of the pictures at `source`."""
     if source is None:
         raise ValueError(f"no pictures are named: Image is grey CIFAR-10; {CURE}")
     path = Path(source).expanduser()
@@ -98,8 +98,8 @@ def layout(source: str | None) -> ReleaseLayout:
         return _folders(path)
     if not path.exists():
         raise ValueError(f"{path} does not exist: Image is grey CIFAR-10; {CURE}")
-    what = "Python's pickles, which are never loaded" if (path / "data_batch_1").is_file() else "none of its layouts"
-    raise ValueError(f"{path} holds {what}: CIFAR-10 has data_batch_1.bin, or train/CLASS and test/CLASS; {CURE}")
+    kind = "Python's pickles, which are never loaded" if (path / "data_batch_1").is_file() else "none of its layouts"
+    raise ValueError(f"{path} holds {kind}: CIFAR-10 has data_batch_1.bin, or train/CLASS and test/CLASS; {CURE}")
 
 
 # --- The official binary files ---
@@ -114,7 +114,7 @@ def _binary(folder: Path) -> ReleaseLayout:
 
 
 def read_binary(path: Path) -> Part:
-    """The pictures of one binary file."""
+    """Read the pictures of a binary file."""
     data = np.frombuffer(load(path), dtype=np.uint8)
     if len(data) % RECORD or not len(data):
         raise ValueError(f"{path} has {len(data):,} bytes, not {RECORD:,} a picture: it is cut; {CURE}")
@@ -133,17 +133,17 @@ def read_binary(path: Path) -> Part:
 
 def _folders(folder: Path) -> ReleaseLayout:
     rows: dict[str, list[Row]] = {}
-    for part, own in {"training": folder / "train", "test": folder / "test"}.items():
-        if not own.is_dir():
-            raise ValueError(f"{own} is missing: pictures lie in train/CLASS and test/CLASS; {CURE}")
-        found = [path for path, _ in class_files(own, Account())]
-        rows[part] = [(path, class_of(path.parent.name, CLASSES, str(path)), str(path)) for path in found]
-    files = [Path(place) for own in rows.values() for *_, place in own]
+    for part, part_folder in {"training": folder / "train", "test": folder / "test"}.items():
+        if not part_folder.is_dir():
+            raise ValueError(f"{part_folder} is missing: pictures lie in train/CLASS and test/CLASS; {CURE}")
+        paths = [path for path, _ in class_files(part_folder, Account())]
+        rows[part] = [(path, class_of(path.parent.name, CLASSES, str(path)), str(path)) for path in paths]
+    files = [Path(place) for part_rows in rows.values() for *_, place in part_rows]
     return ReleaseLayout(folder, files, lambda part: _decoded(rows[part]))
 
 
 def read_parquet(path: Path, part: str) -> Iterator[Part]:
-    """The pictures of one official part of a Parquet file."""
+    """Read the pictures of one official part from a Parquet file."""
     rows: list[Row] = []
     for number, (data, label, split) in enumerate(_table(path), start=1):
         place = f"{path}, row {number}"
@@ -153,23 +153,23 @@ def read_parquet(path: Path, part: str) -> Iterator[Part]:
 
 
 def _table(path: Path) -> Iterator[tuple[Any, Any, Any]]:
-    """Picture, class and split of each row."""
+    """Read picture, class and split of each row of a Parquet file."""
     from pyarrow import ArrowException, compute, parquet, types
 
     try:
         names = parquet.read_schema(path).names
-        own = [name for name in COLUMNS if name in names][:1] + [n for n in ("label", "split") if n in names]
-        table = parquet.read_table(path, columns=own, page_checksum_verification=True)
+        wanted = [name for name in COLUMNS if name in names][:1] + [n for n in ("label", "split") if n in names]
+        table = parquet.read_table(path, columns=wanted, page_checksum_verification=True)
         table.validate(full=True)
-        if own and types.is_struct(table[0].type):
-            table = table.set_column(0, own[0], compute.struct_field(table[0], "bytes"))
+        if wanted and types.is_struct(table[0].type):
+            table = table.set_column(0, wanted[0], compute.struct_field(table[0], "bytes"))
         columns = [column.to_pylist() for column in table.columns]
     except (ArrowException, OSError, ValueError, OverflowError, MemoryError, TypeError, LookupError) as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise ValueError(f"{path} cannot be read as Parquet ({reason}): use another copy, or {CURE}") from None
     if len(columns) < 3:
-        wanted = f"label, split and one of {', '.join(COLUMNS)}"
-        raise ValueError(f"{path} has the columns {', '.join(names)[:160]}: {wanted} are needed; rename them")
+        needed = f"label, split and one of {', '.join(COLUMNS)}"
+        raise ValueError(f"{path} has the columns {', '.join(names)[:160]}: {needed} are needed; rename them")
     return zip(*columns, strict=True)
 
 

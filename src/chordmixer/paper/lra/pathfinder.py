@@ -1,9 +1,9 @@
-"""Pathfinder: are two discs joined by one dashed curve? (Linsley et al., 2018; Kim et al., 2020)
+"""Pathfinder: predict whether a dashed curve joins two discs (Linsley et al., 2018; Kim et al., 2020).
 
-Of 32 x 32 pixels in the Long Range Arena, and of 128 x 128 as Path-X; read row by row as one real channel. The
-measures of the pictures are the Arena's. Our own choices: how a snake seeks its way (it tries eight directions and
-takes the one that stays free longest, so that fewer are drawn in vain), how dashes shade off at their edges, and that
-no curve comes nearer to another than the gap between its own dashes.
+Pictures have 32 x 32 pixels in the Long Range Arena, and 128 x 128 in Path-X; they are read row by row as one real
+channel. Sizes and distances are those of the Arena. Our own choices are the path search of a curve (it tries eight
+directions and takes the one with most free space, so that fewer attempts fail), the anti-aliasing of dashes, and that
+the distance between curves is at least the gap between the dashes of one curve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from chordmixer.config import MANY, check_numbers
 from chordmixer.data import draws
-from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, in_chunks, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, build_once, in_chunks
 from chordmixer.paper.lra.snakes import PictureStyle, pictures
 from chordmixer.tasks.targets import Classification
 
@@ -28,33 +28,33 @@ STYLES = {
     64: PictureStyle(64, 5, (1,), 1.0, 2.5, 12, 1.8, 22, 0.8),
     128: PictureStyle(128, 5, (2, 3), 1.5, 3.0, 20, 1.8, 35, 0.9),
 }
-"""By size, from the comments of the Arena's builders; of 64 and 128 the dash is the authors' default."""
+"""Styles by size, from comments in the Arena's builders; the dash of 64 and 128 is the authors' default."""
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-"""The release's folder by the number of dashes of the long snakes: easy, intermediate, hard."""
-FORMAT = 1  # of the made data: another rule of drawing is another number
-CHUNK = {32: 1024, 64: 512, 128: 128}  # pictures made at a time, to fit in a core's cache or nearly so
+"""Folder in the release by number of dashes of the long curves: easy, intermediate, hard."""
+FORMAT = 1  # version of the generated data; to be raised if they are generated in another way
+CHUNK = {32: 1024, 64: 512, 128: 128}  # pictures generated at a time, about what fits in the cache of a core
 
 
 @dataclass(frozen=True)
 class PathfinderConfig:
-    """The Arena's numbers, at its hardest level."""
+    """Settings of Pathfinder; the defaults are the Arena's, at its hardest level."""
 
     folder: str | None = field(default=None, compare=False)
-    """Of the release, such as pathfinder32, with a folder for each level; None: made by the rule."""
+    """Folder of the release, such as pathfinder32, with a folder per level; None: generate by the rule."""
     size: int = 32
-    """Pixels a side: 32, 64, or 128 for Path-X."""
+    """Side of a picture in pixels: 32, 64, or 128 for Path-X."""
     contour: int = 14
-    """Dashes of a long snake: 6 is easy, 9 intermediate, 14 hard; the short ones have a third."""
+    """Dashes of a long curve: 6 is easy, 9 intermediate, 14 hard; distractors have a third as many."""
     training: int = 160_000
-    """Training pictures; of the release it is eight tenths of what is there."""
+    """Number of training pictures; the release is split 80 : 10 : 10 instead."""
     validation: int = 20_000
-    """Validation pictures; of the release a tenth."""
+    """Number of validation pictures."""
     test: int = 20_000
-    """Test pictures; of the release a tenth."""
+    """Number of test pictures."""
     seed: int = 0
-    """Another seed, another data set, and another split of the release."""
+    """Seed of the data, or of the split of the release."""
     cache: str | None = field(default=None, compare=False)
-    """The folder that what was made is kept in; None: the user's cache folder."""
+    """Folder that stores the data; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
         if self.size not in STYLES:
@@ -66,7 +66,7 @@ class PathfinderConfig:
 
 
 class Pathfinder(ArenaTask):
-    """The task: one real channel in, `apart` or `joined` out; as in the Arena, accuracy comes first."""
+    """The task: one real channel in, `apart` or `joined` out; the main metric is accuracy, as in the Arena."""
 
     Config = PathfinderConfig
     embedding = "real"
@@ -83,18 +83,18 @@ class Pathfinder(ArenaTask):
         if config.folder is None:
             count = getattr(config, split)
             facts = (FORMAT, config.size, config.contour, config.seed, split, count)
-            parts = partial(in_chunks, partial(made, config, split), count, CHUNK[config.size])
-            return BytesRecords(made_once(config.cache, "pathfinder", facts, parts), split, real=True)
+            parts = partial(in_chunks, partial(generate, config, split), count, CHUNK[config.size])
+            return BytesRecords(build_once(config.cache, "pathfinder", facts, parts), split, real=True)
         level = Path(config.folder).expanduser() / LEVELS[config.contour]
         rows = read_metadata(level)
-        own = _part(len(rows), split, config.seed)
+        indices = _part(len(rows), split, config.seed)
         state = (FORMAT, str(level.absolute()), rows, config.size, split, config.seed)
-        reading = partial(_read, level, [rows[i] for i in own], config.size)
-        return BytesRecords(made_once(config.cache, "pathfinder-release", state, reading), split, real=True)
+        reading = partial(_read, level, [rows[i] for i in indices], config.size)
+        return BytesRecords(build_once(config.cache, "pathfinder-release", state, reading), split, real=True)
 
 
-def made(config: PathfinderConfig, split: str, indices: ndarray) -> Part:
-    """The pictures of these indices; of the numbers 2k and 2k + 1 one is joined."""
+def generate(config: PathfinderConfig, split: str, indices: ndarray) -> Part:
+    """Generate the pictures of these indices; exactly one of the pictures 2k and 2k + 1 has joined discs."""
     key = draws.key(config.seed, "pathfinder", config.size, config.contour, split)
     joined = (indices ^ draws.bits(key, torch.from_numpy(-1 - indices // 2)).numpy()) & 1
     values = pictures(
@@ -107,16 +107,16 @@ def made(config: PathfinderConfig, split: str, indices: ndarray) -> Part:
 
 
 def read_metadata(level: Path) -> list[tuple[str, int]]:
-    """Path and label of each picture of a level's folder: lines of text, or the array of strings that numpy saves."""
-    found = sorted(level.glob("metadata/*.npy"), key=lambda path: (len(path.name), path.name))
-    if not found:
+    """Path and label of each picture of a level, from metadata as lines of text or as a numpy array of strings."""
+    paths = sorted(level.glob("metadata/*.npy"), key=lambda path: (len(path.name), path.name))
+    if not paths:
         raise ValueError(
             f"{level / 'metadata'} holds no .npy file: Pathfinder is read from {level.name}/imgs and "
             f"{level.name}/metadata; unpack {RELEASE} and name its folder pathfinder32, or name no folder to make "
             "the data by the rule"
         )
     rows = []
-    for path in found:
+    for path in paths:
         lines = _lines(path)
         for number, line in enumerate(lines, start=1):
             if len(line) < 4 or line[3] not in ("0", "1"):
@@ -139,14 +139,14 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _part(count: int, split: str, seed: int) -> list[int]:
-    """Eight tenths, a tenth, a tenth of the numbers, shuffled."""
+    """Shuffled indices of a part: 80, 10 and 10 % of all."""
     order = draws.permutation(draws.key(seed, "pathfinder release"), count).tolist()
     ends = {"training": (0, 8), "validation": (8, 9), "test": (9, 10)}[split]
     return order[count * ends[0] // 10 : count * ends[1] // 10]
 
 
 def _read(level: Path, rows: list[tuple[str, int]], size: int) -> Iterator[Part]:
-    """Picture by picture; the release has a few empty files, which the Arena leaves out too."""
+    """Read pictures one by one; skip the few empty files of the release, as the Arena does."""
     from matplotlib.image import imread
 
     for name, label in rows:

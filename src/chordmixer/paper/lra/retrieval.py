@@ -1,13 +1,13 @@
-"""Retrieval: is one paper linked to another by citation? (Long Range Arena, from the ACL Anthology Network)
+"""Retrieval: predict whether a citation links two papers (Long Range Arena, from the ACL Anthology Network).
 
-Documents are read as bytes, as they stand in the files, and cut at 4,000. That is what the Arena does: the texts of
-its release are Python literals, b'...' with a line break as two letters, and are read with all that. A record is two
-documents with one label; its length is that of both together.
+Documents are read as the bytes in the files and truncated at 4,000 bytes, as in the Arena: the texts of its release
+are Python literals, b'...' with line breaks as two characters, and are read without decoding. A record is two
+documents with one label; its length is the sum of both.
 
-From a list of citations, each citation is a true pair, and as many false pairs are drawn. Some papers are cited
-hundreds of times: a model that guessed `linked` for these would be right without reading the other paper, so false
-pairs are made of the same papers, each as often as in the true ones. All pairs of a citing paper are in one part;
-cited papers are in several. What still gives a pair away: papers cite older ones, and papers of their own field.
+In data from a list of citations, each citation is a positive pair, and as many negative pairs are drawn. Some papers
+are cited hundreds of times, and a model could predict `linked` for these without reading the other paper. Negative
+pairs therefore have the same papers, each as often as in positive pairs. All pairs of a citing paper are in one part;
+cited papers can be in several. Shortcuts remain: papers cite older papers, and papers of their own field.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from chordmixer.data import draws
 from chordmixer.data.loading import Record
 from chordmixer.data.splits import PARTS, grouped
 from chordmixer.packed import Packed
-from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, file_state, made_once
+from chordmixer.paper.lra import RELEASE, ArenaTask, BytesRecords, Part, build_once, file_state
 from chordmixer.tasks.targets import Classification
 
 FILES = {
@@ -40,41 +40,41 @@ FILES = {
 }
 PAPERS, CITATIONS = "arxiv_papers.parquet", "arxiv_citations.parquet"
 LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
-FORMAT = 1  # of the made data: another rule of reading or drawing is another number
-CHUNK = 1024  # pairs that are written at a time
-FRACTIONS = (0.8, 0.1, 0.1)  # of the citations for training, validation and test: nearly those of the release
-ATTEMPTS = 20  # how often false pairs are tried for before it is given up
+FORMAT = 1  # version of the stored data; to be raised if they are read or drawn in another way
+CHUNK = 1024  # pairs written at a time
+FRACTIONS = (0.8, 0.1, 0.1)  # training, validation and test share of the citations, about those of the release
+ATTEMPTS = 20  # attempts to draw negative pairs
 
 DocumentPair = tuple[bytes, bytes, int]
-"""Two documents, and 1 where they are linked."""
+"""Two documents, and 1 if they are linked, else 0."""
 
 
 @dataclass(frozen=True)
 class RetrievalConfig:
-    """The Arena's numbers."""
+    """Settings of Retrieval; the defaults are the Arena's."""
 
     source: str | None = field(default=None, compare=False)
     """A folder with the release's three files, new_aan_pairs.train.tsv and so on, or with arxiv_papers.parquet (id,
     text) and arxiv_citations.parquet (citing, cited)."""
     max_length: int = 4000
-    """Bytes of a document; what follows them is cut off."""
+    """Maximum length of a document in bytes; longer ones are truncated."""
     training: int = 0
-    """Training pairs, the first so many; 0: all."""
+    """Number of training pairs, from the first on; 0: all."""
     validation: int = 0
-    """Validation pairs; 0: all."""
+    """Number of validation pairs; 0: all."""
     test: int = 0
-    """Test pairs; 0: all."""
+    """Number of test pairs; 0: all."""
     seed: int = 0
-    """Of the split and the false pairs of the citations; the release has its own."""
+    """Seed of the split and the negative pairs of citations; the release has its own split and pairs."""
     cache: str | None = field(default=None, compare=False)
-    """The folder that what was read is kept in; None: the user's cache folder."""
+    """Folder that stores the data; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
         check_numbers(self, max_length=(1, LONGEST))
 
 
 class Retrieval(ArenaTask):
-    """The task: two sequences of bytes in, `apart` or `linked` out; as in the Arena, accuracy comes first."""
+    """The task: two sequences of bytes in, `apart` or `linked` out; the main metric is accuracy, as in the Arena."""
 
     Config = RetrievalConfig
     embedding = "tokens"
@@ -89,26 +89,26 @@ class Retrieval(ArenaTask):
 
     def records(self, split: str) -> PairRecords:
         config, count = self.config, getattr(self.config, split)
-        paths = _found(config.source)
-        facts: list[Any] = [FORMAT, config.max_length, split, count]
+        paths = _find_files(config.source)
+        key: list[Any] = [FORMAT, config.max_length, split, count]
         if FILES[split] in paths:
             used = [paths[FILES[split]]]
             pairs = partial(read_tsv, used[0], config.max_length)
         else:
             used, papers, citations = [*paths.values()], paths[PAPERS], paths[CITATIONS]
             pairs = partial(read_citations, papers, citations, split, config.max_length, config.seed)
-            facts.append(config.seed)
-        facts += map(file_state, used)
+            key.append(config.seed)
+        key += map(file_state, used)
         place = f"{config.source}, {split}"
-        folder = made_once(config.cache, "retrieval", facts, lambda: stored(_first(pairs(), count, place)))
+        folder = build_once(config.cache, "retrieval", key, lambda: deduplicated(_take(pairs(), count, place)))
         return PairRecords(folder, split)
 
 
 class PairRecords:
-    """Pairs of documents, which are kept once however many pairs they are in."""
+    """Pairs of documents; a document in several pairs is stored once."""
 
     def __init__(self, folder: Path, split: str) -> None:
-        """Of a folder that `made_once` gave, with the parts of `stored`."""
+        """`folder` comes from `build_once` with the parts of `deduplicated`."""
         self.folder, self.split = folder, split
         self.texts = BytesRecords(folder, split, real=False)
         self.pairs, self.targets = self.texts.targets[:, :2].numpy(), self.texts.targets[:, 2]
@@ -120,11 +120,11 @@ class PairRecords:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Record:
-        """Both documents end to end."""
+        """Both documents, concatenated."""
         return Record(self.batch([index], torch.device("cpu"))[0].values, self.targets[index])
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Packed, Tensor]:
-        """Two sequences a record, its first document and its second; one target."""
+        """Two sequences and one target per record."""
         numbers = self.pairs[list(indices)].ravel()
         values = torch.from_numpy(np.concatenate([self.texts.bytes(i) for i in numbers])).to(device)
         targets = self.targets[torch.tensor(indices)].to(device, non_blocking=True)
@@ -137,10 +137,10 @@ class PairRecords:
         return PairRecords, (self.folder, self.split)
 
 
-def stored(pairs: Iterator[DocumentPair]) -> Iterator[Part]:
-    """Documents that were not there before, and rows of two documents' numbers and a class.
+def deduplicated(pairs: Iterator[DocumentPair]) -> Iterator[Part]:
+    """Convert pairs to documents, each once, and rows of the numbers of two documents and a class.
 
-    >>> [(values, lengths, rows)] = stored(iter([(b"abc", b"de", 1), (b"abc", b"f", 0)]))
+    >>> [(values, lengths, rows)] = deduplicated(iter([(b"abc", b"de", 1), (b"abc", b"f", 0)]))
     >>> bytes(values), lengths.tolist(), rows.tolist()
     (b'abcdef', [3, 2, 1], [[0, 1, 1], [0, 2, 0]])
     """
@@ -159,42 +159,42 @@ def stored(pairs: Iterator[DocumentPair]) -> Iterator[Part]:
         yield np.frombuffer(b"".join(new), dtype=np.uint8), lengths, np.array(rows).reshape(-1, 3)
 
 
-def _found(source: str | None) -> dict[str, Path]:
-    """The files of the layout that a folder has, all of them there."""
-    how = (
+def _find_files(source: str | None) -> dict[str, Path]:
+    """Find the files of one of the two layouts in a folder; all of them must be there."""
+    usage = (
         f"it is read from {', '.join(FILES.values())} of {RELEASE}, in its folder tsv_data, or from {PAPERS} and "
         f"{CITATIONS}; set data.source=FOLDER"
     )
     if source is None:
-        raise ValueError(f"retrieval has no data.source: {how}")
+        raise ValueError(f"retrieval has no data.source: {usage}")
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: {how}")
+        raise ValueError(f"{folder} is not a folder: {usage}")
     for layout in (tuple(FILES.values()), (PAPERS, CITATIONS)):
         missing = [name for name in layout if not (folder / name).is_file()]
         if not missing:
             return {name: folder / name for name in layout}
         if len(missing) < len(layout):
-            raise ValueError(f"{folder / missing[0]} is missing, and files that belong to it are there: {how}")
-    raise ValueError(f"{folder} holds no data for retrieval: {how}")
+            raise ValueError(f"{folder / missing[0]} is missing, and files that belong to it are there: {usage}")
+    raise ValueError(f"{folder} holds no data for retrieval: {usage}")
 
 
-def _first(pairs: Iterator[DocumentPair], count: int, what: str) -> Iterator[DocumentPair]:
-    """So many of them, or all; fewer are an error."""
-    given = 0
+def _take(pairs: Iterator[DocumentPair], count: int, place: str) -> Iterator[DocumentPair]:
+    """Take the first `count` pairs, or all if it is 0; fewer are an error."""
+    taken = 0
     for pair in islice(pairs, count or None):
-        given += 1
+        taken += 1
         yield pair
-    if given < max(count, 1):
-        short = f"{given:,} of {max(count, 1):,} pairs are there"
-        raise ValueError(f"{what}: {short}; ask for fewer, or use another copy")
+    if taken < max(count, 1):
+        available = f"{taken:,} of {max(count, 1):,} pairs are there"
+        raise ValueError(f"{place}: {available}; ask for fewer, or use another copy")
 
 
 # --- The release ---
 
 
 def read_tsv(path: Path, max_length: int) -> Iterator[DocumentPair]:
-    """The pairs of a file of the release, one a line: label, two ids, two texts."""
+    """Read the pairs of a file of the release; a line has label, two ids and two texts."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip(b"\r\n").split(b"\t")
@@ -212,7 +212,7 @@ def read_tsv(path: Path, max_length: int) -> Iterator[DocumentPair]:
 
 
 def _is_cut(line: bytes) -> bool:
-    """Whether a file ends within its last text: b'...' does not close."""
+    """Whether the last line of a file is truncated: the literal b'...' does not end."""
     text = line.rpartition(b"\t")[2]
     return not line.endswith(b"\n") and text[:2] in (b"b'", b'b"') and (len(text) < 3 or text[-1] != text[1])
 
@@ -221,34 +221,34 @@ def _is_cut(line: bytes) -> bool:
 
 
 def read_citations(papers: Path, citations: Path, split: str, max_length: int, seed: int) -> Iterator[DocumentPair]:
-    """Each citation of a part between two known papers, and with the same citing paper one that is not there."""
+    """Yield the citations of a part between known papers, each with a negative pair of the same citing paper."""
     texts = _texts(papers, max_length)
     links: dict[frozenset[str], tuple[str, str]] = {}
     for citing, cited in _rows(citations, "citing", "cited"):
         if citing != cited and citing in texts and cited in texts:
-            links.setdefault(frozenset((citing, cited)), (citing, cited))  # papers that cite each other are one pair
+            links.setdefault(frozenset((citing, cited)), (citing, cited))  # mutual citations are one pair
     if not links:
         raise ValueError(f"{citations} links no two papers of {papers}: give the two files of one set")
     pairs = list(links.values())
     part = grouped([citing for citing, _ in pairs], [1] * len(pairs), FRACTIONS, seed)[PARTS.index(split)]
-    own = [pairs[i] for i in part]
-    false = dealt(own, links, draws.key(seed, "retrieval", split))
-    for (citing, cited), other in zip(own, false, strict=True):
+    positive = [pairs[i] for i in part]
+    negative = draw_negatives(positive, links, draws.key(seed, "retrieval", split))
+    for (citing, cited), other in zip(positive, negative, strict=True):
         yield texts[citing], texts[cited], 1
         yield texts[citing], texts[other], 0
 
 
-def dealt(pairs: Sequence[tuple[str, str]], links: Container[frozenset[str]], key: int) -> list[str]:
-    """The second papers dealt out anew, none to a first one that it is linked with, and none twice to the same.
+def draw_negatives(pairs: Sequence[tuple[str, str]], links: Container[frozenset[str]], key: int) -> list[str]:
+    """Permute the second papers of pairs so that no pair is linked and none occurs twice.
 
-    Each paper is thus in as many false pairs as true ones, on either side: one alone says nothing, only both do.
+    Each paper is thus in as many negative as positive pairs, on either side, so that one paper alone is not enough.
 
     >>> pairs = [("a", "x"), ("b", "y"), ("c", "z")]
-    >>> dealt(pairs, {frozenset(pair) for pair in [*pairs, ("b", "x")]}, key=0)
+    >>> draw_negatives(pairs, {frozenset(pair) for pair in [*pairs, ("b", "x")]}, key=0)
     ['y', 'z', 'x']
     """
     for attempt in range(ATTEMPTS):
-        if seconds := _dealt(pairs, links, draws.key(key, attempt)):
+        if seconds := _try_negatives(pairs, links, draws.key(key, attempt)):
             return seconds
     raise ValueError(
         f"{len(pairs):,} citations of a part leave no false pairs of the same papers: nearly all are linked; give "
@@ -256,26 +256,26 @@ def dealt(pairs: Sequence[tuple[str, str]], links: Container[frozenset[str]], ke
     )
 
 
-def _dealt(pairs: Sequence[tuple[str, str]], links: Container[frozenset[str]], key: int) -> list[str]:
-    """Shuffled; then each that may not be is swapped with another, or nothing where there is none to swap with."""
+def _try_negatives(pairs: Sequence[tuple[str, str]], links: Container[frozenset[str]], key: int) -> list[str]:
+    """Shuffle, then repair each invalid pair by a swap; return an empty list if no valid swap exists."""
     firsts = [first for first, _ in pairs]
     seconds = [pairs[i][1] for i in draws.permutation(key, len(pairs)).tolist()]
-    times = Counter(zip(firsts, seconds, strict=True))
+    counts = Counter(zip(firsts, seconds, strict=True))
 
-    def may(place: int, second: str, most: int) -> bool:
+    def is_valid(place: int, second: str, limit: int) -> bool:
         pair = firsts[place], second
-        return firsts[place] != second and frozenset(pair) not in links and times[pair] < most
+        return firsts[place] != second and frozenset(pair) not in links and counts[pair] < limit
 
     for i in range(len(pairs)):
-        if may(i, seconds[i], 2):  # it is counted itself
+        if is_valid(i, seconds[i], 2):  # its own occurrence counts as one
             continue
         others = draws.permutation(draws.key(key, i), len(pairs)).tolist()
-        j = next((j for j in others if may(i, seconds[j], 1) and may(j, seconds[i], 1)), None)
+        j = next((j for j in others if is_valid(i, seconds[j], 1) and is_valid(j, seconds[i], 1)), None)
         if j is None:
             return []
-        times.subtract([(firsts[i], seconds[i]), (firsts[j], seconds[j])])
+        counts.subtract([(firsts[i], seconds[i]), (firsts[j], seconds[j])])
         seconds[i], seconds[j] = seconds[j], seconds[i]
-        times.update([(firsts[i], seconds[i]), (firsts[j], seconds[j])])
+        counts.update([(firsts[i], seconds[i]), (firsts[j], seconds[j])])
     return seconds
 
 
@@ -290,7 +290,7 @@ def _texts(path: Path, max_length: int) -> dict[str, bytes]:
 
 
 def _rows(path: Path, *names: str) -> Iterator[tuple[str, ...]]:
-    """The rows of two columns of a Parquet file, some at a time."""
+    """Read rows of some columns of a Parquet file in batches."""
     from pyarrow import ArrowException, parquet
 
     try:

@@ -1,9 +1,9 @@
-"""Text: is a film review for or against, read byte by byte? (IMDb: Maas et al., 2011)
+"""Text: predict the sentiment of a film review, read byte by byte (IMDb: Maas et al., 2011).
 
-As in the Long Range Arena a token is a byte and a review is cut at 4,000 of them: of the 50,000 reviews 1,510 are
-longer, and lose their ends. The Arena pads to that length and validates on the test set; here reviews are packed as
-long as they are, and validation reviews are drawn from the training set by the seed. The test set is the official
-one; 123 of its reviews stand word for word among those for training.
+As in the Long Range Arena a token is a byte and a review is truncated at 4,000 bytes, which affects 1,510 of the
+50,000 reviews. The Arena pads to that length and validates on the test set; here reviews are packed without padding,
+and validation reviews are drawn from the training set by the seed. The test set is the official one; 123 of its
+reviews are also in the training set, word for word.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ FOLDERS = {"training": "train", "test": "test"}
 CURE = "unpack aclImdb_v1.tar.gz of ai.stanford.edu/~amaas/data/sentiment and give its folder aclImdb as data.source"
 
 Review = tuple[bytes, int, str]
-"""Its text, its class, and what to call it in an error."""
+"""Text, class, and name for error messages."""
 
 
 @dataclass(frozen=True)
 class TextConfig:
-    """Where the reviews are, where they are cut, and which are for validation."""
+    """Source and maximum length of the reviews, and the validation split."""
 
     source: str | None = field(default=None, compare=False)
     """The folder aclImdb, with train/pos, train/neg, test/pos and test/neg; or a Parquet, CSV or JSONL file with the
     columns text, label (neg, pos, or 0, 1) and split (train, test)."""
     length: int = 4_000
-    """Bytes after which a review is cut."""
+    """Maximum length of a review in bytes; longer ones are truncated."""
     validation: int = 2_500
-    """Reviews held out of the official training set."""
+    """Number of reviews held out from the official training set."""
     seed: int = 0
-    """Another seed, other validation reviews."""
+    """Seed of the validation split."""
     cache: str | None = field(default=None, compare=False)
-    """The folder that the bytes are kept in; None: the user's cache folder."""
+    """Folder that stores the bytes; None: the user's cache folder."""
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -55,9 +55,9 @@ class TextConfig:
 
 
 class Text(ReleaseTask):
-    """The task: bytes in, `neg` or `pos` out; as in the Arena, accuracy comes first.
+    """The task: bytes in, `neg` or `pos` out; the main metric is accuracy, as in the Arena.
 
-    `records(split).cut` counts the reviews that were cut.
+    `records(split).cut` counts truncated reviews.
     """
 
     Config = TextConfig
@@ -73,7 +73,7 @@ class Text(ReleaseTask):
 
 
 def layout(source: str | None) -> ReleaseLayout:
-    """How the reviews lie there, told by what is found."""
+    """Detect the layout of the reviews at `source`."""
     if source is None:
         raise ValueError(f"no reviews are named: Text is the IMDb review set; {CURE}")
     path = Path(source).expanduser()
@@ -85,23 +85,23 @@ def layout(source: str | None) -> ReleaseLayout:
 
 
 def _folders(folder: Path) -> ReleaseLayout:
-    """The official layout; `unsup`, which has no classes, and the lists of words beside are left alone."""
+    """The official layout; `unsup`, which has no labels, and the vocabulary files are ignored."""
     files: dict[str, list[tuple[Path, int]]] = {part: [] for part in FOLDERS}
     for part, name in FOLDERS.items():
         for number, label in enumerate(LABELS):
-            own = folder / name / label
-            if not own.is_dir():
-                raise ValueError(f"{own} is missing: reviews lie in train and test, in pos and neg of each; {CURE}")
-            files[part] += [(path, number) for path, _ in class_files(own, Account())]
+            place = folder / name / label
+            if not place.is_dir():
+                raise ValueError(f"{place} is missing: reviews lie in train and test, in pos and neg of each; {CURE}")
+            files[part] += [(path, number) for path, _ in class_files(place, Account())]
 
     def read(part: str) -> Iterator[Part]:
         return _joined((load(path), label, str(path)) for path, label in files[part])
 
-    return ReleaseLayout(folder, [path for own in files.values() for path, _ in own], read)
+    return ReleaseLayout(folder, [path for part_files in files.values() for path, _ in part_files], read)
 
 
 def read_table(path: Path, part: str) -> Iterator[Review]:
-    """The reviews of one official part of a table."""
+    """Read the reviews of one official part from a table."""
     for number, row in table_rows(path, Columns(id="-", target="-", group="-", weight="-")):
         place, text = f"{path}, row {number}", row["sequence"]
         for column in ("label", "split"):

@@ -1,4 +1,4 @@
-"""One command for each table and figure of the paper: run it, and write a page with its number beside ours."""
+"""Reproduce a table or figure of the paper with one command, and write a page that compares its numbers with ours."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chordmixer.paper.reproduction.costs import (
     Planned,
     all_costs,
     equal_time,
+    generated_parts,
     listing,
-    made_parts,
     plan_lines,
-    planned,
+    plan_runs,
     read_parts,
 )
 from chordmixer.paper.reproduction.entries import Figure, RunEntry, find
@@ -25,7 +25,7 @@ from chordmixer.paper.reproduction.experiments import (
     Request,
     check_at_once,
     check_rates,
-    each,
+    expand,
     scaled,
     warnings,
     with_rates,
@@ -51,12 +51,12 @@ def reproduce(
     results: Path | None = None,
     command: str = "",
 ) -> tuple[list[Path], list[Evaluation]]:
-    """Run an entry of `ENTRIES` into the folder `out`, and write its page there and into `results`.
+    """Run an entry of `ENTRIES` in the folder `out`, and write its page there and to `results`.
 
-    Trains several `at_once` on one device, and scores `baselines` on the same records. Returns the pages that were
-    written, and the test scores of each run that they show, then those of the best baseline; a figure has none.
+    Trains up to `at_once` runs at a time on one device, and scores `baselines` on the same records. Returns the paths
+    of the pages, and the test evaluations of the runs and of the best baseline; a figure has none.
     """
-    entry, folder = _found(request), Path(out)
+    entry, folder = _checked_entry(request), Path(out)
     if isinstance(entry, Figure):
         if at_once != 1 or request != Request(request.name, request.data, unverified=request.unverified):
             raise ValueError(
@@ -74,56 +74,57 @@ def reproduce(
         full, short, runs = _runs(entry, request)
         check_at_once(runs, at_once)
         journal = running.RunsJournal.open(folder, request.name, resume)
-        seen = running.summarise_data(short)
-        noted = warnings(request, entry, full, short, seen.classes)
+        data = running.summarise_data(short)
+        notes = warnings(request, entry, full, short, data.classes)
         if at_once > 1:
-            noted.append(f"Up to {at_once} runs at once shared the device: each takes less time alone.")
-        for warning in noted:
+            notes.append(f"Up to {at_once} runs at once shared the device: each takes less time alone.")
+        for warning in notes:
             logger.info(warning)
         runs = runs if request.minutes is None else equal_time(runs, request.minutes, folder)
         trained = running.run_all(runs, journal, resume, baselines, at_once)
         losses = running.validation_losses(trained) if request.rates else {}
         trained = running.best_rates(trained, losses) if losses else trained
-        beside = running.differences(trained, entry.metric) if first_rank() else {}
-        compared = Comparison(entry, trained, seen, bool(request.data), losses, beside)
-        result, scores, device = compared.page(request.name, noted), compared.runs, choose_device(short.training)
+        differences = running.differences(trained, entry.metric) if first_rank() else {}
+        comparison = Comparison(entry, trained, data, bool(request.data), losses, differences)
+        result, scores, device = comparison.page(request.name, notes), comparison.runs, choose_device(short.training)
     folders = [folder, *([results] if results and results != folder else [])] if first_rank() else []
-    place = page.Origin.of(device)
+    origin = page.Origin.of(device)
     command = command or f"python: chordmixer.paper.reproduction.reproduce(Request({request.name!r}, ...), ...)"
-    return [page.publish(result, place, command, own) for own in folders], scores
+    return [page.publish(result, origin, command, target) for target in folders], scores
 
 
 def plan(request: Request) -> list[Planned]:
-    """What the runs of each model take on this device, with validation and test; a few steps of each are measured."""
-    entry = _found(request)
+    """Forecast the runs of each model on this device, with validation and test, by measuring a few steps."""
+    entry = _checked_entry(request)
     if isinstance(entry, Figure):
         raise ValueError(f"{request.name} is drawn, not trained, and takes seconds: leave --plan out")
     _, short, runs = _runs(entry, request)
-    return planned(runs, made_parts(short) if entry.data.by_rule and not request.data else read_parts(short))
+    return plan_runs(runs, generated_parts(short) if entry.data.by_rule and not request.data else read_parts(short))
 
 
 def measure(request: Request, out: Path | str) -> dict[str, int]:
-    """The steps that each model makes alone on this device in the request's minutes.
+    """Measure how many steps each model makes alone on this device in the request's minutes.
 
-    They are left in `out` for `reproduce`, whose runs may then share the device.
+    The step times are stored in `out` for `reproduce`, whose runs may then share the device.
     """
-    entry = _found(request)
+    entry = _checked_entry(request)
     if isinstance(entry, Figure):
         raise ValueError(f"{request.name} is drawn, not trained: leave --minutes out")
-    runs = each(request.build(entry), request.models, 1, entry.versions)
+    runs = expand(request.build(entry), request.models, 1, entry.versions)
     limited = equal_time(runs, 1.0 if request.minutes is None else request.minutes, Path(out))
-    return {run: own.training.steps for run, own in limited.items()}
+    return {name: run.training.steps for name, run in limited.items()}
 
 
-def _found(request: Request) -> RunEntry | Figure:
+def _checked_entry(request: Request) -> RunEntry | Figure:
+    """Find the entry of a request and check its data paths."""
     entry = find(request.name, ENTRIES)
     entry.data.check(request.name, request.data)
     return entry
 
 
 def _runs(entry: RunEntry, request: Request) -> tuple[Experiment, Experiment, dict[str, Experiment]]:
-    """The whole experiment, the one at this scale, and its runs by the names of their folders."""
+    """The experiment at full length, the one at the requested scale, and its runs by folder name."""
     full = request.build(entry)
     short = scaled(full, request.scale, by_rule=entry.data.by_rule and not request.data)
     check_rates(request.rates, request.changes)
-    return full, short, with_rates(each(short, request.models, request.seeds, entry.versions), request.rates)
+    return full, short, with_rates(expand(short, request.models, request.seeds, entry.versions), request.rates)

@@ -1,7 +1,7 @@
 """The paper's ablations (section 4.4, and its appendices on more results and on padding).
 
-Is it the encoder, or the parts around it? Each encoder is trained in several versions, which differ in the head and
-in how sequences are padded or cut. A version is named after both, such as `poolformer-flat`.
+They separate the effect of the encoder from that of the parts around it. Each encoder is trained in several versions,
+which differ in the head and in how sequences are padded or cut. An example of a version's name is `poolformer-flat`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from chordmixer.training import Experiment, TrainingConfig
 
 @dataclass(frozen=True)
 class Study:
-    """Versions of encoders, trained on the same data."""
+    """Versions of encoders that are trained on the same data."""
 
-    versions: Mapping[str, Mapping[str, Any]]  # settings of the model; the one without a name is the recipe's
-    tried: Mapping[str, tuple[str, ...]]  # the versions of an encoder that the paper has
-    others: tuple[str, ...]  # those of any other encoder
-    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # where the paper has not the defaults
+    versions: Mapping[str, Mapping[str, Any]]  # settings of the model; the version without a name is the recipe's
+    in_paper: Mapping[str, tuple[str, ...]]  # versions in the paper, by encoder
+    others: tuple[str, ...]  # versions of all other encoders
+    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # sizes in the paper, if not the defaults
 
     def experiments(self, experiment: Experiment, version: str = "") -> dict[str, Experiment]:
-        """The versions of an experiment's encoder that the paper has, or the one that is asked for, by full name."""
+        """The versions in the paper of an experiment's encoder, or the given version, by full name."""
         encoder = experiment.model.encoder
         if version and version not in self.versions:
             raise ValueError(
                 f"--models {encoder}-{version} is no version of {encoder}: choose {encoder} for what the paper has, "
                 f"or {encoder}- with one of {', '.join(filter(None, self.versions))} behind it"
             )
-        names = (version,) if version else self.tried.get(encoder, self.others)
+        names = (version,) if version else self.in_paper.get(encoder, self.others)
         network = replace(experiment.model.network, **self.sizes.get(encoder, {}))
         sized = replace(experiment, model=replace(experiment.model, network=network))
         return {f"{encoder}-{name}" if name else encoder: _version(sized, self.versions[name]) for name in names}
@@ -53,7 +53,7 @@ POOLING = Study(
         "padded": {"head": "flat", "strategy": "overall_max"},
         **{strategy: {"head": "flat", "strategy": strategy} for strategy in PIECES},
     },
-    tried={
+    in_paper={
         "chordmixer": ("average", "class_token"),
         **dict.fromkeys(("poolformer", "cosformer", "nystromformer"), READOUTS),
         **dict.fromkeys(("transformer", "linformer", "reformer"), PIECES),
@@ -61,48 +61,48 @@ POOLING = Study(
     others=("average",),
     sizes={"transformer": {"layers": 1, "heads": 2, "width": 128}, "reformer": {"layers": 1}},
 )
-"""AVG, CLS and FLAT over packed sequences; `padded`, FLAT over padding to the longest, as in the paper; TRUNC and
-SEGM. The paper reads TRUNC by FLAT, and does not say how it reads SEGM. Sizes are those of its table 1 for
-Carassius against Labeo. Its text does not say which versions figure 9 has: ours are the readouts for models that can
-take the longest sequence, and pieces for those that, in its words, cannot."""
+"""AVG, CLS and FLAT on packed sequences; `padded`, FLAT on sequences padded to the longest, as in the paper; TRUNC
+and SEGM. The paper uses FLAT with TRUNC, and does not state the readout of SEGM. Sizes are those of its table 1 for
+Carassius against Labeo. It does not state which versions figure 9 has: here models that can process the longest
+sequence have the three readouts, and those that, according to the paper, cannot have TRUNC and SEGM."""
 PADDING = Study(
     versions={
         "average": {"head": "average"},
         "flat": {"head": "flat"},
         **{strategy: {"head": "flat", "strategy": strategy} for strategy in PADDINGS},
     },
-    tried={"chordmixer": ("average",)},
+    in_paper={"chordmixer": ("average",)},
     others=PADDINGS,
     sizes={"cosformer": {"layers": 1, "width": 64}, "poolformer": {"layers": 1, "width": 64}},
 )
-"""The paper's table 3, read by FLAT, with the sizes of its table 1, which has none for Longformer. ChordMixer, which
-pads nothing, stands beside them."""
+"""The paper's table 3, with FLAT and the sizes of its table 1, which has none for Longformer. ChordMixer, which needs
+no padding, is added for comparison."""
 
 READING = Study(
     versions={"": {}, "average": {"head": "average"}, "flat": {"head": "flat"}},
-    tried={"chordmixer": ("",)},
+    in_paper={"chordmixer": ("",)},
     others=("flat",),
 )
-"""The Adding problem, in which the paper's table 1 has FLAT for all other encoders, and ChordMixer the average."""
+"""The Adding problem: ChordMixer uses the average and all other encoders FLAT, as in the paper's table 1."""
 
 
 def ablation(data: FilesConfig) -> Experiment:
-    """The class of DNA by `taxonomy`, to be trained in the versions of `POOLING`."""
-    return _longest(taxonomy(data))
+    """The recipe `taxonomy`, for the versions of `POOLING`."""
+    return _fit_max_length(taxonomy(data))
 
 
 def ablation_of_fragments(data: FragmentsConfig) -> Experiment:
-    """The same on `fragments` of genomes, which anyone can have."""
-    return _longest(fragments(data))
+    """The recipe `fragments`, whose genomes are public, for the versions of `POOLING`."""
+    return _fit_max_length(fragments(data))
 
 
 def padding(data: FilesConfig) -> Experiment:
-    """The class of long documents by `documents`, to be trained in the versions of `PADDING`."""
-    return _longest(documents(data))
+    """The recipe `documents`, for the versions of `PADDING`."""
+    return _fit_max_length(documents(data))
 
 
-def _longest(experiment: Experiment) -> Experiment:
-    """For the longest sequence of the data and none above: up to a power of two, padding would cost even more."""
+def _fit_max_length(experiment: Experiment) -> Experiment:
+    """Set the maximum length to the longest sequence; rounded up to a power of two, padding would cost even more."""
     task = experiment.build_task()
     longest = max(max(task.records(part).lengths) for part in ("training", "validation", "test"))
     network = replace(experiment.model.network, max_length=longest)
@@ -110,21 +110,21 @@ def _longest(experiment: Experiment) -> Experiment:
 
 
 def _version(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """With these settings of the model, and batches that hold their padding."""
+    """Change settings of the model, and adapt the batch size to padded sequences."""
     model = replace(experiment.model, **settings)
     if model.head == "class_token" and isinstance(model.network, ChordMixerConfig):
-        # A class token behind blocks that start as identities has seen nothing, and begins to look around slowly.
+        # With identity blocks the class token gets no information from other tokens at first, and learns slowly.
         model = replace(model, network=replace(model.network, init="xavier"))
     if model.strategy == "packed":
         return replace(experiment, model=model)
     length = STRATEGIES[model.strategy](model.network.max_length, model.piece_length).longest
-    return replace(experiment, model=model, training=with_room(experiment.training, length))
+    return replace(experiment, model=model, training=with_padded_batches(experiment.training, length))
 
 
-def with_room(training: TrainingConfig, length: int) -> TrainingConfig:
-    """As many records a step, in smaller batches where each of them takes `length` tokens.
+def with_padded_batches(training: TrainingConfig, length: int) -> TrainingConfig:
+    """Reduce the batch size for records of `length` tokens, and accumulate to keep the number of records per step.
 
-    >>> padded = with_room(TrainingConfig(batch_sequences=128, batch_tokens=1 << 18), 16_000)
+    >>> padded = with_padded_batches(TrainingConfig(batch_sequences=128, batch_tokens=1 << 18), 16_000)
     >>> padded.batch_sequences, padded.accumulate
     (16, 8)
     """
@@ -140,7 +140,7 @@ PADDED = {
     "poolformer": (67.0, 68.1),
     "cosformer": (72.3, 72.6),
 }
-"""The paper's table 3: accuracies in per cent, padded to the longest of all and to that of the batch."""
+"""The paper's table 3: accuracies in per cent, padded to the longest of all records and of the batch."""
 BATCHES = "Of padded sequences a batch holds fewer, and a step as many."
 POOLING_DIFFERENCES = (
     "average, class_token and flat read packed sequences, in which nothing is padded. The paper pads those of all "
@@ -158,13 +158,13 @@ PADDING_DIFFERENCES = (
 
 
 def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | Figure]:
-    """Of data of the catalogue that models are trained on in one version."""
+    """Entries of the ablations, on the data of other entries of the catalogue."""
     taxa, fragments, texts = (entries[name] for name in ("carassius-labeo", "mitogenomes", "documents"))
     assert isinstance(taxa, RunEntry) and isinstance(fragments, RunEntry) and isinstance(texts, RunEntry)
-    numbers = {
-        f"{model}-{strategy}": number
+    accuracies = {
+        f"{model}-{strategy}": accuracy
         for model, both in PADDED.items()
-        for strategy, number in zip(PADDINGS, both, strict=True)
+        for strategy, accuracy in zip(PADDINGS, both, strict=True)
     }
     title = "Ablation: readouts and inputs of several models"
     return {
@@ -183,7 +183,7 @@ def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | 
             _versions_of(texts, "padding", "PADDING", PADDING_DIFFERENCES),
             title="Long documents, padded to the longest of all or of the batch",
             where="appendix, table 3",
-            paper=numbers,
+            paper=accuracies,
             claim="No significant change between the two: 67 to 76 % for four models. Reformer runs out of memory; "
             "ChordMixer, which pads nothing, is not in the table.",
         ),
@@ -191,5 +191,5 @@ def ablations(entries: Mapping[str, RunEntry | Figure]) -> dict[str, RunEntry | 
 
 
 def _versions_of(entry: RunEntry, recipe: str, study: str, differences: tuple[str, ...]) -> RunEntry:
-    found, versions = f"{__name__}:{recipe}", f"{__name__}:{study}"
-    return replace(entry, recipe=found, versions=versions, differences=(*entry.differences, *differences))
+    path, versions = f"{__name__}:{recipe}", f"{__name__}:{study}"
+    return replace(entry, recipe=path, versions=versions, differences=(*entry.differences, *differences))

@@ -1,7 +1,7 @@
-"""What a trained network makes of the Adding problem: its tokens after the first and the last block (the appendix).
+"""Outputs of a network trained on the Adding problem after the first and the last block (paper, figure 8).
 
-Positions go from left to right. The channels of a token stand above each other, track by track: the top one stays
-where it is in Rotate, the next one comes from 1 position on, then 2, 4, 8, ..."""
+Columns of a panel are positions, rows are channels, grouped by track: Rotate does not move the top track, and brings
+the next ones from 1, 2, 4, 8, ... positions ahead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chordmixer.training import Experiment
 from chordmixer.views import plots
 from chordmixer.views.plots import COLOURS, full_colour, strongest
 
-COLUMNS = 1200  # most positions side by side; of a longer sequence each column shows the strongest of several
+MAX_COLUMNS = 1200  # columns of a panel; for longer sequences a column shows the strongest of several positions
 CAPTION = """\
 A column is a position, a row a channel of its token. Channels form tracks: before a block mixes a token, Rotate
 brings it the top track of its own position, the next one from 1 position on, then 2, 4, 8, ... Colour below the \
@@ -32,24 +32,24 @@ how far a channel is from its median over the sequence. Blue arrow heads: positi
 
 @dataclass(frozen=True)
 class Example:
-    """A sequence to look at."""
+    """A sequence and the outputs of blocks for it."""
 
     title: str
-    layers: list[tuple[str, ndarray]]  # as `matrices` gives them: the input, then what blocks made of it
-    marked: tuple[int, ...]  # positions, from 0, that the answer depends on
+    layers: list[tuple[str, ndarray]]  # from `matrices`: the input, then outputs of blocks
+    marked: tuple[int, ...]  # positions of the two markers, from 0
 
 
 def matrices(model: Model, x: Packed) -> list[tuple[str, ndarray]]:
-    """The input and the tokens after the first and the last block that one sequence passes, (N, channels) each.
+    """The input of one sequence and its tokens after the first and the last block, (N, channels) each.
 
-    A class token that the head adds is left out. Of a reversible network the last is the stream that its last block
-    added to.
+    A class token that the head adds is left out. For a reversible network the last matrix is the stream that its last
+    block updates.
     """
-    seen: list[tuple[int, Tensor]] = []
+    outputs: list[tuple[int, Tensor]] = []
 
     def keep(number: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        del seen[1:]
-        seen.append((number, output.detach()[: x.tokens].clone()))  # blocks take turns with two buffers
+        del outputs[1:]
+        outputs.append((number, output.detach()[: x.tokens].clone()))  # cloned, since blocks reuse two buffers
 
     blocks: Any = model.encoder.blocks
     handles = [block.register_forward_hook(partial(keep, number)) for number, block in enumerate(blocks, 1)]
@@ -61,14 +61,14 @@ def matrices(model: Model, x: Packed) -> list[tuple[str, ndarray]]:
         model.train(training)
         for handle in handles:
             handle.remove()
-    names = [f"after block {number}" for number, _ in seen]
+    names = [f"after block {number}" for number, _ in outputs]
     names[-1] += ", the last"
-    after = [(name, tokens.float().cpu().numpy()) for name, (_, tokens) in zip(names, seen, strict=True)]
+    after = [(name, tokens.float().cpu().numpy()) for name, (_, tokens) in zip(names, outputs, strict=True)]
     return [("input", x.values.cpu().numpy()), *after]
 
 
 def prominence(matrix: ndarray, track_size: int) -> ndarray:
-    """How far the top track of each token is from that of a usual token of its sequence (the median), (N,).
+    """Distance of the top track of each token from the median over the sequence, (N,).
 
     >>> prominence(np.array([[1.0, 9.0], [1.0, 5.0], [4.0, 7.0]]), track_size=1).tolist()
     [0.0, 0.0, 3.0]
@@ -79,30 +79,30 @@ def prominence(matrix: ndarray, track_size: int) -> ndarray:
 
 
 def ranks(matrix: ndarray, track_size: int, marked: Sequence[int]) -> list[int]:
-    """The place of each marked position by prominence: 1 stands out most."""
+    """Rank of each marked position by prominence, from 1 for the most prominent."""
     distances = prominence(matrix, track_size)
     return [int((distances > distances[position]).sum()) + 1 for position in marked]
 
 
 def examples(run: Path, experiment: Experiment, lengths: Sequence[int]) -> list[Example]:
-    """For each length the test sequence of an Adding run that comes nearest to it, through the run's model."""
+    """For each length, run the model of an Adding run on the test sequence of nearest length."""
     records, model = experiment.build_task().records("test"), Model.from_pretrained(run, device="cpu")
-    found = []
+    examples = []
     for length in lengths:
         index = int(np.abs(np.asarray(records.lengths) - length).argmin())
         values, target = records[index]
         x = Packed.from_list([values])
         with torch.no_grad():
-            answer = model(x)
-        assert isinstance(answer, Tensor)
-        title = f"{records.name(index)}: {x.tokens:,} positions, answer {float(answer):.3f}, true {float(target):.3f}"
-        found.append(Example(title, matrices(model, x), tuple(values[:, 1].nonzero().flatten().tolist())))
-    return found
+            output = model(x)
+        assert isinstance(output, Tensor)
+        title = f"{records.name(index)}: {x.tokens:,} positions, answer {float(output):.3f}, true {float(target):.3f}"
+        examples.append(Example(title, matrices(model, x), tuple(values[:, 1].nonzero().flatten().tolist())))
+    return examples
 
 
-def plot(shown: Sequence[Example], track_size: int, path: Path) -> Path:
-    """A group of panels a sequence, one a layer; tracks apart by lines, marked positions by arrow heads."""
-    panels = [(example, layer) for example in shown for layer in range(len(example.layers))]
+def plot(examples: Sequence[Example], track_size: int, path: Path) -> Path:
+    """Plot one panel per layer of each sequence, with lines between tracks and arrow heads at marked positions."""
+    panels = [(example, layer) for example in examples for layer in range(len(example.layers))]
     heights = [0.4 if layer == 0 else 2.0 for _, layer in panels]
     size = (11.0, 1.1 * sum(heights) + 0.75 * len(panels) + 0.8)
     figure, grid = plots.pyplot().subplots(len(panels), 1, figsize=size, height_ratios=heights, squeeze=False)
@@ -122,7 +122,7 @@ def _panel(axes: Any, example: Example, layer: int, track_size: int) -> Any:
         image, limit = matrix, float(np.abs(matrix).max()) or 1.0
         axes.set_yticks(range(channels), [f"channel {c}" for c in range(channels)], fontsize=10)
     else:
-        title = name + _standing(matrix, track_size, example.marked)
+        title = name + _rank_note(matrix, track_size, example.marked)
         image = matrix - np.median(matrix, axis=0)
         limit = full_colour(image)
         _tracks(axes, channels, track_size)
@@ -131,7 +131,7 @@ def _panel(axes: Any, example: Example, layer: int, track_size: int) -> Any:
         above = {"xytext": (0, 0), "textcoords": "offset points", "ha": "center", "va": "bottom"}
         axes.annotate("▼", (position, 1), xycoords=axes.get_xaxis_transform(), color=COLOURS[0], fontsize=9, **above)
     return axes.imshow(
-        strongest(image, COLUMNS).T,
+        strongest(image, MAX_COLUMNS).T,
         cmap="RdGy",
         vmin=-limit,
         vmax=limit,
@@ -141,12 +141,12 @@ def _panel(axes: Any, example: Example, layer: int, track_size: int) -> Any:
     )
 
 
-def _standing(matrix: ndarray, track_size: int, marked: Sequence[int]) -> str:
+def _rank_note(matrix: ndarray, track_size: int, marked: Sequence[int]) -> str:
     places = " and ".join(f"{place:,}" for place in ranks(matrix, track_size, marked))
-    strong = int(prominence(matrix, track_size).argmax())
-    away = [abs(strong - position) for position in marked]
-    near = min(min(d, len(matrix) - d) for d in away)  # around the circle, as Rotate goes
-    where = "a marked one" if near == 0 else f"{near:,} from a marked one"
+    top = int(prominence(matrix, track_size).argmax())
+    distances = [abs(top - position) for position in marked]
+    nearest = min(min(d, len(matrix) - d) for d in distances)  # circular, like Rotate
+    where = "a marked one" if nearest == 0 else f"{nearest:,} from a marked one"
     return f". In the top track the marked stand out as no. {places} of {len(matrix):,}; no. 1 is {where}"
 
 

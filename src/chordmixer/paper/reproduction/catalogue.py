@@ -1,6 +1,6 @@
-"""Everything that can be reproduced: the paper's runs and figures, and runs of ours on data that anyone can have.
+"""Everything that can be reproduced: the paper's runs and figures, and runs of ours on public data.
 
-Numbers are those of Khalitov et al. (ICLR 2023). Where a result stands only in a picture of the paper, its words do.
+Numbers are those of Khalitov et al. (ICLR 2023). Results that the paper shows only in plots are quoted in its words.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from chordmixer.paper.recipes import PAIRS, Pair
 from chordmixer.paper.reproduction.ablations import ablations
 from chordmixer.paper.reproduction.entries import RELEASED, DataNeeded, Figure, Hyper, RunEntry
 
-SMALL = Hyper(hidden=128, track_size=16, rate=1e-4, batch=2)  # of the Adding problem and of all sets of DNA
+SMALL = Hyper(hidden=128, track_size=16, rate=1e-4, batch=2)  # for the Adding problem and all DNA sets
 FILES = "chordmixer.tasks.files:FilesConfig"
 MODELS = ("transformer", "longformer", "linformer", "reformer", "performer", "nystromformer", "chordmixer")
-PADS = "Sequences are packed, and none is padded; the Arena pads."
+PACKED = "Sequences are packed, and none is padded; the Arena pads."
 
 
 def _adding(base: int, claim: str, **training: int) -> RunEntry:
@@ -42,10 +42,10 @@ def _adding(base: int, claim: str, **training: int) -> RunEntry:
 
 
 def _taxa(title: str, needs: str, get: str, size: str, **others: Any) -> RunEntry:
-    """DNA by the recipe of the paper's sets: one file per class."""
-    known = {"where": "", "recipe": "chordmixer.paper.recipes:taxonomy", "config": FILES, "metric": "roc_auc"}
+    """An entry of DNA classes, one file per class, by the recipe for the paper's sets."""
+    defaults = {"where": "", "recipe": "chordmixer.paper.recipes:taxonomy", "config": FILES, "metric": "roc_auc"}
     least = 1 if "hyper" in others else 2
-    return RunEntry(title, data=DataNeeded(needs, get, "files", least, several=True, size=size), **known | others)
+    return RunEntry(title, data=DataNeeded(needs, get, "files", least, several=True, size=size), **defaults | others)
 
 
 def _pair(pair: Pair) -> RunEntry:
@@ -70,7 +70,7 @@ def _pair(pair: Pair) -> RunEntry:
     )
 
 
-def _own(title: str, needs: str, get: str, size: str, difference: str) -> RunEntry:
+def _public(title: str, needs: str, get: str, size: str, difference: str) -> RunEntry:
     ours = "Not in the paper: data that anyone can have, by the recipe of its DNA sets."
     return _taxa(title, needs, get, size, differences=(ours, difference))
 
@@ -78,7 +78,7 @@ def _own(title: str, needs: str, get: str, size: str, difference: str) -> RunEnt
 def _arena(
     name: str, title: str, config: str, hyper: Hyper, paper: tuple[float, ...], data: DataNeeded, *differences: str
 ) -> RunEntry:
-    """`paper` is of its table 5: per cent of the last so many `MODELS`, all but ours as it quotes them."""
+    """An entry of the Arena. `paper` has accuracies of its table 5 in per cent, for the last of `MODELS`."""
     return RunEntry(
         title=f"Long Range Arena, {title}",
         where="appendix, table 5",
@@ -131,14 +131,14 @@ ENTRIES: dict[str, RunEntry | Figure] = {
             "from genomes that are split before.",
         ),
     ),
-    "introns": _own(
+    "introns": _public(
         "Introns of a worm against those of a fly",
         "FASTA files of introns, one a species",
         "caenorhabditis and drosophila of github.com/KorfLab/datacore",
         "67,968 introns of 40 to 16.5k bases, median 60",
         "Isoforms overlap: split by gene, with --set data.reading.group=header:NAME where the headers name it.",
     ),
-    "plasmids": _own(
+    "plasmids": _public(
         "Plasmids of Firmicutes against those of Proteobacteria",
         "FASTA files of whole plasmids, one a phylum",
         "plasmids of github.com/grandhawa/MLDSP",
@@ -152,7 +152,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
         Hyper(hidden=88, track_size=8, rate=0.007, batch=150),
         (36.37, 35.63, 37.70, 37.27, 18.01, 37.15, 60.12),
         DataNeeded(setting="folder", size="100,000 sequences of 500 to 2,000 tokens"),
-        PADS,
+        PACKED,
     ),
     "image": _arena(
         "image",
@@ -181,7 +181,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
             "source",
             size="50,000 reviews of up to 4,000 bytes",
         ),
-        PADS,
+        PACKED,
         "Validation reviews are drawn from the official training set; its test set is whole.",
     ),
     "retrieval": _arena(
@@ -196,7 +196,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
             "source",
             size="about 180,000 pairs of texts of up to 4,000 bytes",
         ),
-        PADS,
+        PACKED,
         "Papers and citations from Parquet files are another set than AAN.",
     ),
     "pathfinder": _arena(
@@ -212,7 +212,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
         "Path-X",
         "pathfinder:PathfinderConfig",
         Hyper(hidden=128, track_size=10, rate=0.001, batch=120),
-        (98.63,),  # all others failed
+        (98.63,),  # all other models failed
         DataNeeded(setting="folder", size="200,000 pictures of 16,384 pixels"),
     ),
     "reach": Figure(
@@ -262,4 +262,4 @@ ENTRIES: dict[str, RunEntry | Figure] = {
     ),
 }
 ENTRIES |= ablations(ENTRIES)
-"""By the name that `chordmixer reproduce NAME` takes."""
+"""Entries by the name that `chordmixer reproduce NAME` takes."""

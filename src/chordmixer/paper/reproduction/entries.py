@@ -1,8 +1,8 @@
-"""What the catalogue consists of: runs and figures of the paper, with the settings that it and its code used.
+"""Entries of the catalogue: runs and figures of the paper, with the settings of the paper and of its released code.
 
-`--like` chooses between our recipes, the paper's table 2 and the released code. The paper names four numbers for
-each task. The released code, conf/config.yaml at commit 12f0296 of github.com/RuslanKhalitov/ChordMixer, has more,
-and some differ: norms on both sides of a block in the Long Range Arena, and long runs with a long warm-up.
+`--like` chooses between our recipes, the paper's table 2 and the released code. The paper states four numbers per
+task. The released code, conf/config.yaml at commit 12f0296 of github.com/RuslanKhalitov/ChordMixer, has more, and
+some differ: norms on both sides of a block in the Long Range Arena, and long runs with a long warm-up.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Literal
 from chordmixer.models import ChordMixerConfig
 from chordmixer.training import Experiment
 
-WHOSE = ("ours", "paper", "released")
-ADAMW, UNSAID = "AdamW, cosine, gradients clipped", "not said"
+SETTINGS_OF = ("ours", "paper", "released")
+ADAMW, NOT_SAID = "AdamW, cosine, gradients clipped", "not said"
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """Hyper-parameters of ChordMixer: the four of the paper's table 2, or all of its released code."""
+    """Hyper-parameters of ChordMixer: the four in the paper's table 2, or all in its released code."""
 
     hidden: int
     track_size: int
     rate: float
     batch: int
-    epochs: int = 0  # 0: not said, as all that follows
+    epochs: int = 0  # 0: not stated, like all fields below
     weight_decay: float = 0.0
-    warmup: float = 0.0  # share of the run: the code gives steps, and the paper, nearly, the sequences trained on
+    warmup: float = 0.0  # share of the run: steps in the code over steps for the paper's number of sequences, about
     dropout: float = 0.0
     prenorm: Literal["layer", "batch"] | None = None
     norm: Literal["batch"] | None = None
@@ -53,14 +53,14 @@ RELEASED = {
     "pathfinder": Hyper(320, 24, 0.005, 150, 150, 0.04, 0.6, prenorm="batch", norm="batch"),
     "pathx": Hyper(128, 10, 0.001, 120, 100, 0.01, 0.004, prenorm="batch", norm="batch"),
 }
-"""By entry. Of retrieval the rate falls by a power of two, which is here a cosine too."""
+"""Settings of the released code by entry. Retrieval has `linear_warmup_pow2_decay` there, and a cosine here."""
 
 
-def like(experiment: Experiment, hyper: Hyper) -> Experiment:
-    """The same task with these settings in place of the recipe's.
+def with_published(experiment: Experiment, hyper: Hyper) -> Experiment:
+    """Replace the recipe's settings by published ones.
 
-    What neither the paper nor the code has is left out: tokens that are hidden, averaged weights, a norm before the
-    head. What the paper does not say (epochs, warm-up) stays the recipe's; so do the precision, and packing.
+    Hidden tokens, averaged weights and the norm before the head are switched off, since neither the paper nor the
+    code has them. Epochs and warm-up stay the recipe's if the paper does not state them; so do precision and packing.
     """
     network = replace(
         experiment.model.network,
@@ -91,28 +91,28 @@ def like(experiment: Experiment, hyper: Hyper) -> Experiment:
 
 
 def rows(experiment: Experiment, paper: Hyper | None, released: Hyper | None) -> list[list[str]]:
-    """A table of settings: the name, the run's, the paper's, and those of the released code, where there are any."""
+    """Rows of a table of settings: name, value here, in the paper, and in the released code."""
     others = [_published(hyper) if hyper else {} for hyper in (paper, released)]
-    return [[name, value, *(own.get(name, "") for own in others)] for name, value in _run(experiment).items()]
+    return [[name, value, *(known.get(name, "") for known in others)] for name, value in _run(experiment).items()]
 
 
 def _run(experiment: Experiment) -> dict[str, str]:
     network, training = experiment.model.network, experiment.training
-    several = f", {training.accumulate} to a step" if training.accumulate > 1 else ""
+    steps = f", {training.accumulate} to a step" if training.accumulate > 1 else ""
     limit = f", or {training.steps:,} steps" if training.steps else ""
     limit = f", or {training.minutes:g} minutes of training" if training.minutes else limit
-    own = {}
+    sizes = {}
     if isinstance(network, ChordMixerConfig):
-        own = {
+        sizes = {
             "hidden H": str(network.hidden),
             "track size S": str(network.track_size),
             "block": f"order {network.order}, {_norms(network.prenorm, network.norm)}, start {network.init}",
             "dropout": f"{network.dropout:g}",
         }
-    return own | {
+    return sizes | {
         "tokens hidden in training": f"{experiment.model.drop_tokens:.0%}",
         "learning rate": f"{training.learning_rate:g}",
-        "sequences a batch": f"{training.batch_sequences} at most{several}",
+        "sequences a batch": f"{training.batch_sequences} at most{steps}",
         "epochs": f"{training.epochs} at most{limit}",
         "warm-up": f"{training.warmup:.1%} of the run",
         "optimiser": ADAMW,
@@ -123,55 +123,55 @@ def _run(experiment: Experiment) -> dict[str, str]:
 
 
 def _published(hyper: Hyper) -> dict[str, str]:
-    code = hyper.epochs > 0
+    from_code = hyper.epochs > 0
     norms = _norms(hyper.prenorm, hyper.norm)
     return {
         "hidden H": str(hyper.hidden),
         "track size S": str(hyper.track_size),
-        "block": f"order released, {norms}, start xavier" if code else norms,
-        "dropout": f"{hyper.dropout:g}" if code else UNSAID,
+        "block": f"order released, {norms}, start xavier" if from_code else norms,
+        "dropout": f"{hyper.dropout:g}" if from_code else NOT_SAID,
         "learning rate": f"{hyper.rate:g}",
         "sequences a batch": str(hyper.batch),
-        "epochs": str(hyper.epochs) if code else UNSAID,
-        "warm-up": f"about {hyper.warmup:.1%}" if code else UNSAID,
-        "optimiser": ADAMW if code else "Adam",
-        "weight decay": f"{hyper.weight_decay:g}" if code else UNSAID,
-        "precision": "fp32" if code else UNSAID,
+        "epochs": str(hyper.epochs) if from_code else NOT_SAID,
+        "warm-up": f"about {hyper.warmup:.1%}" if from_code else NOT_SAID,
+        "optimiser": ADAMW if from_code else "Adam",
+        "weight decay": f"{hyper.weight_decay:g}" if from_code else NOT_SAID,
+        "precision": "fp32" if from_code else NOT_SAID,
     }
 
 
-def _norms(before: str | None, behind: str | None) -> str:
+def _norms(before: str | None, after: str | None) -> str:
     """
     >>> _norms(None, None), _norms("layer", None), _norms("layer", "batch")
     ('no norm', 'layer norm', 'layer norm before and batch norm behind')
     """
-    if before and behind:
-        return f"{before} norm before and {behind} norm behind"
-    return f"{before} norm" if before else f"{behind} norm behind" if behind else "no norm"
+    if before and after:
+        return f"{before} norm before and {after} norm behind"
+    return f"{before} norm" if before else f"{after} norm behind" if after else "no norm"
 
 
 @dataclass(frozen=True)
 class DataNeeded:
-    """What has to be given with --data, if anything."""
+    """The data that an entry needs with --data, if any."""
 
-    needs: str = ""  # in words; empty: nothing, the data are generated
-    get: str = ""  # where they come from
-    setting: str | None = None  # the field of the task's config that the paths go into; None: none can be given
-    least: int = 1  # paths at least, where any are needed
+    needs: str = ""  # description; empty: none, since the data are generated
+    get: str = ""  # how to obtain them
+    setting: str | None = None  # field of the task's config that takes the paths; None: it takes none
+    least: int = 1  # smallest number of paths, if any are needed
     several: bool = False  # whether it takes more than one path
-    size: str = ""  # how large the originals are
+    size: str = ""  # size of the original data
 
     @property
     def by_rule(self) -> bool:
         return not self.needs
 
     def check(self, name: str, paths: Sequence[str]) -> None:
-        """Refuse too few, too many and missing paths, before anything is read."""
-        how = " ".join(["--data PATH"] * self.least)
+        """Refuse too few, too many and missing paths before anything is read."""
+        options = " ".join(["--data PATH"] * self.least)
         if len(paths) < self.least and self.needs:
             missing = "no data" if not paths else f"{len(paths)} of {self.least} paths"
             raise ValueError(
-                f"{name} was given {missing} and needs {self.needs}: {self.get}; then add {how} to the command"
+                f"{name} was given {missing} and needs {self.needs}: {self.get}; then add {options} to the command"
             )
         if paths and self.setting is None:
             raise ValueError(f"{name} makes its own data and was given {paths[0]}: leave --data out")
@@ -185,42 +185,42 @@ class DataNeeded:
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A run: its recipe, its data, and what the paper has to say of it."""
+    """Runs that can be reproduced: recipe, data, and the paper's results and settings."""
 
     title: str
-    where: str  # in the paper; empty: not in it
+    where: str  # section, figure or table of the paper; empty: not in the paper
     recipe: str  # as module:function
     config: str  # the task's config, as module:class
     data: DataNeeded = field(default_factory=DataNeeded)
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the data, where they are not the config's defaults
-    versions: str = ""  # a `Study` as module:name, where each model is trained in several versions
-    training: Mapping[str, Any] = field(default_factory=dict)  # where the recipe's would not fit into 80 GB
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the data, if not the defaults of the config
+    versions: str = ""  # a `Study` as module:name, if each model is trained in several versions
+    training: Mapping[str, Any] = field(default_factory=dict)  # changes, if the recipe's batches exceed 80 GB
     metric: str = "accuracy"
-    right: str = ""  # when an answer is right, in a sentence, where the metric's own meaning leaves it open
-    paper: Mapping[str, float] = field(default_factory=dict)  # the metric in per cent, by encoder
-    claim: str = ""  # what the paper says in words, where its number stands only in a picture
-    hyper: Hyper | None = None  # the paper's
-    released: Hyper | None = None  # those of its released code
-    seeds: int = 0  # runs that the paper's number is a mean of; 0: it does not say
-    classes: tuple[str, ...] = ()  # of the paper's data; other ones are said on the page
-    differences: tuple[str, ...] = ()  # in protocol, a sentence each
-    if_by_rule: tuple[str, ...] = ()  # further ones where no data were given
+    right: str = ""  # sentence on when a prediction is correct, if the metric leaves it open
+    paper: Mapping[str, float] = field(default_factory=dict)  # the metric in the paper in per cent, by encoder
+    claim: str = ""  # the paper's result in words, if its number is only in a plot
+    hyper: Hyper | None = None  # settings in the paper
+    released: Hyper | None = None  # settings in its released code
+    seeds: int = 0  # number of runs averaged in the paper; 0: not stated
+    classes: tuple[str, ...] = ()  # of the paper's data; the page warns of other classes
+    differences: tuple[str, ...] = ()  # differences in protocol, one sentence each
+    if_by_rule: tuple[str, ...] = ()  # further differences if the data are generated
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture that is drawn at once."""
+    """A figure that is drawn without training."""
 
     title: str
     where: str
-    draw: str  # as module:function, of the paths that were given
+    draw: str  # as module:function, called with the data paths
     data: DataNeeded = field(default_factory=DataNeeded)
     claim: str = ""
     differences: tuple[str, ...] = ()
 
 
 def find(name: str, entries: Mapping[str, RunEntry | Figure]) -> RunEntry | Figure:
-    """The entry of this name, or one line with what is like it."""
+    """The entry of this name; an unknown name is refused with the most similar one."""
     if name not in entries:
         close = difflib.get_close_matches(name, entries, n=1)
         cure = f"did you mean {close[0]}?" if close else "chordmixer reproduce alone lists what there is"

@@ -1,7 +1,7 @@
-"""From an entry to experiments: its recipe on given data, changed or shortened, one for each model, seed and rate.
+"""Build the experiments of an entry: one for each model, seed and learning rate, with changed or shortened settings.
 
-One learning rate for all favours the model that it was found for. With several rates each model is trained with all
-of them, and its validation loss chooses, as in the paper.
+A single learning rate favours the model that it was tuned for. With several rates each model is trained with all of
+them and the lowest validation loss selects one, as in the paper.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from chordmixer.training.fine_tuning import start_from
 
 @dataclass(frozen=True)
 class Request:
-    """Which runs of an entry of the catalogue, of which models, on which data, with which settings."""
+    """A request to reproduce an entry of the catalogue: models, data, and settings of its runs."""
 
     name: str
     data: Sequence[str] = ()
     models: Sequence[str] = ("chordmixer",)
-    seeds: int = 1  # runs of each model
-    scale: float = 1.0  # times the epochs
-    minutes: float | None = None  # in place of epochs: the steps that each model makes alone in this time
-    rates: Sequence[float] = ()  # each model is trained with all of them, and the validation records choose
-    like: str = "ours"  # whose settings: our recipes', the paper's or its released code's
-    start: Path | None = None  # a run whose network and weights are the first
+    seeds: int = 1  # runs per model
+    scale: float = 1.0  # factor on the number of epochs
+    minutes: float | None = None  # instead of epochs: as many steps as each model makes alone in this time
+    rates: Sequence[float] = ()  # learning rates to try; the validation loss selects one per model
+    like: str = "ours"  # settings of our recipes, of the paper or of its released code
+    start: Path | None = None  # a run to start from, with its network and weights
     unverified: bool = False
-    changes: Mapping[str, Any] = field(default_factory=dict)  # in `data`, `model` and `training`
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of `data`, `model` and `training`
 
     def __post_init__(self) -> None:
         for name in ("data", "models", "rates"):
@@ -54,10 +54,10 @@ def build(
     start: Path | None = None,
     unverified: bool = False,
 ) -> Experiment:
-    """The recipe's experiment on these data, with changes in `data`, `model` and `training`.
+    """Build the recipe's experiment on these data, with changes of `data`, `model` and `training`.
 
-    `like` takes the settings of the paper or of its released code in place of the recipe's, and `start` the network
-    and the first weights of a trained run.
+    `like` chooses the settings of the paper or of its released code instead of the recipe's; `start` takes the
+    network and initial weights of a trained run.
     """
     changed, hyper = dict(changes or {}), _hyper(entry, like)
     data = override(load(entry.config)(), entry.settings, "data")
@@ -67,73 +67,73 @@ def build(
     data = override(data, changed.pop("data", {}), "data")
     experiment: Experiment = load(entry.recipe)(data)
     experiment = override(experiment, {"training": entry.training})
-    experiment = entries.like(experiment, hyper) if hyper else experiment
+    experiment = entries.with_published(experiment, hyper) if hyper else experiment
     return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)
 
 
 def _hyper(entry: RunEntry, like: str) -> entries.Hyper | None:
-    """The settings of the paper or of its released code; None: ours."""
-    if like not in entries.WHOSE:
-        raise ValueError(f"--like {like} is not known: choose from {', '.join(entries.WHOSE)}")
+    """The settings of the paper or of its released code; None for ours."""
+    if like not in entries.SETTINGS_OF:
+        raise ValueError(f"--like {like} is not known: choose from {', '.join(entries.SETTINGS_OF)}")
     hyper = {"ours": None, "paper": entry.hyper, "released": entry.released}[like]
     if hyper is None and like != "ours":
-        said = "paper says nothing of" if like == "paper" else "released code has no settings for"
-        raise ValueError(f"--like {like}: the {said} {entry.title}; leave it out")
+        missing = "paper says nothing of" if like == "paper" else "released code has no settings for"
+        raise ValueError(f"--like {like}: the {missing} {entry.title}; leave it out")
     return hyper
 
 
 def scaled(experiment: Experiment, share: float, by_rule: bool) -> Experiment:
-    """With so many times the epochs, at least one; below one, with fewer training records where a rule makes them."""
+    """Multiply the number of epochs by `share`; below one epoch, reduce generated training records instead."""
     if not 0 < share < float("inf"):
         raise ValueError(f"--scale {share:g} is not a share of a run: give a number above 0, such as 0.1")
     if share == 1:
         return experiment
-    wanted = experiment.training.epochs * share
-    training = replace(experiment.training, epochs=max(1, round(wanted)))
+    epochs = experiment.training.epochs * share
+    training = replace(experiment.training, epochs=max(1, round(epochs)))
     data = experiment.data
-    if wanted < 1 and by_rule:
-        data = replace(data, training=max(1, round(records_of(data, "training") * wanted)))
+    if epochs < 1 and by_rule:
+        data = replace(data, training=max(1, round(records_of(data, "training") * epochs)))
     return replace(experiment, data=data, training=training)
 
 
 def records_of(data: Any, part: str) -> int:
-    """Of data that are generated; a config may say 0 for the paper's number, and then knows it."""
+    """Number of generated records of a part; a config with 0 for the paper's number has it in `sizes`."""
     return int(getattr(data, part) or data.sizes[part])
 
 
 def with_encoder(experiment: Experiment, name: str) -> Experiment:
-    """The same with another encoder in place of its own, in that one's default sizes."""
+    """Replace the encoder by another one of default size."""
     return replace(experiment, model=experiment.model.with_encoder(name))
 
 
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
-    """Other first weights, order of the data and dropout; the data and their split stay."""
+    """Change the seed of initial weights, data order and dropout, but not the data and their split."""
     return replace(experiment, training=replace(experiment.training, seed=seed))
 
 
-def each(experiment: Experiment, models: Sequence[str], seeds: int, versions: str = "") -> dict[str, Experiment]:
-    """One a model, version and seed, by the name of its folder; seeds count up from the experiment's own.
+def expand(experiment: Experiment, models: Sequence[str], seeds: int, versions: str = "") -> dict[str, Experiment]:
+    """One experiment per model, version and seed, by folder name; seeds count up from the seed of `experiment`.
 
-    Of an entry with `versions`, an encoder's name stands for all that the paper has of it.
+    In an entry with `versions` the name of an encoder stands for all versions of it in the paper.
     """
     if seeds < 1:
         raise ValueError(f"--seeds {seeds} is too few: a model needs one run; give 1 or more")
-    named = {name: own for model in models for name, own in _named(experiment, model, versions).items()}
+    named = {name: run for model in models for name, run in _named(experiment, model, versions).items()}
     if not models or len(set(models)) < len(models):
         raise ValueError(f"--models {','.join(models)} names one twice or none: name each once")
     numbers = range(experiment.training.seed, experiment.training.seed + seeds)
-    return {f"{name}-seed{n}": with_seed(own, n) for name, own in named.items() for n in numbers}
+    return {f"{name}-seed{n}": with_seed(run, n) for name, run in named.items() for n in numbers}
 
 
 def check_rates(rates: Sequence[float], changes: Mapping[str, Any]) -> None:
-    """Refuse rates that are no choice: equal ones, or beside a rate of its own."""
-    names = [f"{rate:g}" for rate in rates]  # of folders too
-    given = ",".join(names)
+    """Refuse equal or non-positive rates, and rates together with a changed learning rate."""
+    names = [f"{rate:g}" for rate in rates]  # also part of folder names
+    text = ",".join(names)
     if not all(0 < rate < math.inf for rate in rates) or len(set(names)) < len(names):
-        raise ValueError(f"--rates {given} are not different numbers above 0: give some such as 3e-4,1e-3")
+        raise ValueError(f"--rates {text} are not different numbers above 0: give some such as 3e-4,1e-3")
     if rates and "learning_rate" in changes.get("training", {}):
         raise ValueError(
-            f"--rates {given} and --set training.learning_rate are both the rate of a run: leave one of them out"
+            f"--rates {text} and --set training.learning_rate are both the rate of a run: leave one of them out"
         )
 
 
@@ -152,21 +152,21 @@ def check_at_once(experiments: Mapping[str, Experiment], at_once: int) -> None:
 
 
 def with_rates(experiments: Mapping[str, Experiment], rates: Sequence[float]) -> dict[str, Experiment]:
-    """The runs of `each` with each of the rates; without any, as they are.
+    """Multiply the runs of `expand` by learning rates; without rates, return them as they are.
 
     A run with the experiment's own rate keeps its folder, so that rates can be added later.
     """
-    found = {}
-    for name, own in experiments.items():
+    runs = {}
+    for name, experiment in experiments.items():
         model, _, seed = name.rpartition("-seed")
-        for rate in rates or [own.training.learning_rate]:
-            folder = name if rate == own.training.learning_rate else f"{model}-rate{rate:g}-seed{seed}"
-            found[folder] = replace(own, training=replace(own.training, learning_rate=rate))
-    return found
+        for rate in rates or [experiment.training.learning_rate]:
+            folder = name if rate == experiment.training.learning_rate else f"{model}-rate{rate:g}-seed{seed}"
+            runs[folder] = replace(experiment, training=replace(experiment.training, learning_rate=rate))
+    return runs
 
 
 def model_of(folder: str) -> str:
-    """The model that a run's folder is named after.
+    """The model in the name of a run folder.
 
     >>> model_of("cnn-average-seed0"), model_of("cnn-average-rate0.0003-seed1")
     ('cnn-average', 'cnn-average')
@@ -175,7 +175,7 @@ def model_of(folder: str) -> str:
 
 
 def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experiment]:
-    """What a name in --models stands for: an encoder, or encoder-version."""
+    """Experiments that a name in --models stands for: an encoder, or encoder-version."""
     encoder, _, version = name.partition("-")
     if encoder not in ENCODERS or (version and not versions):
         raise ValueError(f"--models {name} is not known: choose from {', '.join(ENCODERS)}")
@@ -184,72 +184,72 @@ def _named(experiment: Experiment, name: str, versions: str) -> dict[str, Experi
             f"--models {name} cannot start from {experiment.training.start}, which is a {experiment.model.encoder}: "
             "leave --from out, or name that model alone"
         )
-    own = with_encoder(experiment, encoder)
-    found: dict[str, Experiment] = load(versions).experiments(own, version) if versions else {encoder: own}
-    return found
+    changed = with_encoder(experiment, encoder)
+    named: dict[str, Experiment] = load(versions).experiments(changed, version) if versions else {encoder: changed}
+    return named
 
 
 def warnings(
     request: Request, entry: RunEntry, full: Experiment, run: Experiment, classes: Sequence[str]
 ) -> list[str]:
-    """How a run differs from the paper's, for the head of its page; `classes` are those of the data."""
-    found = []
+    """Sentences for the head of a page on how a run differs from the paper's; `classes` are those of the data."""
+    notes = []
     if {name.lower() for name in entry.classes} - {name.lower() for name in classes}:
-        found.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
+        notes.append(f"The classes are {', '.join(classes)}, not {', '.join(entry.classes)}: not the paper's data.")
     if request.scale != 1:
-        was, now = full.training.epochs, run.training.epochs
-        what = f"{now:,} epoch{'' if now == 1 else 's'} in place of {was:,}"
+        before, after = full.training.epochs, run.training.epochs
+        change = f"{after:,} epoch{'' if after == 1 else 's'} in place of {before:,}"
         if run.data != full.data:
-            fewer, everything = (records_of(own.data, "training") for own in (run, full))
-            what += f", over {fewer:,} of {everything:,} training records"
-        found.append(f"This is a run of {request.scale:g} of the epochs ({what}): not the paper's number.")
+            used, total = (records_of(experiment.data, "training") for experiment in (run, full))
+            change += f", over {used:,} of {total:,} training records"
+        notes.append(f"This is a run of {request.scale:g} of the epochs ({change}): not the paper's number.")
     if request.minutes is not None:
-        found.append(
+        notes.append(
             f"Each model trained for the steps that it makes in {request.minutes:g} min alone on this device, "
             "measured before: the same time for all, and not the paper's number."
         )
     if request.like != "ours":
-        whose = "paper" if request.like == "paper" else "released code"
-        found.append(f"Trained with the settings of the {whose}.")
+        source = "paper" if request.like == "paper" else "released code"
+        notes.append(f"Trained with the settings of the {source}.")
     if run.training.start:
-        found.append(f"The first weights are those of {', which itself began with those of '.join(_past(run))}.")
+        notes.append(f"The first weights are those of {', which itself began with those of '.join(_ancestors(run))}.")
     if request.changes:
-        found.append(f"Settings were changed with --set: {', '.join(_flat(request.changes))}.")
+        notes.append(f"Settings were changed with --set: {', '.join(_flat(request.changes))}.")
     if request.rates:
-        named = listed([f"{rate:g}" for rate in request.rates])
-        found.append(
-            f"Each model was trained with rates of {named}, a run each, and the lowest validation loss chose."
+        rates = join_names([f"{rate:g}" for rate in request.rates])
+        notes.append(
+            f"Each model was trained with rates of {rates}, a run each, and the lowest validation loss chose."
         )
-    return found
+    return notes
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """
-    >>> listed(["luna"]), listed(["luna", "cnn"]), listed(["luna", "cnn", "tcn"])
+    >>> join_names(["luna"]), join_names(["luna", "cnn"]), join_names(["luna", "cnn", "tcn"])
     ('luna', 'luna and cnn', 'luna, cnn and tcn')
     """
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _past(experiment: Experiment) -> Iterator[str]:
-    """The run that an experiment starts from, the one that that started from, and so on, by how their data differ."""
+def _ancestors(experiment: Experiment) -> Iterator[str]:
+    """Describe the run that an experiment starts from, the run that that one started from, and so on."""
     task, data, start = experiment.task, to_dict(experiment.data), experiment.training.start
     while start:
         folder = Path(start)
         if not (folder / "config.json").exists():
             yield f"{folder.name}, which is no longer there"
             return
-        earlier = Experiment.load(folder, unverified=True)  # only for this sentence
-        own = to_dict(earlier.data).items() if earlier.task == task else ()
-        apart = _flat({name: value for name, value in own if value != data.get(name) and name != "cache"})
+        earlier = Experiment.load(folder, unverified=True)  # used for this sentence only
+        settings = to_dict(earlier.data).items() if earlier.task == task else ()
+        changed = _flat({name: value for name, value in settings if value != data.get(name) and name != "cache"})
         epochs = earlier.training.epochs
         passes = f"a run of {epochs} epoch{'' if epochs == 1 else 's'} of {earlier.task}"
-        yield f"{passes} with {', '.join(apart)}" if apart else passes
+        yield f"{passes} with {', '.join(changed)}" if changed else passes
         start = earlier.training.start
 
 
-def _flat(changes: Mapping[str, Any], before: str = "") -> list[str]:
-    found = []
+def _flat(changes: Mapping[str, Any], prefix: str = "") -> list[str]:
+    lines = []
     for name, value in changes.items():
-        found += _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else [f"{before}{name}={value}"]
-    return found
+        lines += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [f"{prefix}{name}={value}"]
+    return lines

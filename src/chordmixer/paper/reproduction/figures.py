@@ -1,4 +1,4 @@
-"""The figures that need no training: each is drawn from the given data, with its numbers in words."""
+"""The figures that need no training: each is drawn from data or trained runs, with its numbers in a table."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from chordmixer.views.runs import Run
 
 logger = logging.getLogger(__name__)
 
-LENGTHS = (40, 240, 1006)  # of the paper's three examples of attention
-POSITIONS, BINS = 5000, 60  # of the paper's example of a random walk, and bars of its histogram
-SEQUENCES, SECONDS = 32, 5.0  # of the test set in a measured batch, and of measuring, about
-LARGEST = 4_000.0  # the area of the circle of the most memory, in square points
-FAR = 8.0  # times the slowest speed from which on the axis of the fastest is logarithmic
+LENGTHS = (40, 240, 1006)  # sequence lengths of the paper's three examples in figure 8
+POSITIONS, BINS = 5000, 60  # positions in the paper's random walk, and bins of its histogram
+SEQUENCES, SECONDS = 32, 5.0  # test sequences in a measured batch, and approximate duration of measuring
+MAX_CIRCLE_AREA = 4_000.0  # in square points, of the model that needs most memory
+LOG_SPEED_RATIO = 8.0  # ratio of fastest to slowest above which the axis of speed is logarithmic
 
-Drawn = tuple[list[str], dict[str, Any], dict[str, bytes]]
-"""Lines of Markdown, numbers, and pictures by name."""
+FigureContent = tuple[list[str], dict[str, Any], dict[str, bytes]]
+"""Lines of Markdown, numbers for JSON, and pictures (PNG) by name."""
 
 
 def figure(name: str, entry: Figure, paths: Sequence[str], unverified: bool = False) -> PageContent:
-    """Draw an entry."""
+    """Draw the figure of an entry."""
     body, numbers, pictures = load(entry.draw)(paths, unverified)
     return PageContent(name, entry, body, numbers, differences=list(entry.differences), pictures=pictures)
 
 
-def reach(paths: Sequence[str], unverified: bool = False) -> Drawn:
-    """Where a random walk ends."""
+def reach(paths: Sequence[str], unverified: bool = False) -> FigureContent:
+    """Figure 10: where a random walk in a Chord network ends."""
     hops, probabilities = random_walk(POSITIONS)
     mean, deviation = float(probabilities.mean()), float(probabilities.std())
     rows = [["mean", f"{mean:.2e}", "2e-4"], ["standard deviation", f"{deviation:.2e}", "3e-5"]]
@@ -63,8 +63,8 @@ def reach(paths: Sequence[str], unverified: bool = False) -> Drawn:
     return body, numbers, {"": png(partial(plot_walk, hops, probabilities))}
 
 
-def attention(paths: Sequence[str], unverified: bool = False) -> Drawn:
-    """What blocks of a trained model make of three sequences."""
+def attention(paths: Sequence[str], unverified: bool = False) -> FigureContent:
+    """Figure 8: outputs of the first and last block of a trained model for three sequences."""
     run = Path(paths[0])
     experiment = Experiment.load(run, unverified=unverified)
     if experiment.task != "adding":
@@ -73,38 +73,38 @@ def attention(paths: Sequence[str], unverified: bool = False) -> Drawn:
         )
     if not (run / "model.safetensors").exists():
         raise ValueError(f"{run} has no model yet: its training is not finished; go on with it first")
-    shown, track = matrices.examples(run, experiment, LENGTHS), experiment.model.network.track_size
-    rows, found = [], []
-    for example in shown:
+    examples, track = matrices.examples(run, experiment, LENGTHS), experiment.model.network.track_size
+    rows, sequences = [], []
+    for example in examples:
         for layer, matrix in example.layers[1:]:
             places = matrices.ranks(matrix, track, example.marked)
             rows.append([example.title, layer, " and ".join(f"{place:,}" for place in places)])
-            found.append({"sequence": example.title, "layer": layer, "marked": example.marked, "ranks": places})
+            sequences.append({"sequence": example.title, "layer": layer, "marked": example.marked, "ranks": places})
     body = [
         f"Base length {experiment.data.base_length:,}. The place of the two marked positions among all positions, "
         "by how far the top track is from the median: 1 stands out most.",
         "",
         *table(["sequence", "matrix", "place of the marked"], rows),
     ]
-    return body, {"sequences": found}, {"": png(partial(matrices.plot, shown, track))}
+    return body, {"sequences": sequences}, {"": png(partial(matrices.plot, examples, track))}
 
 
-def lengths(paths: Sequence[str], unverified: bool = False) -> Drawn:
-    """A histogram a data set."""
-    rows, found, pictures = [], [], {}
+def lengths(paths: Sequence[str], unverified: bool = False) -> FigureContent:
+    """Figure 7 and table 6: a histogram of lengths for each data set."""
+    rows, sets, pictures = [], [], {}
     for number, path in enumerate(paths, 1):
         store, _ = gather([path], Reading(on_unmatched="reject"), TokenizerConfig(), cache_folder())
-        seen, name = inspect(store), file_label(path)
-        pictures[f"{number}-{name}"] = png(partial(plots.plot_histogram, seen))
-        marks = [seen.percentiles[p] for p in (0, 50, 90, 99, 100)]
-        rows.append([name, f"{seen.records:,}", *(f"{mark:,}" for mark in marks)])
-        found.append({"name": name, "records": seen.records, "percentiles": seen.percentiles})
+        summary, name = inspect(store), file_label(path)
+        pictures[f"{number}-{name}"] = png(partial(plots.plot_histogram, summary))
+        quantiles = [summary.percentiles[p] for p in (0, 50, 90, 99, 100)]
+        rows.append([name, f"{summary.records:,}", *(f"{quantile:,}" for quantile in quantiles)])
+        sets.append({"name": name, "records": summary.records, "percentiles": summary.percentiles})
     head = ["data set", "records", "shortest", "median", "90 %", "99 %", "longest"]
-    return table(head, rows), {"sets": found}, pictures
+    return table(head, rows), {"sets": sets}, pictures
 
 
-def tradeoff(paths: Sequence[str], unverified: bool = False) -> Drawn:
-    """Trained runs at work: a circle each."""
+def tradeoff(paths: Sequence[str], unverified: bool = False) -> FigureContent:
+    """Figure 11: speed, memory and score of trained runs."""
     points = []
     for path in paths:
         logger.info(f"measuring {path}")
@@ -121,7 +121,7 @@ def tradeoff(paths: Sequence[str], unverified: bool = False) -> Drawn:
 
 
 def random_walk(length: int) -> tuple[int, ndarray]:
-    """The paper's ceil(log2 N + 1) hops of 0, 1, 2, 4, ... positions on a circle, each as likely; where they end.
+    """Hops (the paper's ceil(log2 N + 1), of 0, 1, 2, 4, ... positions on a circle) and distribution of the end.
 
     >>> hops, probabilities = random_walk(5000)
     >>> hops, f"{probabilities.mean():.2e}", f"{probabilities.std():.2e}"
@@ -135,7 +135,7 @@ def random_walk(length: int) -> tuple[int, ndarray]:
 
 
 def plot_walk(hops: int, probabilities: ndarray, path: Path) -> Path:
-    """A histogram over all positions, beside the probability that would be the same for all."""
+    """Plot a histogram of the probabilities of all positions, with the mean, which is the uniform probability."""
     figure, axes = plots.pyplot().subplots(figsize=(8, 4.5), layout="constrained")
     mean, deviation = probabilities.mean(), probabilities.std()
     axes.hist(probabilities, BINS, color=COLOURS[0])
@@ -153,17 +153,17 @@ def plot_walk(hops: int, probabilities: ndarray, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Point:
-    """A trained model at work."""
+    """Score, speed and memory of a trained model."""
 
     name: str
     metric: str
     score: float
-    speed: float  # sequences a second, of the test set, in batches of `SEQUENCES`
-    memory: int  # bytes at the fullest moment of such a batch, with the weights
+    speed: float  # test sequences per second, in batches of `SEQUENCES`
+    memory: int  # peak bytes for such a batch, including weights
 
 
 def measure_run(run: Path, seconds: float = SECONDS, unverified: bool = False) -> Point:
-    """The score of a run's test set as it stands in the folder; its speed and memory now, on this device."""
+    """Read the test score of a run from its folder, and measure its speed and memory on this device."""
     scored = Run.load(run, unverified).test
     if scored is None:
         raise ValueError(f"{run} has no evaluation-test.json: its training is not finished; go on with it first")
@@ -182,34 +182,34 @@ def measure_run(run: Path, seconds: float = SECONDS, unverified: bool = False) -
 
 
 def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
-    """A circle a model: up is better, right is faster, small is less memory."""
+    """Plot score over speed, one circle per model; the area of a circle is proportional to memory."""
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
     height = max(5.0, 0.6 + 0.29 * len(points))  # the legend has a line for each
     figure, axes = plots.pyplot().subplots(figsize=(9, height), layout="constrained")
-    most, speeds = max(point.memory for point in points), [point.speed for point in points]
+    most_memory, speeds = max(point.memory for point in points), [point.speed for point in points]
     for number, point in enumerate(points):
-        again, colour = divmod(number, len(COLOURS))
+        cycle, colour = divmod(number, len(COLOURS))
         axes.scatter(
             point.speed,
             100 * point.score,
-            s=LARGEST * point.memory / most,
+            s=MAX_CIRCLE_AREA * point.memory / most_memory,
             color=COLOURS[colour],
             edgecolor="black",
-            hatch="/" * (2 * again),
+            hatch="/" * (2 * cycle),
             alpha=0.55,
-            zorder=3 - point.memory / most,  # small ones over large ones
+            zorder=3 - point.memory / most_memory,  # small circles in front
             label=f"{point.name}, {format_bytes(point.memory)}",
         )
-        if len(points) > len(COLOURS):  # colours come again
+        if len(points) > len(COLOURS):  # colours repeat
             place = (point.speed, 100 * point.score)
             axes.annotate(point.name, place, fontsize=7, ha="center", va="center", zorder=4)
-    if max(speeds) > FAR * min(speeds):
+    if max(speeds) > LOG_SPEED_RATIO * min(speeds):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.minorticks_off()
-    axes.margins(0.15, 0.2)  # room for circles
+    axes.margins(0.15, 0.2)  # space for the circles
     legend = figure.legend(loc="outside right upper", frameon=False, labelspacing=1.0)
     for handle in legend.legend_handles:
         handle.set_sizes([90.0])
@@ -221,7 +221,7 @@ def plot_tradeoff(points: Sequence[Point], path: Path) -> Path:
 
 
 def _speed(model: Model, batch: Batch, device: torch.device, seconds: float) -> float:
-    """The best of several passes: other programs may be in the way of some."""
+    """Sequences per second in the fastest of several passes, since other programs may slow down some."""
     best, began = math.inf, time.perf_counter()
     while best == math.inf or time.perf_counter() - began < seconds:
         start = time.perf_counter()
@@ -233,32 +233,32 @@ def _speed(model: Model, batch: Batch, device: torch.device, seconds: float) -> 
 
 
 def _peak(model: Model, batch: Batch, device: torch.device) -> int:
-    """Bytes of a pass: of a GPU as its allocator counts them, of a CPU as the profiler sees tensors come and go."""
-    model(batch.inputs)  # compiles, and fills caches that stay
+    """Peak bytes of a pass: by the allocator on a GPU, by allocations and frees in the profiler on a CPU."""
+    model(batch.inputs)  # warm-up: compiles and fills caches
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         model(batch.inputs)
         return torch.cuda.max_memory_allocated(device)
-    with _hushed(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with _silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         model(batch.inputs)
-    held = sum(p.numel() * p.element_size() for p in [*model.parameters(), batch.inputs.values])
-    live = most = 0
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    static = sum(p.numel() * p.element_size() for p in [*model.parameters(), batch.inputs.values])
+    live = peak = 0
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     for event in sorted(events, key=lambda event: event.start_ns()):
         live += event.nbytes()
-        most = max(most, live)
-    return held + most
+        peak = max(peak, live)
+    return static + peak
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """Within it nothing reaches standard error: the profiler's library says there that it starts and stops."""
+def _silent_stderr() -> Iterator[None]:
+    """Discard standard error within the context; the profiler's library prints there when it starts and stops."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
+        with Path(os.devnull).open("w") as devnull:
+            os.dup2(devnull.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)

@@ -1,4 +1,4 @@
-"""The page of a reproduction: small dated files, Markdown for people and JSON for programs, and its pictures."""
+"""The page of a reproduction: small dated files in Markdown and JSON, and pictures."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from chordmixer.views.tables import ReportTable
 
 @dataclass(frozen=True)
 class Origin:
-    """Where and when it was run, and with what."""
+    """When and where results were computed, and with which versions."""
 
     date: str
-    commit: str  # of the checkout; elsewhere the version
+    commit: str  # of the checkout; without a checkout, the version
     device: str
     torch_version: str
 
@@ -37,30 +37,30 @@ class Origin:
 
 @dataclass(frozen=True)
 class PageContent:
-    """What a page shows of one entry."""
+    """The content of the page of an entry."""
 
     name: str
     entry: RunEntry | Figure
-    body: list[str]  # lines of Markdown: the numbers
-    numbers: dict[str, Any]  # the same for programs
-    warnings: list[str] = field(default_factory=list)  # what has to be read first
+    body: list[str]  # lines of Markdown with the results
+    numbers: dict[str, Any]  # the results for JSON
+    warnings: list[str] = field(default_factory=list)  # shown at the head of the page
     differences: list[str] = field(default_factory=list)
-    pictures: dict[str, bytes] = field(default_factory=dict)  # PNG by what it shows, which ends its name
+    pictures: dict[str, bytes] = field(default_factory=dict)  # PNG by name, which is also the end of its file name
 
 
-def publish(result: PageContent, place: Origin, command: str, folder: Path) -> Path:
-    """Write <date>-<name>-<device>.md, .json and .png into a folder; the path of the first."""
-    stem = f"{place.date}-{result.name}-{slug(place.device)}"
-    pictures = {end: f"{stem}{f'-{end}' if end else ''}.png" for end in result.pictures}
-    for end, name in pictures.items():
-        files.write_bytes(folder / name, result.pictures[end])
-    files.write_json(folder / f"{stem}.json", document(result, place, command))
+def publish(result: PageContent, origin: Origin, command: str, folder: Path) -> Path:
+    """Write <date>-<name>-<device>.md, .json and .png to a folder; return the path of the .md file."""
+    stem = f"{origin.date}-{result.name}-{slug(origin.device)}"
+    pictures = {key: f"{stem}{f'-{key}' if key else ''}.png" for key in result.pictures}
+    for key, name in pictures.items():
+        files.write_bytes(folder / name, result.pictures[key])
+    files.write_json(folder / f"{stem}.json", document(result, origin, command))
     path = folder / f"{stem}.md"
-    files.write_text(path, markdown(result, place, command, pictures))
+    files.write_text(path, markdown(result, origin, command, pictures))
     return path
 
 
-def document(result: PageContent, place: Origin, command: str) -> dict[str, Any]:
+def document(result: PageContent, origin: Origin, command: str) -> dict[str, Any]:
     entry = result.entry
     paper: dict[str, Any] = {"where": entry.where, "says": entry.claim}
     if isinstance(entry, RunEntry):
@@ -70,7 +70,7 @@ def document(result: PageContent, place: Origin, command: str) -> dict[str, Any]
         "name": result.name,
         "title": entry.title,
         "warnings": result.warnings,
-        **asdict(place),
+        **asdict(origin),
         "command": command,
         "paper": paper,
         "differences": result.differences,
@@ -78,19 +78,21 @@ def document(result: PageContent, place: Origin, command: str) -> dict[str, Any]
     }
 
 
-def markdown(result: PageContent, place: Origin, command: str, pictures: dict[str, str]) -> str:
-    """The page, with pictures that lie beside it: their files, by what they show."""
+def markdown(result: PageContent, origin: Origin, command: str, pictures: dict[str, str]) -> str:
+    """The page in Markdown; `pictures` has file names beside the page by picture name."""
     entry = result.entry
-    origin = f"Of the paper: {entry.where}." if entry.where else "Not in the paper."
-    made = f"{origin} Made on {place.date} on {place.device} with torch {place.torch_version}, commit {place.commit}."
+    where = f"Of the paper: {entry.where}." if entry.where else "Not in the paper."
+    made = (
+        f"{where} Made on {origin.date} on {origin.device} with torch {origin.torch_version}, commit {origin.commit}."
+    )
     parts = [
-        f"# {entry.title}, {place.date}",
+        f"# {entry.title}, {origin.date}",
         *(f"**{warning}**" for warning in result.warnings),
         made,
         f"```sh\n{command}\n```",
         *([f"The paper: {entry.claim}"] if entry.claim else []),
         "\n".join(result.body),
-        *(f"{shown and f'{shown}: '}![{shown or entry.title}]({name})" for shown, name in pictures.items()),
+        *(f"{key and f'{key}: '}![{key or entry.title}]({name})" for key, name in pictures.items()),
     ]
     if result.differences:
         parts += ["## Where this differs from the paper", "\n".join(f"- {line}" for line in result.differences)]
@@ -103,7 +105,7 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def png(draw: Callable[[Path], Path]) -> bytes:
-    """A picture that is drawn into a file."""
+    """The bytes of a picture that `draw` writes to a file."""
     with tempfile.TemporaryDirectory() as folder:
         return draw(Path(folder) / "picture.png").read_bytes()
 
@@ -112,20 +114,20 @@ def png(draw: Callable[[Path], Path]) -> bytes:
 
 
 def commit() -> str:
-    """Of the checkout that this package lies in, `-dirty` where files were changed; else the version."""
+    """Commit of the checkout of this package, with `-dirty` for changed files; without a checkout, the version."""
     package = Path(chordmixer.__file__).resolve().parent
     top = _git(package, "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() / "src" / "chordmixer" != package:  # a checkout of something else
+    if top is None or Path(top).resolve() / "src" / "chordmixer" != package:  # the checkout of another project
         return f"none, version {__version__}"
     return _git(package, "describe", "--always", "--dirty", "--exclude=*") or f"none, version {__version__}"
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        said = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20)
+        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return said.stdout.strip() or None if said.returncode == 0 else None
+    return result.stdout.strip() or None if result.returncode == 0 else None
 
 
 def slug(device: str) -> str:

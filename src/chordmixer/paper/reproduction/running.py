@@ -1,8 +1,8 @@
-"""Train every model and seed of an entry, each in a folder of its own; what is finished is not trained again.
+"""Train every model and seed of an entry, each in its own folder; finished runs are not trained again.
 
-Baselines are scored once, since all runs share their data, and lie in the folder of each. Several runs may train at
-once on one device, each in a process of its own: small ones leave most of a GPU idle. They slow each other down and
-change nothing else, as long as none ends by the clock.
+Baselines are scored once, since all runs share their data, and copied to each run folder. Several runs can train at
+the same time on one device, each in its own process, because small ones leave most of a GPU idle. This slows them
+down but does not change their results, unless a run has a time limit.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from chordmixer.views.verdict import best_baseline
 
 logger = logging.getLogger(__name__)
 
-STATE = "reproduction.json"  # beside the run folders: which entry it is, and the seconds of each run
+STATE = "reproduction.json"  # file beside the run folders: name of the entry, and seconds of each run
 SCORES = "evaluation-test.json"
 PROCESS = f"{__name__}:train_folder"
-LOGS = "logs"  # the folder of what each process printed, beside the run folders
+LOGS = "logs"  # folder beside the run folders with the output of each process
 POLL_SECONDS, REPORT_SECONDS = 0.2, 60.0
 
 Losses = dict[str, dict[float, float]]
-"""By model and learning rate: the lowest validation loss, the mean over its seeds."""
+"""Lowest validation loss, averaged over seeds, by model and learning rate."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that is finished."""
+    """A finished run and its scores."""
 
     experiment: Experiment
     evaluation: Evaluation
-    seconds: float  # of all its starts together
-    killed: bool  # whether a start ended without a word, so that its seconds are not known
-    steps: int  # that it made; where a time was given they tell how much of it each model got
+    seconds: float  # of training, summed over all starts
+    killed: bool  # whether a start was killed, so that `seconds` is incomplete
+    steps: int  # training steps made
     baselines: list[Scored] = field(default_factory=list)  # on the same records
-    validation: float = float("nan")  # the lowest loss on the validation records
+    validation: float = float("nan")  # lowest validation loss
     folder: Path | None = None
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What the data are."""
+    """Size, lengths and classes of the data."""
 
-    records: dict[str, int]  # of each part
+    records: dict[str, int]  # by part
     shortest: int
     longest: int
-    classes: list[str]  # none where a number is asked for
+    classes: list[str]  # empty for regression
 
 
 def run_all(
@@ -81,16 +81,16 @@ def run_all(
     baselines: bool = True,
     at_once: int = 1,
 ) -> list[TrainedRun]:
-    """Train into <model>-seed<k> beside the journal, or go on with what is there; then score baselines.
+    """Train or resume runs in folders <model>-seed<k> beside the journal, then score baselines.
 
-    One after the other in this process, or several `at_once` in processes of their own.
+    Runs are trained one after the other in this process, or `at_once` at a time in other processes.
     """
     out = journal.path.parent
-    scores = {name: finished(out / name, own) for name, own in experiments.items()}
-    missing = {name: own for name, own in experiments.items() if scores[name] is None}
+    scores = {name: load_finished(out / name, experiment) for name, experiment in experiments.items()}
+    missing = {name: experiment for name, experiment in experiments.items() if scores[name] is None}
     if at_once > 1 and missing:
         ParallelRuns(missing, journal, at_once).train()
-        scores |= {name: finished(out / name, own) for name, own in missing.items()}
+        scores |= {name: load_finished(out / name, experiment) for name, experiment in missing.items()}
     trained = []
     for number, (folder, experiment) in enumerate(experiments.items(), 1):
         evaluation = scores[folder]
@@ -100,70 +100,70 @@ def run_all(
                 evaluation = train(experiment, out / folder, resume=resume)
         elif folder not in missing:
             logger.info(f"{folder}, {number} of {len(experiments)}: finished before")
-        scored = replace(evaluation, encoder=model_of(folder) or evaluation.encoder)  # of a version, where there are
-        made, loss = steps(out / folder), lowest_loss(out / folder)
-        known = journal.seconds(folder)
-        trained.append(TrainedRun(experiment, scored, *known, made, validation=loss, folder=out / folder))
+        scored = replace(evaluation, encoder=model_of(folder) or evaluation.encoder)  # includes the version
+        steps_made, loss = steps(out / folder), lowest_loss(out / folder)
+        time_spent = journal.seconds(folder)
+        trained.append(TrainedRun(experiment, scored, *time_spent, steps_made, validation=loss, folder=out / folder))
     if not baselines or not first_rank():
         return trained
     caches = [getattr(experiment.data, "cache", None) for experiment in experiments.values()]
-    beside = scored_baselines([out / folder for folder in experiments], caches[0])
-    return [replace(run, baselines=beside) for run in trained]
+    baseline_scores = shared_baselines([out / folder for folder in experiments], caches[0])
+    return [replace(run, baselines=baseline_scores) for run in trained]
 
 
-def scored_baselines(runs: Sequence[Path], cache: str | None = None) -> list[Scored]:
-    """The baselines of runs on the same data: found in one of their folders or scored, and put into each."""
+def shared_baselines(runs: Sequence[Path], cache: str | None = None) -> list[Scored]:
+    """Read the baselines from one of the run folders, or score them, and copy them to all runs on the same data."""
     needed = {BASELINES, results.BASELINE_ROWS}
-    having = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
-    if not having:
+    scored = [run for run in runs if needed <= files.read_json(run / files.MANIFEST).keys()]
+    if not scored:
         logger.info("baselines on the same records, on the CPU")
         compare(runs[0], cache, announce=False)
-        having = [runs[0]]
-    files.verify(having[0], needed)
-    target = Experiment.load(having[0]).build_task().target
+        scored = [runs[0]]
+    files.verify(scored[0], needed)
+    target = Experiment.load(scored[0]).build_task().target
     for run in runs:
-        if run not in having:
+        if run not in scored:
             with RunLock(run, WAIT):
-                files.write_recorded(run, {name: (having[0] / name).read_bytes() for name in needed})
+                files.write_recorded(run, {name: (scored[0] / name).read_bytes() for name in needed})
             write_differences(run, target)
-    return Run.load(having[0]).baselines
+    return Run.load(scored[0]).baselines
 
 
 def differences(trained: Sequence[TrainedRun], metric: str) -> dict[str, Difference]:
-    """Of each model, all its seeds together, to the best baseline on the same records; none without baselines."""
+    """Difference of each model, over all its seeds, from the best baseline on the same records; empty without one."""
     best = best_baseline(trained[0].baselines, metric)
     if best is None:
         return {}
     target, runs = trained[0].experiment.build_task().target, dict[str, list[Path]]()
     for run in trained:
         runs.setdefault(run.evaluation.encoder, []).extend([run.folder] if run.folder else [])
-    found = {model: results.differences(own, target, metric).get(best.name) for model, own in runs.items()}
-    return {model: own for model, own in found.items() if own is not None}
+    differences = {model: results.differences(paths, target, metric).get(best.name) for model, paths in runs.items()}
+    return {model: difference for model, difference in differences.items() if difference is not None}
 
 
 def validation_losses(trained: Sequence[TrainedRun]) -> Losses:
-    """The validation loss of each model at each rate."""
-    found: dict[str, dict[float, list[float]]] = {}
+    """Validation loss of each model at each learning rate, averaged over seeds."""
+    losses: dict[str, dict[float, list[float]]] = {}
     for run in trained:
         if math.isnan(run.validation):
             raise ValueError(
                 f"a run of {run.evaluation.encoder} has no validation loss in its metrics.jsonl, so no rate can be "
                 "chosen for it: restore that file, or train it again"
             )
-        found.setdefault(run.evaluation.encoder, {}).setdefault(run.experiment.training.learning_rate, []).append(
+        losses.setdefault(run.evaluation.encoder, {}).setdefault(run.experiment.training.learning_rate, []).append(
             run.validation
         )
-    return {model: {rate: mean(own) for rate, own in by_rate.items()} for model, by_rate in found.items()}
+    return {model: {rate: mean(values) for rate, values in by_rate.items()} for model, by_rate in losses.items()}
 
 
 def best_rates(trained: Sequence[TrainedRun], losses: Losses) -> list[TrainedRun]:
-    """The runs of each model at its best rate."""
+    """The runs of each model at the learning rate of its lowest validation loss."""
     best = {model: min(by_rate, key=lambda rate: by_rate[rate]) for model, by_rate in losses.items()}
     return [run for run in trained if run.experiment.training.learning_rate == best[run.evaluation.encoder]]
 
 
 def summarise_data(experiment: Experiment) -> DataSummary:
-    """Read all parts of the data, so that what is missing or wrong in them is said before anything is trained."""
+    """Read all parts of the data, so that errors in them are reported before training."""
     task = experiment.build_task()
     parts = {part: task.records(part) for part in ("training", "validation", "test")}
     for records in parts.values():
@@ -173,8 +173,8 @@ def summarise_data(experiment: Experiment) -> DataSummary:
     return DataSummary(counts, min(lengths), max(lengths), list(getattr(task.target, "labels", [])))
 
 
-def finished(folder: Path, experiment: Experiment) -> Evaluation | None:
-    """The scores of a run that came to its end with these settings; None: it has to be trained."""
+def load_finished(folder: Path, experiment: Experiment) -> Evaluation | None:
+    """Test scores of a run that was finished with these settings; None if it has to be trained."""
     if not (folder / SCORES).exists() or Experiment.load(folder) != experiment:
         return None
     files.verify(folder, ["model.safetensors", SCORES])
@@ -182,9 +182,9 @@ def finished(folder: Path, experiment: Experiment) -> Evaluation | None:
 
 
 class RunsJournal:
-    """The file that says what a folder of runs is, and how long each took.
+    """The file that records the entry of a folder of runs, and how long each run took.
 
-    Several processes may train into one folder, each other models: what others wrote stays.
+    Several processes may train different models in one folder; entries of other processes are kept.
     """
 
     def __init__(self, path: Path, name: str, runs: dict[str, dict[str, float]]) -> None:
@@ -192,9 +192,9 @@ class RunsJournal:
 
     @staticmethod
     def open(out: Path, name: str, resume: bool) -> RunsJournal:
-        """Of a new folder, or of one that holds runs of the same entry."""
+        """Open the journal of a new folder, or of one with runs of the same entry."""
         path = out / STATE
-        free = not out.exists() or (out.is_dir() and {own.name for own in out.iterdir()} <= {costs.PACE_FILE})
+        free = not out.exists() or (out.is_dir() and {item.name for item in out.iterdir()} <= {costs.PACE_FILE})
         if first_rank() and not resume and not free:
             raise ValueError(f"{out} is there already: give a new --out, or add --resume to go on with it")
         if not path.exists():
@@ -206,47 +206,47 @@ class RunsJournal:
 
     @contextmanager
     def timing(self, run: str) -> Iterator[None]:
-        """Adds the seconds within it, also where the run is interrupted; a start that was killed has no end."""
-        own = self.runs.setdefault(run, {"seconds": 0.0, "starts": 0, "ends": 0})
-        own["starts"] += 1
+        """Add the seconds spent in the context, also if it is interrupted; a killed start has no recorded end."""
+        entry = self.runs.setdefault(run, {"seconds": 0.0, "starts": 0, "ends": 0})
+        entry["starts"] += 1
         began = time.monotonic()
         self._save(run)
         try:
             yield
         finally:
-            own["seconds"] += time.monotonic() - began
-            own["ends"] += 1
+            entry["seconds"] += time.monotonic() - began
+            entry["ends"] += 1
             self._save(run)
 
     def seconds(self, run: str) -> tuple[float, bool]:
-        """All that are known, and whether some are not."""
-        own = self.runs.get(run, {"seconds": 0.0, "starts": 1, "ends": 0})
-        return own["seconds"], own["starts"] > own["ends"]
+        """Recorded seconds of a run, and whether a killed start is missing from them."""
+        entry = self.runs.get(run, {"seconds": 0.0, "starts": 1, "ends": 0})
+        return entry["seconds"], entry["starts"] > entry["ends"]
 
     def _save(self, run: str) -> None:
         if first_rank():
-            about, own = {"format": 1, "name": self.name}, {run: self.runs[run]}
-            files.update_json(self.path, lambda known: about | {"runs": known.get("runs", {}) | own})
+            header, entry = {"format": 1, "name": self.name}, {run: self.runs[run]}
+            files.update_json(self.path, lambda known: header | {"runs": known.get("runs", {}) | entry})
 
 
-# --- Several runs at once ---
+# --- Several runs at the same time ---
 
 
 @dataclass(frozen=True)
 class RunProcess:
-    """A run that is being trained."""
+    """A run that is training in another process."""
 
     name: str
     process: Popen[bytes]
     log: Path
-    timing: ExitStack  # its seconds, for the journal
+    timing: ExitStack  # records its seconds in the journal when closed
 
     def last_line(self) -> str:
-        """Of its log; of an empty one, how it ended."""
+        """The last line of its log, or how the process ended if the log is empty."""
         return (self._lines() or [subprocesses.exit_reason(self.process.returncode)])[-1]
 
     def percent(self) -> int | None:
-        """Per cent that are done, by its log."""
+        """Progress in per cent according to its log."""
         shares = [int(line.split("%")[0]) for line in self._lines() if re.match(r"\d+%  ", line)]
         return shares[-1] if shares else None
 
@@ -255,9 +255,10 @@ class RunProcess:
 
 
 class ParallelRuns:
-    """Trains each run into its folder beside the journal, so many at a time, or resumes what is there.
+    """Train or resume runs in folders beside the journal, `at_once` at a time.
 
-    A run that fails holds up no other. A signal goes to all, which save where they are, and then ends this process.
+    A failed run does not stop the others. A signal is passed on to all runs, which save their state and stop; then
+    this process ends.
     """
 
     def __init__(self, experiments: Mapping[str, Experiment], journal: RunsJournal, at_once: int) -> None:
@@ -274,12 +275,12 @@ class ParallelRuns:
                     if interrupts.caught and not stopped:
                         stopped = True
                         self._pass_on(interrupts.caught)
-                    self._fill()
+                    self._start_waiting()
                     time.sleep(POLL_SECONDS)
                     self._collect()
                     self._report()
             finally:
-                for child in self.running:  # only after an error in this process
+                for child in self.running:  # empty unless this process failed
                     child.process.kill()
         if interrupts.caught:
             raise Interrupted(interrupts.caught)
@@ -289,8 +290,8 @@ class ParallelRuns:
                 "others are kept; mend that, and go on with --resume"
             )
 
-    def _fill(self) -> None:
-        """Start as many as there is room for."""
+    def _start_waiting(self) -> None:
+        """Start waiting runs until `at_once` are running."""
         while self.waiting and len(self.running) < self.at_once:
             name = self.waiting.pop(0)
             self.running.append(self._start(name))
@@ -314,7 +315,7 @@ class ParallelRuns:
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process, which passes it on once
+                start_new_session=True,  # so that Ctrl-C reaches this process only, which passes it on once
             )
         return RunProcess(name, process, log, timing)
 
@@ -325,18 +326,18 @@ class ParallelRuns:
         self.waiting.clear()
 
     def _collect(self) -> None:
-        """Runs that have ended."""
+        """Handle runs that have ended."""
         for child in [child for child in self.running if child.process.poll() is not None]:
             self.running.remove(child)
             child.timing.close()
             self.done += 1
             if child.process.returncode:
                 self.failed.append(f"{child.name} ({child.last_line()}; see {child.log})")
-            how = "stopped" if child.process.returncode else "has ended"
-            logger.info(f"{child.name} {how}, {self.done} of {len(self.experiments)}{self._left()}")
+            outcome = "stopped" if child.process.returncode else "has ended"
+            logger.info(f"{child.name} {outcome}, {self.done} of {len(self.experiments)}{self._time_left()}")
 
-    def _left(self) -> str:
-        """The time left, by all that is done so far, shares of unfinished runs included."""
+    def _time_left(self) -> str:
+        """Estimate the remaining time from progress so far, unfinished runs included."""
         done = self.done + sum(child.percent() or 0 for child in self.running) / 100
         left = len(self.experiments) - done
         return f"; about {duration((time.monotonic() - self.began) / done * left)} left" if done and left else ""
@@ -346,11 +347,11 @@ class ParallelRuns:
             self.reported = time.monotonic()
             shares = [(child.name, child.percent()) for child in self.running]
             names = ", ".join(name if percent is None else f"{name} {percent} %" for name, percent in shares)
-            logger.info(f"training {names}; {len(self.waiting)} to come{self._left()}")
+            logger.info(f"training {names}; {len(self.waiting)} to come{self._time_left()}")
 
 
 def train_folder(folder: str, cache: str | None = None) -> None:
-    """In a child: train what the settings of a run folder say, or resume it; a user error is the last line."""
+    """Entry point of the process: train or resume the run of a folder; a user error is printed as the last line."""
     try:
         with show_log():
             train(Experiment.load(Path(folder), cache=cache), Path(folder), resume=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy import ndarray
 
-from chordmixer.data.features import RADIX, SeriesFeatures, TextWords, chunks, mix, whole, windows
+from chordmixer.data.features import RADIX, SeriesFeatures, TextWords, chunks, kmer_codes, mix, valid_kmers
 
 TOKENS, RECORDS = 1_000_000, 4096
 """Most tokens and records that are counted at a time."""
@@ -157,8 +157,8 @@ def _runs(chunk: Sequence[ndarray], grams: Grams) -> tuple[ndarray, ndarray]:
     lengths, tokens = np.array(list(map(len, chunk))), np.concatenate(chunk).astype(np.uint64)
     if len(tokens) < grams.k:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
-    inside = whole(tokens, lengths, grams.k, grams.letters)
-    codes = windows(tokens, grams.k, grams.letters or RADIX)
+    inside = valid_kmers(tokens, lengths, grams.k, grams.letters)
+    codes = kmer_codes(tokens, grams.k, grams.letters or RADIX)
     return np.repeat(np.arange(len(chunk)), lengths)[: len(codes)][inside], codes[inside]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy import ndarray
 
 from chordmixer import config
-from chordmixer.data.features import MOST_CHANNELS, POINTS, SeriesFeatures, TextWords, chunks
+from chordmixer.data.features import CODE_POINTS, MAX_CHANNELS, SeriesFeatures, TextWords, chunks
 from chordmixer.tasks.targets import MultiLabel, Regression
 from chordmixer.training.baselines.features import SMALLEST, TOKENS, Features, Frequencies, Grams, SeriesRows, TfIdf
 from chordmixer.training.baselines.linear import Linear, as_outputs, unweighting
@@ -171,7 +171,7 @@ def _words(arrays: _Checked) -> TextWords:
     if "points" not in arrays.arrays:
         return TextWords()
     points = arrays("points", np.uint32, None)
-    if not len(points) or points.max() >= POINTS:
+    if not len(points) or points.max() >= CODE_POINTS:
         raise ValueError("points has numbers out of range")
     return TextWords(points)
 
@@ -199,7 +199,7 @@ def _series(document: MemberDocument, arrays: _Checked) -> Features:
         moments = arrays("moments", np.float32, 2, channels)
         if not (moments[1] > 0).all():
             raise ValueError("moments has numbers out of range")
-    views = min(channels, MOST_CHANNELS) * (1 if moments is None else 2)
+    views = min(channels, MAX_CHANNELS) * (1 if moments is None else 2)
     if not 1 <= channels <= 1 << 16 or len(thresholds) != views:
         raise ValueError(f"{channels} channels have thresholds of {len(thresholds)}")
     raw = SeriesFeatures(document.dilations, thresholds, moments)
