@@ -48,7 +48,7 @@ def measure(base_length: int, batch: int, steps: int, out: Path) -> None:
         for _ in range(steps):
             run.advance(batches)
         own = (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
-        every = ranks.gathered(own)
+        every = ranks.gather(own)
     loads = [
         [sum(sampler.lengths[i] for i in share) for share in sampler.shares(records)]
         for records in sampler.batches[WARM : WARM + steps]

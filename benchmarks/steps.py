@@ -88,7 +88,7 @@ def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, pr
             with profile(activities=[ProfilerActivity.CUDA]) as recorded:
                 take(profiled)
             events = [e for e in recorded.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-            sizes = len(run.captured.known) if getattr(run, "captured", None) else 0
+            sizes = len(run.captured.buffers) if getattr(run, "captured", None) else 0
     busy = sum(e.time_range.elapsed_us() for e in events) / 1e6 / profiled
     return {"ms": 1e3 * seconds, "gpu_ms": 1e3 * busy, "busy": busy / seconds, "warm_ms": 1e3 * first, "sizes": sizes}
 

@@ -128,7 +128,7 @@ def run_files(
 
     If `torchrun` started several ranks, all but the first return None.
     """
-    is_ensemble, cache = ensemble.of(experiment), getattr(experiment.data, "cache", None)
+    is_ensemble, cache = ensemble.kind_and_size(experiment), getattr(experiment.data, "cache", None)
     if ladder and is_ensemble:
         raise ValueError(
             "--ladder is of one network, and this run trains several: leave it out, or train without them"

@@ -63,7 +63,7 @@ def test_a_replayed_step_is_the_step(experiment: Experiment, tmp_path: Path, mon
                 patch.setattr(CapturedSteps, "_replayed", CapturedSteps._take)
             results = [*advance(run, 40)]
             assert run.captured is not None and not run.captured.reason
-            graphs = sum(buffers.graph is not None for buffers in run.captured.known.values())
+            graphs = sum(buffers.graph is not None for buffers in run.captured.buffers.values())
             assert graphs >= 2 if name == "graphs" else graphs == 0
             found.append((torch.stack([own.cpu() for own in results]), weights(run)))
     (one, first), (two, second) = found
@@ -112,7 +112,7 @@ def test_memory_does_not_grow_with_the_sizes(experiment: Experiment, tmp_path: P
             if run.captured:
                 run.captured.stop("memory")
                 _ = [*advance(run, 1)]
-                assert not run.captured.known
+                assert not run.captured.buffers
     assert held[1] < 3 * held[0] + (96 << 20)  # cuBLAS has 32 MB for each stream
 
 

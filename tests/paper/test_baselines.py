@@ -137,7 +137,7 @@ def test_a_sample_is_stated(
     configs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(baselines, "MAX_TOKENS", 1_000)
-    monkeypatch.setattr(baselines, "LONG", 1_000)
+    monkeypatch.setattr(baselines, "LARGE_TOKENS", 1_000)
     evaluations = found("listops", configs["listops"], tmp_path / "run")
     lengths = ListOps(configs["listops"]).records("training").lengths
     count = len(sample(lengths, 1_000))

@@ -106,7 +106,7 @@ def test_what_waits_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None)
     batch = batch_of(PAPER, (9, 2), 0)
     buffers = captured.Buffers.like(batch, captured.StepSize(64, 2, 4))
-    buffers.fill(batch, captured._words((9, 2), captured.StepSize(64, 2, 4), False, 1e-2, 0.0))
+    buffers.fill(batch, captured._host_values((9, 2), captured.StepSize(64, 2, 4), False, 1e-2, 0.0))
     monkeypatch.setattr(CapturedSteps, "_take", Mock(side_effect=RuntimeError("called a synchronizing operation")))
     with pytest.raises(RuntimeError, match="synchronizing"):
         taken._prove(buffers)
@@ -130,7 +130,7 @@ def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     step = speed._captured_stepper(PAPER, TrainingConfig(precision="fp32"), torch.device("cpu"), usual)
     assert 0 < step([3, 9]) != 7 and usual.call_count == 0
     assert step([3, 9], True) == 7 and usual.call_count == 1
-    monkeypatch.setattr(captured, "LARGEST", 8)
+    monkeypatch.setattr(captured, "LARGE_TOKENS", 8)
     assert step([3, 9]) == 7
 
 
@@ -146,9 +146,11 @@ def test_sizes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = CapturedSteps(model, model, SUM, Optimiser(model, CONFIG, 64), None)
     sizes = [taken._size(batch_of(PAPER, lengths, 0)) for lengths in ((60, 33), (59, 40), (60, 3, 1), (3, 60))]
     assert sizes[0] == sizes[1] == (128, 2, 6) and sizes[2] == (128, 3, 6) and sizes[3] is None
-    monkeypatch.setattr(captured, "LARGEST", 64)
+    monkeypatch.setattr(captured, "LARGE_TOKENS", 64)
     assert taken._size(batch_of(PAPER, (60, 33), 0)) is None
-    assert all(tokens < captured.room_for(tokens) <= max(tokens + 64, 1.125 * tokens) for tokens in range(1, 5000))
+    assert all(
+        tokens < captured.buffer_tokens(tokens) <= max(tokens + 64, 1.125 * tokens) for tokens in range(1, 5000)
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def halfway(tiny: Experiment, crash: Crash, tmp_path_factory: pytest.TempPathFac
     """A run that crashed after step 17: only to be copied."""
     folder = tmp_path_factory.mktemp("halfway") / "run"
     crash(tiny, folder, 17)
-    assert [path.name for path in checkpoints.found(folder)] == ["step-000000015", "step-000000012"]
+    assert [path.name for path in checkpoints.newest_first(folder)] == ["step-000000015", "step-000000012"]
     return folder
 
 
@@ -89,7 +89,7 @@ def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
 def test_averaged_weights_are_kept_and_missed(tiny: Experiment, crash: Crash, tmp_path: Path) -> None:
     experiment = override(tiny, {"training": {"ema": 0.3}})
     crash(experiment, tmp_path / "run", 17)
-    newest, before = checkpoints.found(tmp_path / "run")
+    newest, before = checkpoints.newest_first(tmp_path / "run")
     (newest / "average.safetensors").unlink()
     found, refused = checkpoints.newest_good(tmp_path / "run")
     assert found == before and "average.safetensors is missing" in refused[0]
@@ -158,14 +158,14 @@ DAMAGE = [flip, insert, cut, zero, Path.unlink, trap, signed_trap]
 @pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_refused_and_the_one_before_is_used(run: Path, name: str, damage: Damage) -> None:
-    newest, before = checkpoints.found(run)
+    newest, before = checkpoints.newest_first(run)
     if (damage, name) == (signed_trap, "manifest.json"):
         damage = trap
     damage(newest / name)
     good, (reason,) = checkpoints.newest_good(run)
     assert good == before
     assert str(newest) in reason and "\n" not in reason
-    assert checkpoints.found(run) == [before]
+    assert checkpoints.newest_first(run) == [before]
     assert not list(run.rglob("sprung"))
 
 
@@ -173,7 +173,7 @@ def test_damage_is_refused_and_the_one_before_is_used(run: Path, name: str, dama
 def test_going_on_from_the_one_before_tells_the_user_and_gives_the_same_bytes(
     tiny: Experiment, run: Path, whole: Path, capsys: pytest.CaptureFixture[str], damage: Damage, name: str
 ) -> None:
-    newest, before = checkpoints.found(run)
+    newest, before = checkpoints.newest_first(run)
     damage(newest / name)
     capsys.readouterr()
     train(tiny, run, resume=True)
@@ -185,7 +185,7 @@ def test_going_on_from_the_one_before_tells_the_user_and_gives_the_same_bytes(
 
 def test_a_manifest_must_name_every_file(run: Path) -> None:
     """Else a file of a checkpoint could be changed unseen."""
-    newest, before = checkpoints.found(run)
+    newest, before = checkpoints.newest_first(run)
     manifest = files.read_json(newest / "manifest.json")
     del manifest[MODEL]
     (newest / "manifest.json").write_text(json.dumps(manifest))
@@ -198,7 +198,7 @@ def test_a_checkpoint_of_another_network_is_refused(
 ) -> None:
     wide = override(tiny, {"model": {"network": {"hidden": 8}}})
     crash(wide, tmp_path / "wide", 19)
-    newest = checkpoints.found(tmp_path / "wide")[0]
+    newest = checkpoints.newest_first(tmp_path / "wide")[0]
     shutil.copytree(newest, run / "checkpoints" / newest.name)
     with pytest.raises(ValueError, match=r"step-000000018.*another"):
         train(tiny, run, resume=True)
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_another_run_is_refused_with_what_differs(
     """The same network: nothing but its settings tells whose it is."""
     other = override(tiny, {"training": {"seed": 5}})
     crash(other, tmp_path / "other", 20)
-    newest = checkpoints.found(tmp_path / "other")[0]
+    newest = checkpoints.newest_first(tmp_path / "other")[0]
     shutil.copytree(newest, run / "checkpoints" / newest.name)
     with pytest.raises(
         ValueError, match=r"is a checkpoint of another run: training\.seed is 0 here and 5 in the checkpoint"
@@ -232,7 +232,7 @@ def test_an_edited_config_is_refused_with_what_differs(run: Path) -> None:
 
 def test_a_checkpoint_that_does_not_say_whose_it_is(tiny: Experiment, run: Path, whole: Path) -> None:
     """As earlier versions wrote them."""
-    for path in checkpoints.found(run):
+    for path in checkpoints.newest_first(run):
         recorded = files.read_json(path / "manifest.json")
         files.write_json(path / "manifest.json", {k: v for k, v in recorded.items() if k != "settings.json"})
         (path / "settings.json").unlink()
@@ -255,17 +255,17 @@ def test_only_what_a_save_wrote_is_removed(tiny: Experiment, run: Path, tmp_path
 
 
 def test_no_good_checkpoint_is_one_error(tiny: Experiment, run: Path) -> None:
-    for path in checkpoints.found(run):
+    for path in checkpoints.newest_first(run):
         flip(path / MODEL)
     with pytest.raises(ValueError, match=r"^no checkpoint of .* is whole \(.*\): train again into another folder$"):
         train(tiny, run, resume=True)
-    assert len(checkpoints.found(run)) == 2
+    assert len(checkpoints.newest_first(run)) == 2
 
 
 def test_no_mutant_loads(halfway: Path, tmp_path: Path) -> None:
     """60 random changes, each to one file of a lone checkpoint."""
     chance = random.Random(0)
-    source = checkpoints.found(halfway)[0]
+    source = checkpoints.newest_first(halfway)[0]
     for number in range(60):
         path = tmp_path / str(number) / "checkpoints" / source.name
         shutil.copytree(source, path)
@@ -290,11 +290,11 @@ def _same_json(first: bytes, second: bytes) -> bool:
 
 def test_only_the_two_newest_are_kept(tiny: Experiment, run: Path, crash: Crash) -> None:
     crash(tiny, run, 22)
-    assert [path.name for path in checkpoints.found(run)] == ["step-000000021", "step-000000018"]
+    assert [path.name for path in checkpoints.newest_first(run)] == ["step-000000021", "step-000000018"]
 
 
 def test_a_manifest_holds_the_sha256_of_each_file(halfway: Path) -> None:
-    newest = checkpoints.found(halfway)[0]
+    newest = checkpoints.newest_first(halfway)[0]
     sums = {name: hashlib.sha256((newest / name).read_bytes()).hexdigest() for name in CONTENTS[:-1]}
     assert files.read_json(newest / "manifest.json") == sums
     assert sorted(path.name for path in newest.iterdir()) == sorted(CONTENTS)

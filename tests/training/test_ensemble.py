@@ -71,18 +71,18 @@ def test_a_file_that_the_manifest_does_not_know(tmp_path: Path) -> None:
 
 def test_experiments_of_members() -> None:
     plain = Experiment("files", FilesConfig(), ModelConfig(4, 2), TrainingConfig(seed=5))
-    assert ensemble.of(plain) is None
+    assert ensemble.kind_and_size(plain) is None
     folds = replace(plain, data=FilesConfig(split=SplitConfig(folds=4)))
-    assert ensemble.of(folds) == ("folds", 4)
+    assert ensemble.kind_and_size(folds) == ("folds", 4)
     own = ensemble.member(folds, 2)
-    assert own.data.split == SplitConfig(folds=4, fold=2) and ensemble.of(own) is None
+    assert own.data.split == SplitConfig(folds=4, fold=2) and ensemble.kind_and_size(own) is None
     seeds = replace(plain, training=TrainingConfig(seed=5, replicates=3))
-    assert ensemble.of(seeds) == ("replicates", 3)
+    assert ensemble.kind_and_size(seeds) == ("replicates", 3)
     assert ensemble.member(seeds, 2) == replace(plain, training=TrainingConfig(seed=7))
     with pytest.raises(ValueError, match="--folds 4 and --replicates 3 are two ways"):
-        ensemble.of(replace(folds, training=seeds.training))
+        ensemble.kind_and_size(replace(folds, training=seeds.training))
     with pytest.raises(ValueError, match="--replicates is for files with labels, and this is a run of masking"):
-        ensemble.of(replace(seeds, task="masking"))
+        ensemble.kind_and_size(replace(seeds, task="masking"))
     with pytest.raises(ValueError, match="replicates=1 is one network"):
         TrainingConfig(replicates=1)
 

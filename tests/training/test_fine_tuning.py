@@ -131,7 +131,7 @@ def test_frozen_weights_do_not_move(tiny: Experiment, tmp_path: Path, norm: str 
     before, after = (files.read_tensors(tmp_path / run / MODEL) for run in ("base", "run"))
     for name, value in after.items():
         assert torch.equal(value, before[name]) == (not name.startswith("head.")), name
-    moments = files.read_tensors(checkpoints.found(tmp_path / "run")[0] / "optimizer.safetensors")
+    moments = files.read_tensors(checkpoints.newest_first(tmp_path / "run")[0] / "optimizer.safetensors")
     assert {name.split(".")[0] for name in moments} == {"0", "1"}  # the head's weight and bias
 
 

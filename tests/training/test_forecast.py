@@ -73,7 +73,11 @@ def test_ranks_share_memory_and_time(tiny: Experiment, monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "4")
     shared = forecast(tiny, lengths, CPU, timed=True, scored=scored)
     assert (len(alone.records), len(shared.records), shared.steps) == (8, 2, alone.steps)
-    assert shared.peak < alone.peak and alone.whole is not None and shared.whole == alone.whole / 4
+    assert (
+        shared.peak < alone.peak
+        and alone.total_seconds is not None
+        and shared.total_seconds == alone.total_seconds / 4
+    )
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, (3, 12)), (5, (2, 5)), (4, (1, 4)), (100, (3, 12))])
@@ -99,11 +103,11 @@ def test_the_whole_run_has_validation_and_test(tiny: Experiment, monkeypatch: py
     made = forecast(tiny, [64] * 4, CPU, timed=True, scored=scored)
     one = 64 * 6
     assert (made.seconds, made.validation, made.test) == (4 * one, 3 * 0.5 * one, 2 * 0.5 * one)
-    assert made.whole == 2 * 4 * one + 2.5 * one
+    assert made.total_seconds == 2 * 4 * one + 2.5 * one
     often = replace(tiny, training=replace(tiny.training, evaluate_every=1, minutes=one / 60))
     made = forecast(often, [64] * 4, CPU, timed=True, scored=scored)
     assert (made.seconds, made.validation) == (one / 2, (3 + made.steps) * 0.5 * one), "ended by the clock"
-    assert forecast(tiny, [64] * 4, CPU).whole is None
+    assert forecast(tiny, [64] * 4, CPU).total_seconds is None
 
 
 def test_both_strands_are_two_passes(tiny: Experiment) -> None:
@@ -119,7 +123,7 @@ def test_the_whole_process(experiment: Experiment, free: SimpleNamespace) -> Non
     made = forecast(experiment, LENGTHS, CPU)
     hardware = Hardware.of(CPU, "fp32")
     assert made.retained == memory.retained(experiment.model, made.lengths, hardware, made.memory) > made.peak / 2
-    assert made.resident > module.LOADED + 100e6 and made.process == made.peak + made.retained + made.resident
+    assert made.resident > module.LIBRARY_BYTES + 100e6 and made.process == made.peak + made.retained + made.resident
     assert forecast(experiment, [500], CPU).retained == 0, "a single batch"
     free.bytes = made.peak + made.retained - 1
     assert not forecast(experiment, LENGTHS, CPU).fits
@@ -197,7 +201,7 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert work(several) > work(first), "another epoch has a larger one"
     assert [lengths[i] for i in several] == sorted((lengths[i] for i in several), reverse=True)
     assert (sampler.epoch, sampler.start, sampler.batches) == (2, 3, plan), "the sampler is where it was"
-    monkeypatch.setattr(module, "PLANNED", 10)
+    monkeypatch.setattr(module, "MAX_PLANNED", 10)
     assert largest_batch(sampler, 6) == first
 
 

@@ -38,7 +38,7 @@ def sizes(trained: Engine, lengths: list[int]) -> list[list[int]]:
 def test_windows_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = Engine(make_run(tmp_path), batch_tokens=10)
     assert sizes(trained, [20, 20, 1, 39, 1, 100, 3]) == [[20, 20], [1, 39], [1], [100], [3]]
-    monkeypatch.setattr(inference, "MOST_RECORDS", 2)
+    monkeypatch.setattr(inference, "MAX_RECORDS", 2)
     assert sizes(trained, [1, 1, 1]) == [[1, 1], [1]]
 
 

@@ -49,8 +49,8 @@ def resumed(run: Path) -> bytes:
 
 def killed(child: Forked, run: Path, seconds: float) -> None:
     """So long after it has saved something, however long a busy machine takes to come to that."""
-    before = checkpoints.found(run)
-    while checkpoints.found(run) == before and child.poll() is None:
+    before = checkpoints.newest_first(run)
+    while checkpoints.newest_first(run) == before and child.poll() is None:
         time.sleep(0.01)
     time.sleep(seconds)
     child.kill()
@@ -98,7 +98,7 @@ def test_a_signal_saves_and_leaves(
     while not (journal.exists() and journal.stat().st_size) and child.poll() is None:
         time.sleep(0.01)
     assert kills.send(number, child, 0.0) == (128 + number, "")
-    (newest,) = checkpoints.found(tmp_path)
+    (newest,) = checkpoints.newest_first(tmp_path)
     assert 0 < files.read_json(newest / "state.json")["step"] < 60
     assert resumed(tmp_path) == unkilled
 
@@ -147,7 +147,7 @@ def test_a_signal_at_any_point(
     with pytest.raises(Interrupted) as stop:
         train(tiny, tmp_path)
     assert stop.value.code == 128 + number
-    assert files.read_json(checkpoints.found(tmp_path)[0] / "state.json")["step"] == step
+    assert files.read_json(checkpoints.newest_first(tmp_path)[0] / "state.json")["step"] == step
     assert f"stopped at step {step}; go on: chordmixer train --resume {tmp_path}" in capsys.readouterr().out
     assert resumed(tmp_path) == (whole / MODEL).read_bytes()
 

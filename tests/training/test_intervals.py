@@ -9,7 +9,7 @@ import pytest
 
 from chordmixer.tasks.scores import SHARES
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
-from chordmixer.training.intervals import LEAST, Sample, wilson
+from chordmixer.training.intervals import MIN_SUPPORT, Sample, wilson
 
 TWO = Classification.of_counts(["no", "yes"], [50, 50])
 CHANCE = np.random.default_rng(3)
@@ -36,7 +36,7 @@ def test_no_interval_has_width_zero() -> None:
     assert right["mcc"].value == 1 and right["mcc"].low is None
 
 
-@pytest.mark.parametrize(("positives", "known"), [(1, False), (LEAST - 1, False), (LEAST, True)])
+@pytest.mark.parametrize(("positives", "known"), [(1, False), (MIN_SUPPORT - 1, False), (MIN_SUPPORT, True)])
 def test_a_rare_class_gives_no_interval(positives: int, known: bool) -> None:
     targets = np.array([0] * 90 + [1] * positives)
     found = sample(targets).scores(outputs(targets + CHANCE.normal(size=len(targets))))

@@ -100,7 +100,7 @@ def test_what_all_classes_have_in_common_does_not_matter(count: int) -> None:
 def test_several_labels() -> None:
     chance = np.random.default_rng(0)
     outputs = chance.normal(size=(4000, 3)) * 2
-    targets = (chance.random((4000, 3)) < probabilities(outputs, several=True)).astype(np.float32)
+    targets = (chance.random((4000, 3)) < probabilities(outputs, multi_label=True)).astype(np.float32)
     assert fit_temperature(outputs * 3, targets) == pytest.approx(3, rel=0.1)
 
 
@@ -138,7 +138,7 @@ def test_outputs_that_give_none(outputs: np.ndarray) -> None:
 def test_probabilities() -> None:
     outputs = np.array([[1000.0, 0.0, -1000.0]], dtype=np.float32)
     assert probabilities(outputs).tolist() == [[1, 0, 0]]
-    assert probabilities(outputs, several=True).tolist() == [[1, 0.5, 0]]
+    assert probabilities(outputs, multi_label=True).tolist() == [[1, 0.5, 0]]
     assert probabilities(outputs, 1000.0).sum() == pytest.approx(1)
 
 

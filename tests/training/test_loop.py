@@ -43,7 +43,7 @@ def events(run: Path, split: str) -> list[dict[str, Any]]:
 
 
 def final_state(run: Path) -> dict[str, Any]:
-    return files.read_json(checkpoints.found(run)[0] / "state.json")
+    return files.read_json(checkpoints.newest_first(run)[0] / "state.json")
 
 
 def test_a_run_learns(tiny: Experiment, whole: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_run_learns(tiny: Experiment, whole: Path) -> None:
 def test_what_a_run_leaves(whole: Path) -> None:
     written = {"config.json", MODEL, "metrics.jsonl", "predictions.parquet", "evaluation-test.json", "run.json"}
     assert {path.name for path in whole.iterdir()} == {*written, "manifest.json", "checkpoints", ".lock"}
-    assert [path.name for path in checkpoints.found(whole)] == ["step-000000024-finished", "step-000000024"]
+    assert [path.name for path in checkpoints.newest_first(whole)] == ["step-000000024-finished", "step-000000024"]
     files.verify(whole, written)
     assert set(files.read_json(whole / "manifest.json")) == written
 
@@ -93,7 +93,7 @@ def test_a_step_is_the_mean_over_sequences(tiny: Experiment, tmp_path: Path, bat
     model = Model(one.model)
     Regression(0.04).losses(model(Packed.from_list(inputs)), torch.stack(targets)).mean().backward()
 
-    moments = files.read_tensors(checkpoints.found(tmp_path / "run")[0] / "optimizer.safetensors")
+    moments = files.read_tensors(checkpoints.newest_first(tmp_path / "run")[0] / "optimizer.safetensors")
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     learnt = [moments[f"{i}.exp_avg"] / 0.1 for i, p in enumerate(model.parameters()) if p.grad is not None]
     torch.testing.assert_close(learnt, gradients, atol=1e-6, rtol=1e-4)
@@ -102,7 +102,7 @@ def test_a_step_is_the_mean_over_sequences(tiny: Experiment, tmp_path: Path, bat
 
 def test_gradients_are_clipped(tiny: Experiment, tmp_path: Path) -> None:
     train(override(tiny, {"training": {"epochs": 1, "batch_sequences": 96, "clip": 1e-3}}), tmp_path / "run")
-    moments = files.read_tensors(checkpoints.found(tmp_path / "run")[0] / "optimizer.safetensors")
+    moments = files.read_tensors(checkpoints.newest_first(tmp_path / "run")[0] / "optimizer.safetensors")
     means = [value.flatten() for name, value in moments.items() if name.endswith("exp_avg")]
     assert float(torch.cat(means).norm()) == pytest.approx(1e-4, rel=1e-3)
 
@@ -281,7 +281,7 @@ def test_a_loss_that_is_no_number_stops_before_the_step(
     named = str(error.value).split("records ")[1].split(":")[0].split(", ")
     assert sorted(named) == sorted(records.name(i) for i in sampler.batches[4])
 
-    newest = checkpoints.found(tmp_path / "run")[0]
+    newest = checkpoints.newest_first(tmp_path / "run")[0]
     assert newest.name == "step-000000004"
     saved = files.read_tensors(newest / MODEL)
     assert all(torch.equal(saved[name], value) for name, value in weights_before[5].items())

@@ -148,12 +148,12 @@ def test_what_the_heap_retains() -> None:
     config = model({}, 2000)
     terms, heap = memory.peak(config, MIXED, Hardware(heap=True)), Hardware(heap=True)
     stay = terms["weights"] + terms["moments of AdamW"] + terms["inputs"]
-    assert memory.retained(config, MIXED, heap, terms) == memory.KEPT * (sum(terms.values()) - stay)
+    assert memory.retained(config, MIXED, heap, terms) == memory.RETAINED_SHARE * (sum(terms.values()) - stay)
     assert memory.retained(config, MIXED, Hardware(), terms) == 0
-    tokens = memory.MAPPED // (4 * config.network.width)
+    tokens = memory.MMAP_BYTES // (4 * config.network.width)
     long = [tokens // 2] * 3
     wide = memory.retained(config, long, heap, memory.peak(config, long, heap))
-    assert wide == memory.KEPT * memory.peak(config, long, heap)["hidden layers"], "rows of fewer numbers"
+    assert wide == memory.RETAINED_SHARE * memory.peak(config, long, heap)["hidden layers"], "rows of fewer numbers"
 
 
 def test_other_encoders_are_not_counted() -> None:

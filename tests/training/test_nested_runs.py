@@ -138,7 +138,7 @@ def test_killed_and_resumed_has_the_same_bytes(
         child.communicate(timeout=300)
         assert child.returncode == -signal.SIGKILL
     known = ensemble.read(run)
-    assert known is not None and not known.whole
+    assert known is not None and not known.complete
     again = [sys.executable, "-m", "chordmixer", "train", "--resume", str(run)]
     last = Forked(again)
     assert last.communicate(timeout=300)[1] == "" and last.returncode == 0

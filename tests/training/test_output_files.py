@@ -106,7 +106,7 @@ def fasta(tmp_path: Path) -> Path:
 def each_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal has every window, and a window has one record."""
     monkeypatch.setattr(output_files, "SECONDS", 0.0)
-    monkeypatch.setattr(inference, "MOST_RECORDS", 1)
+    monkeypatch.setattr(inference, "MAX_RECORDS", 1)
 
 
 class Stopped(Exception):

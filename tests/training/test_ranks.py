@@ -148,7 +148,7 @@ def test_four_ranks_train_as_one_process_and_one_goes_on_from_there(
     steady.save(tmp_path / "run")
     on_ranks(4, "train", "--resume", str(tmp_path / "run"))
     assert losses(tmp_path / "run") == losses(one)
-    newest, before = checkpoints.found(tmp_path / "run")
+    newest, before = checkpoints.newest_first(tmp_path / "run")
     shutil.rmtree(newest)
     train(steady, tmp_path / "run", resume=True)
     assert before.name == "step-000000050" and losses(tmp_path / "run") == losses(one)
@@ -182,7 +182,7 @@ def test_a_given_time_is_that_of_the_main_rank(tiny: Experiment, tmp_path: Path)
     timed = override(tiny, {"training": {"minutes": 0.005, "epochs": 1000}})
     timed.save(tmp_path / "run")
     on_ranks(2, "train", "--resume", str(tmp_path / "run"))
-    assert checkpoints.found(tmp_path / "run")[0].name.endswith("-finished")
+    assert checkpoints.newest_first(tmp_path / "run")[0].name.endswith("-finished")
 
 
 # --- Restarts ---
@@ -206,7 +206,7 @@ def test_a_rank_that_dies_costs_nothing_but_time(steady: Experiment, two: tuple[
     assert said.count("going on from") == 2 and "chordmixer: another rank has ended: see its output;" in said
     assert (run / MODEL).read_bytes() == (two[0] / MODEL).read_bytes()
     assert (run / "metrics.jsonl").read_bytes() == (two[0] / "metrics.jsonl").read_bytes()
-    assert checkpoints.found(run)[0].name == "step-000000050-finished"
+    assert checkpoints.newest_first(run)[0].name == "step-000000050-finished"
     assert not list(run.rglob(".writing-*"))
 
 
@@ -226,11 +226,11 @@ def test_ranks_meet_anew_where_dead_ones_have_met(monkeypatch: pytest.MonkeyPatc
         store.set(f"visitor/{rank}", f"dead-{rank}")
     store.set("answer/dead-1", "old")
     with ThreadPoolExecutor(3) as pool:
-        names = [*pool.map(lambda rank: ranks._meeting_name(store, rank, 3), range(3))]
+        names = [*pool.map(lambda rank: ranks._group_name(store, rank, 3), range(3))]
     assert len({*names}) == 1 and names[0] != "old"
     monkeypatch.setattr(ranks, "TIMEOUT", timedelta(0))
     with pytest.raises(ValueError, match=r"ranks \[1, 2\] of 3 did not start within 0:00:00: see their output"):
-        ranks._meeting_name(HashStore(), 0, 3)
+        ranks._group_name(HashStore(), 0, 3)
 
 
 # --- One sequence over all ranks ---

@@ -195,7 +195,7 @@ def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
 def test_long_baselines_are_announced(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Experiment, log: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(results, "LONG", 0)
+    monkeypatch.setattr(results, "LARGE_TOKENS", 0)
     compare(shutil.copytree(whole, tmp_path / "run"))
     assert log.messages == [
         "baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"

@@ -66,7 +66,7 @@ def test_the_fewest_that_are_fast(machine: list[int], seconds: dict[int, float],
     assert found.line == speed.threads_line() == line and torch.get_num_threads() == found.threads
     assert machine == [1, 4, 8] * 4 + [found.threads], "taking turns, the first round not counted"
     machine.clear()
-    assert speed.choose_threads(clock(dict.fromkeys((1, 4, 8), 1.0))).most == 8, (
+    assert speed.choose_threads(clock(dict.fromkeys((1, 4, 8), 1.0))).default == 8, (
         "our own choice does not bind the next run"
     )
     assert machine == [1, 4, 8] * 2 + [1], "slow ones are measured once"
@@ -76,7 +76,7 @@ def test_a_run_keeps_its_number(machine: list[int]) -> None:
     def take() -> float:
         raise AssertionError("nothing is measured")
 
-    assert speed.choose_threads(take, kept=4).line == "threads: 4 of 8, as this run began"
+    assert speed.choose_threads(take, stored=4).line == "threads: 4 of 8, as this run began"
     assert torch.get_num_threads() == 4
     speed.restore_threads(8)
     assert torch.get_num_threads() == 8
@@ -93,7 +93,7 @@ def test_the_users_own_number_stays(machine: list[int], monkeypatch: pytest.Monk
         monkeypatch.setenv(how, "8")
     before = torch.get_num_threads()
     assert speed.choose_threads(clock({})).line == "" and torch.get_num_threads() == before and machine == []
-    said = speed.choose_threads(clock({}), kept=2)
+    said = speed.choose_threads(clock({}), stored=2)
     assert said.line.endswith("as set; the run had 2 so far, so that its last digits may differ")
     assert said.threads == before and machine == []
 
@@ -104,8 +104,8 @@ def test_plan_train_and_prediction_choose_alike(
     """All of them through `choose`; what a run has begun with is in its checkpoints, and is not measured again."""
     given: list[int] = []
 
-    def choose(take: Callable[[], float], kept: int = 0) -> speed.ThreadChoice:
-        given.append(kept)
+    def choose(take: Callable[[], float], stored: int = 0) -> speed.ThreadChoice:
+        given.append(stored)
         assert take() > 0, "a real step, or answer"
         return speed._adopt(speed.ThreadChoice(4, 8, "measured 3.0 times as fast as 8"))
 
@@ -116,7 +116,7 @@ def test_plan_train_and_prediction_choose_alike(
     speed.choose_inference_threads(Model(tiny.model))
     train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run")
     assert given == [0, 0, 0] and random is not None
-    assert json.loads((checkpoints.found(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
+    assert json.loads((checkpoints.newest_first(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
     monkeypatch.setattr(
         speed, "choose_training_threads", lambda *own: given.append(own[-1]) or speed.ThreadChoice(4, 8)
     )
@@ -131,7 +131,9 @@ def test_a_measurement_changes_no_run(tiny: Experiment, tmp_path: Path, monkeypa
     runs = []
     for name in ("plain", "measured"):
         if name == "measured":
-            monkeypatch.setattr(speed, "choose_threads", lambda take, kept: speed.ThreadChoice(1, 2, f"{take():.0f}"))
+            monkeypatch.setattr(
+                speed, "choose_threads", lambda take, stored: speed.ThreadChoice(1, 2, f"{take():.0f}")
+            )
         run = TrainingRun(tiny, tmp_path / name, False, Console(quiet=True))
         runs.append((torch.get_rng_state(), [*run.model.state_dict().values()]))
     assert torch.equal(runs[0][0], runs[1][0])
@@ -264,9 +266,9 @@ def test_other_encoders_are_measured_on_whole_records(tiny: Experiment) -> None:
     """Their time may grow with the square of a length, so that fewer records are taken, and not shorter ones."""
     other = tiny.model.with_encoder("lstm")
     lengths = [60, 50, 40, 30, 20, 10]
-    assert speed._less(other, lengths, 0.5) == [50, 30, 10] and speed._less(other, lengths, 2) == lengths
-    assert speed._less(other, lengths, 0.01) == [2] and speed._less(other, [900], 0.1) == [90]
-    assert speed._less(tiny.model, lengths, 0.5) == [30, 25, 20, 15, 10, 5]
+    assert speed._reduced(other, lengths, 0.5) == [50, 30, 10] and speed._reduced(other, lengths, 2) == lengths
+    assert speed._reduced(other, lengths, 0.01) == [2] and speed._reduced(other, [900], 0.1) == [90]
+    assert speed._reduced(tiny.model, lengths, 0.5) == [30, 25, 20, 15, 10, 5]
     assert (speed.work(other, [8, 8]), speed.work(tiny.model, [8, 8])) == (16, 48)
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
     assert speed.measure(replace(tiny, model=other), sampler, CPU, free=1 << 30).training > 0

@@ -22,7 +22,7 @@ from chordmixer.training.baselines.features import Grams, gram_counts
 from chordmixer.training.baselines.fitting import Baseline, fit_baselines, linear
 from chordmixer.training.evaluation import Evaluation, Predictions
 from chordmixer.training.experiment import Experiment
-from chordmixer.training.results import LONG
+from chordmixer.training.results import LARGE_TOKENS
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ def compare(run: Path | str, cache: Path | str | None = None, *, announce: bool 
     parts = {part: task.records(part) for part in PARTS}
     chosen = {part: np.arange(len(records.lengths)) for part, records in parts.items()}
     chosen["training"] = sample(parts["training"].lengths, MAX_TOKENS)
-    if announce and sum(int(np.array(parts[part].lengths)[indices].sum()) for part, indices in chosen.items()) > LONG:
+    tokens = sum(int(np.array(parts[part].lengths)[indices].sum()) for part, indices in chosen.items())
+    if announce and tokens > LARGE_TOKENS:
         logger.info("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
     data = {part: _read(parts[part], indices, kind != "real") for part, indices in chosen.items()}
     test, names = data["test"], [parts["test"].name(i) for i in chosen["test"].tolist()]

@@ -1,4 +1,4 @@
-"""The only room that steps an optimiser: the loop, checkpoints, evaluation, and what a trained model answers."""
+"""Training and use of models: the training loop, checkpoints, evaluation, prediction and explanation."""
 
 from chordmixer.training.experiment import Experiment, TrainingConfig
 

@@ -1,7 +1,7 @@
-"""Checkpoints: complete, verified, and sufficient to resume a run with the same numbers.
+"""Checkpoints, from which a resumed run continues with the same numbers as an uninterrupted one.
 
-A checkpoint is a folder of safetensors and JSON with a SHA-256 manifest, put in place by one rename; the two newest
-are kept. Data order and dropout are functions of (seed, epoch, step), so that no random state is saved.
+A checkpoint is a folder of safetensors and JSON files with a SHA-256 manifest, put in place by one rename; the two
+newest are kept. Data order and dropout are functions of (seed, epoch, step), so that no random state is saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chordmixer.config import first_difference, from_dict
 
 KEEP = 2
 SETTINGS = "settings.json"
-"""Settings of the run that a checkpoint belongs to."""
+"""Settings of the run to which a checkpoint belongs."""
 FILES = ("model.safetensors", "best.safetensors", "optimizer.safetensors", "state.json", SETTINGS)
 FINISHED = "-finished"
 NAME = rf"step-\d{{9,}}({FINISHED})?"
@@ -41,38 +41,38 @@ class State:
     """Optimiser steps taken."""
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch already used."""
+    """Number of batches of this epoch already used."""
     loss_sum: float = 0.0
-    """Over this epoch's training sequences so far."""
+    """Sum of the losses over this epoch's training sequences so far."""
     sequences: int = 0
     best_loss: float = float("inf")
     """Lowest validation loss."""
     best_score: float = float("-inf")
-    """Headline metric of the same weights, where it decides which weights are kept."""
+    """Headline metric of the best weights, or minus their loss if the loss selects them."""
     best_step: int = 0
     waited: int = 0
-    """Evaluations since then that count for patience."""
+    """Number of evaluations after `best_step` that count for patience."""
     finished: bool = False
     seconds: float = 0.0
-    """Time spent on training, where it is limited."""
+    """Seconds spent on training, if its time is limited."""
     lines: int = 0
-    """Lines of metrics.jsonl at this point."""
+    """Number of lines of metrics.jsonl at this point."""
     threads: int = 0
-    """CPU threads of the run, on which the last bits of sums depend. 0: not known."""
+    """CPU threads of the run, on which the last bits of sums depend; 0 if not known."""
     best_weights: dict[str, Tensor] = field(default_factory=dict, repr=False)
     ema: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The EMA of the weights, in runs that have one."""
 
 
 def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, settings: Mapping[str, Any]) -> Path:
-    """Write `checkpoints/step-N` and drop all but the newest."""
+    """Write `checkpoints/step-N` and remove all but the newest checkpoints."""
     numbers = asdict(replace(state, best_weights={}, ema={}))
     del numbers["best_weights"], numbers["ema"]
     for name in ("best_loss", "best_score"):
-        if math.isinf(numbers[name]):  # before the first validation: JSON has no infinity, and it is the default
+        if math.isinf(numbers[name]):  # no validation yet: JSON has no infinity, which is the default
             del numbers[name]
     path = folder / "checkpoints" / f"step-{state.step:09d}{FINISHED if state.finished else ''}"
-    if path.exists():  # saved at this step before
+    if path.exists():  # already saved at this step
         return path
     files.write_folder(
         path,
@@ -85,26 +85,26 @@ def save(folder: Path, state: State, model: nn.Module, optimizer: Optimizer, set
             SETTINGS: files.json_bytes(settings),
         },
     )
-    for old in found(folder)[KEEP:]:
-        if (old / files.MANIFEST).is_file():  # else it is not one of ours
+    for old in newest_first(folder)[KEEP:]:
+        if (old / files.MANIFEST).is_file():  # otherwise it is not a checkpoint
             shutil.rmtree(old)
     return path
 
 
-def found(folder: Path) -> list[Path]:
-    """Checkpoints of a run, newest first."""
-    own = (path for path in (folder / "checkpoints").glob("step-*") if re.fullmatch(NAME, path.name))
-    return sorted((path for path in own if path.is_dir() and not path.is_symlink()), reverse=True)
+def newest_first(folder: Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
+    named = (path for path in (folder / "checkpoints").glob("step-*") if re.fullmatch(NAME, path.name))
+    return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
 
 
 def check_settings(path: Path, settings: Mapping[str, Any], unverified: bool = False) -> None:
-    """Refuse a checkpoint of another run, with the first setting in which the two differ."""
+    """Refuse a checkpoint of another run; the message names the first setting in which the two differ."""
     if not (path / SETTINGS).exists():
         if unverified:
             return
         raise ValueError(f"{path} does not say whose it is: train again, or add --unverified to go on with it")
-    if odd := first_difference(json.loads(files.json_bytes(settings)), files.read_json(path / SETTINGS)):
-        name, here, there = odd
+    if difference := first_difference(json.loads(files.json_bytes(settings)), files.read_json(path / SETTINGS)):
+        name, here, there = difference
         raise ValueError(
             f"{path} is a checkpoint of another run: {name} is {here!r} here and {there!r} in the checkpoint; put "
             "the run's own files back, or train again into another folder"
@@ -112,22 +112,22 @@ def check_settings(path: Path, settings: Mapping[str, Any], unverified: bool = F
 
 
 def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest intact checkpoint, and why newer ones were refused; those are renamed."""
+    """Find the newest intact checkpoint; rename newer ones and return the reasons why they were refused."""
     refused: list[str] = []
-    for path in found(folder):
+    for path in newest_first(folder):
         try:
             recorded = files.read_json(path / files.MANIFEST)
-            averaged = [EMA] if EMA in recorded else []
-            files.verify(path, [name for name in FILES if name != SETTINGS or SETTINGS in recorded] + averaged)
+            ema = [EMA] if EMA in recorded else []
+            files.verify(path, [name for name in FILES if name != SETTINGS or SETTINGS in recorded] + ema)
             if SETTINGS in recorded:
                 files.read_json(path / SETTINGS)
             _state(path)
-            for name in [*FILES[:3], *averaged]:
+            for name in [*FILES[:3], *ema]:
                 files.read_tensors(path / name)
         except ValueError as error:
             refused.append(str(error))
         else:
-            for bad in found(folder)[: len(refused)]:
+            for bad in newest_first(folder)[: len(refused)]:
                 bad.rename(bad.with_name(f"refused-{time.time_ns()}-{bad.name}"))
             return path, refused
     if refused:
@@ -141,7 +141,7 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
     state.best_weights = files.read_tensors(path / "best.safetensors")
     state.ema = files.read_tensors(path / EMA) if (path / EMA).exists() else {}
     try:
-        if state.best_weights:  # loaded at the end of a run, too late to find that they do not fit
+        if state.best_weights:  # check now that they fit; they are needed only at the end of the run
             model.load_state_dict(state.best_weights)
         model.load_state_dict(files.read_tensors(path / "model.safetensors"))
         _restore(optimizer, files.read_tensors(path / "optimizer.safetensors"))
@@ -152,7 +152,7 @@ def load(path: Path, model: nn.Module, optimizer: Optimizer) -> State:
 
 
 def _state(path: Path) -> State:
-    """The state of a checkpoint; older versions wrote an infinite loss, the default, before the first validation."""
+    """Read state.json; older versions wrote an infinite loss, which is the default, before the first validation."""
     where = path / "state.json"
     state = from_dict(State, {k: v for k, v in files.read_json(where).items() if v != math.inf}, str(where))
     counts = ("step", "epoch", "batch", "sequences", "best_step", "waited", "seconds", "lines")
@@ -162,7 +162,7 @@ def _state(path: Path) -> State:
 
 
 def _flat(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Optimiser state as named tensors; parameters that were never used have none."""
+    """The optimiser state as named tensors; parameters that were never used have no state."""
     state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
     return {f"{i}.{name}": torch.as_tensor(value) for i, slots in state.items() for name, value in slots.items()}
 

@@ -1,4 +1,4 @@
-"""Devices, their free memory, and the engine of a run on them, Accelerate."""
+"""Devices, their free memory, and Accelerate, which runs training on them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def device_name(device: torch.device) -> str:
 
 
 def native_bf16() -> bool:
-    """Whether this CPU multiplies bf16 numbers itself, as torch says: AVX-512 BF16 or AMX, or BF16 of ARM.
+    """Whether this CPU has bf16 instructions, according to torch: AVX-512 BF16 or AMX, or BF16 of ARM.
 
-    Elsewhere torch converts them to float32 and back, which takes longer than float32 alone.
+    Without them torch converts bf16 to float32 and back, which takes longer than float32 alone.
     """
-    if not torch.backends.mkldnn.is_available():  # oneDNN, whose products these are
+    if not torch.backends.mkldnn.is_available():  # oneDNN computes the products
         return False
     if platform.machine().lower() in ("aarch64", "arm64"):
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # on x86 it counts AVX-512 without bf16 too
@@ -47,7 +47,7 @@ def native_bf16() -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of a device; of a CPU, what the system and the container allow, shared by the ranks there."""
+    """Free memory of a device. On a CPU it is limited by the system and the container, and divided by its ranks."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + cached
@@ -56,7 +56,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _container_bytes(folder: Path) -> int:
-    """What a control group leaves; its files may be missing, or say `max`."""
+    """Free memory of a control group; without a limit (missing files, or `max`) a very large number."""
     try:
         limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
         stale = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())["inactive_file"]
@@ -75,7 +75,7 @@ def format_bytes(number: float) -> str:
 
 
 def start_accelerator(config: TrainingConfig) -> Accelerator:
-    """Device, precision and ranks of a run, by its settings and its launcher (torchrun, accelerate)."""
+    """Set up device, precision and ranks of a run by its settings and its launcher (torchrun, accelerate)."""
     device = choose_device(config)
     if device.type == "cuda" and local_ranks() > torch.cuda.device_count():
         raise ValueError(
@@ -85,7 +85,7 @@ def start_accelerator(config: TrainingConfig) -> Accelerator:
     if not distributed.is_initialized():  # an earlier run of this process may have had other settings
         AcceleratorState._reset_state(reset_partial_state=True)
         ranks.join()
-    return Accelerator(  # without a GPU, Accelerate ignores other ranks unless told
+    return Accelerator(  # without a GPU, Accelerate ignores other ranks by default
         cpu=config.device == "cpu" or (rank_count() > 1 and device.type == "cpu"),
         mixed_precision="bf16" if config.precision == "bf16" else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],

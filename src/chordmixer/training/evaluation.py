@@ -1,4 +1,4 @@
-"""Scores of a model, overall and by length, each with its 95 % interval, beside a constant prediction."""
+"""Scores of a model, overall and by length, with 95 % intervals and the scores of a constant prediction."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
-"""Of length, the upper ends of bins (the paper's figures)."""
+"""Percentiles of length at the upper ends of the bins, as in the paper's figures."""
 RESAMPLES = 1000
 TEMPERATURES = tuple(2.0 ** (k / 4) for k in range(-8, 17))
-"""Divisors of outputs for `calibrated_loss`; 1 is one of them."""
+"""Temperatures that `calibrated_loss` tries, 1 among them."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,24 @@ class Evaluation:
     loss: float
     scores: dict[str, Score]
     guessing: dict[str, float]
-    """The same metrics of the best constant prediction, chosen on this split itself."""
+    """The metrics of the best constant prediction, which is fitted on this split itself."""
     by_length: list[LengthBin]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """One row per record, in the records' order."""
+    """Targets and outputs, one row per record in the order of the records."""
 
     names: list[str]
     lengths: ndarray
-    """In tokens; of a pair, those of both sequences together."""
+    """Lengths in tokens; of a pair the sum over both sequences."""
     targets: ndarray
     outputs: ndarray
     groups: ndarray | None = None
-    """The number of each record's group; None: no groups."""
+    """The number of each record's group; None if there are no groups."""
 
     def of_task(self, task: Task, split: str) -> Predictions:
-        """With the groups of its records, where the task knows any."""
+        """Add the groups of the records, if the task has groups."""
         groups = getattr(task, "groups", lambda _: None)(split)
         return self if groups is None else replace(self, groups=groups)
 
@@ -89,7 +89,7 @@ class Predictions:
         return self.names == other.names and np.array_equal(self.targets, other.targets)
 
     def sample(self, target: Target, inside: ndarray | slice = slice(None)) -> Sample:
-        """The records, or those `inside`, for scores with intervals."""
+        """The records, or the subset `inside`, as a sample for scores with intervals."""
         groups = None if self.groups is None else self.groups[inside]
         return Sample(target, self.targets[inside], groups, RESAMPLES)
 
@@ -97,17 +97,17 @@ class Predictions:
         return float(target.losses(torch.from_numpy(self.outputs), torch.from_numpy(self.targets)).mean())
 
     def calibrated_loss(self, target: Target) -> float:
-        """The loss at the temperature that suits these records best; of numbers the loss itself.
+        """The loss at the best temperature for these records; for regression the loss itself.
 
-        A network that overfits becomes overconfident long before it is wrong more often: by the uncalibrated loss,
-        weights of a better accuracy are thrown away (2 to 5 points on the Arena's Image and Text).
+        A network that overfits becomes overconfident long before it makes more errors: selection by the uncalibrated
+        loss discards weights of better accuracy (2 to 5 points on the Arena's Image and Text).
         """
         if not isinstance(target, Classification | MultiLabel):
             return self.loss(target)
-        return min(replace(self, outputs=self.outputs / hot).loss(target) for hot in TEMPERATURES)
+        return min(replace(self, outputs=self.outputs / t).loss(target) for t in TEMPERATURES)
 
     def not_finite(self) -> list[str]:
-        """The records whose outputs are not all finite."""
+        """The names of records whose outputs are not all finite."""
         return [self.names[i] for i in np.flatnonzero(~np.isfinite(self.outputs).all(axis=1))]
 
     def constant(self, target: Target) -> Predictions:
@@ -116,14 +116,14 @@ class Predictions:
 
     def columns(self) -> dict[str, Any]:
         """The columns of a table with one row per record."""
-        targets = self.targets if self.targets.ndim == 1 else self.targets.tolist()  # of one type, wherever from
+        targets = self.targets if self.targets.ndim == 1 else self.targets.tolist()  # the same type for every source
         columns = {"id": self.names, "length": self.lengths, "target": targets}
         columns |= {} if self.groups is None else {"group": self.groups}
         return columns | {f"output_{k}": column for k, column in enumerate(self.outputs.T)}
 
     @staticmethod
     def of_table(rows: pa.Table) -> Predictions:
-        """From such a table."""
+        """The inverse of `columns`."""
         outputs = [name for name in rows.column_names if name.startswith("output_")]
         target = [name for name in rows.column_names if name.startswith("target_")] or ["target"]
         columns = [np.array(rows.column(name).to_pylist()) for name in target]
@@ -140,12 +140,12 @@ class Predictions:
 
     @staticmethod
     def read(path: Path) -> Predictions:
-        """From what `parquet` gave."""
+        """Read a file that was written from `parquet`."""
         return read_table(path, Predictions.of_table)
 
 
 def parquet_bytes(columns: dict[str, Any]) -> bytes:
-    """A table whose pages have checksums."""
+    """The bytes of a Parquet file whose pages have checksums."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -155,7 +155,7 @@ def parquet_bytes(columns: dict[str, Any]) -> bytes:
 
 
 def read_table(path: Path, build: Callable[[pa.Table], T]) -> T:
-    """Apply `build` to a Parquet file; a file that cannot be read is an error of one line."""
+    """Apply `build` to the table of a Parquet file; raise a ValueError of one line if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -169,9 +169,9 @@ def read_table(path: Path, build: Callable[[pa.Table], T]) -> T:
 def evaluate(
     run: Path | str, split: str = "test", *, cache: Path | str | None = None, unverified: bool = False
 ) -> Evaluation:
-    """Score a trained run on a split of its own task; writes the scores and predictions into the run folder.
+    """Score a trained run on a split of its own task; write scores and predictions into the run folder.
 
-    Runs on files are scored by what they deliver (`combination`, `ensemble`), others by their network.
+    Runs on files are scored by the predictions that they deliver (`combination`, `ensemble`), others by the network.
     """
     folder = Path(run)
     experiment = Experiment.load(folder, cache=cache, unverified=unverified)
@@ -189,7 +189,10 @@ def evaluate(
 def _run_predictions(
     folder: Path, experiment: Experiment, task: Any, split: str, target: RecordTarget | None = None
 ) -> tuple[Predictions, str]:
-    """What a run delivers for a split, and the name of what predicts; `target` is its own where not the task's."""
+    """The predictions that a run delivers for a split, and the title of the predictor.
+
+    `target` is the run's own target if it differs from the task's, as for a member of an ensemble.
+    """
     from chordmixer.tasks.files import Files
 
     model = Model.from_pretrained(str(folder))
@@ -207,22 +210,22 @@ def _run_predictions(
 
 
 def _ensemble_predictions(run: Path, task: Any, split: str, unverified: bool) -> tuple[Predictions, str]:
-    """The mean over the members of an ensemble."""
-    known = ensemble.finished(run)
-    assert known is not None, "it is an ensemble"
-    if known.kind == "folds" and split != "test":
+    """The mean prediction of an ensemble, and its title."""
+    document = ensemble.finished(run)
+    assert document is not None, "it is an ensemble"
+    if document.kind == "folds" and split != "test":
         raise ValueError(
             f"members of {run} trained on its {split} records: only the test part is apart from all folds; the "
-            f"cross-validated scores stand in evaluation-{ensemble.CROSSED}.json"
+            f"cross-validated scores stand in evaluation-{ensemble.CROSS_VALIDATION}.json"
         )
     rows = []
-    for number in range(known.size):
+    for number in range(document.size):
         folder = ensemble.folder_of(run, number)
         target = OutputLabels.load(folder).target
         experiment = Experiment.load(folder, unverified=unverified)
         predictions, _ = _run_predictions(folder, experiment, task, split, target)
         rows.append((target, predictions.outputs))
-    return replace(predictions, outputs=ensemble.mean(task.target, rows)), known.title
+    return replace(predictions, outputs=ensemble.mean(task.target, rows)), document.title
 
 
 def predict_records(
@@ -234,38 +237,38 @@ def predict_records(
     *,
     alone: bool = False,
 ) -> Predictions:
-    """The model's outputs for all records, or what `target` counts over its tokens.
+    """The model's outputs for all records, or the counts that a target of tokens computes from them.
 
-    With several ranks each takes its share and all get the whole, unless one works `alone`, or the model splits
-    every sequence over them.
+    Several ranks each predict a share, and all of them get all rows. With `alone`, or if the model splits every
+    sequence over the ranks, this rank predicts all records.
     """
     rank, count = 0, 1
     if torch.distributed.is_initialized() and not alone and config.context_parallel == 1:
         rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     budget, sequences = config.tokens_for(records.lengths), 4 * config.batch_sequences
     sampler = TokenSampler(records.lengths, budget, sequences, shuffle=False, rank=rank, ranks=count)
-    rows: dict[int, tuple[ndarray, ndarray]] = {}  # a rank without a share of a batch repeats one of its records
+    rows: dict[int, tuple[ndarray, ndarray]] = {}  # a rank without a share of a batch repeats one record
     model.eval()
     half = config.precision == "bf16"
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
-            found = target_outputs(target, model, batch.inputs, batch.targets) if target else model(batch.inputs)
-            answers = zip(batch.targets.cpu().numpy(), found.float().cpu().numpy(), strict=True)
-            rows |= dict(zip(batch.indices, answers, strict=True))
+            outputs = target_outputs(target, model, batch.inputs, batch.targets) if target else model(batch.inputs)
+            pairs = zip(batch.targets.cpu().numpy(), outputs.float().cpu().numpy(), strict=True)
+            rows |= dict(zip(batch.indices, pairs, strict=True))
     if count > 1:
-        rows = {i: row for own in ranks.gathered_everywhere(rows) for i, row in own.items()}
-    targets, outputs = zip(*(rows[i] for i in range(len(rows))), strict=True)
+        rows = {i: row for share in ranks.all_gather(rows) for i, row in share.items()}
+    all_targets, all_outputs = zip(*(rows[i] for i in range(len(rows))), strict=True)
     return Predictions(
         [records.name(i) for i in range(len(rows))],
         np.array(records.lengths),
-        np.array(targets),
-        np.stack(outputs),
+        np.array(all_targets),
+        np.stack(all_outputs),
     )
 
 
 def summarise(predictions: Predictions, target: Target, experiment: Experiment, split: str) -> Evaluation:
-    """Scores of all records and of each length bin."""
-    everything = np.ones(len(predictions.names), dtype=bool)
+    """The scores of all records and of each length bin."""
+    all_records = np.ones(len(predictions.names), dtype=bool)
     constant = predictions.constant(target)
     return Evaluation(
         task=experiment.task,
@@ -274,23 +277,23 @@ def summarise(predictions: Predictions, target: Target, experiment: Experiment, 
         headline=target.headline,
         records=len(predictions.names),
         loss=predictions.loss(target),
-        scores=_scores(predictions, target, everything),
+        scores=_scores(predictions, target, all_records),
         guessing=target.metrics(constant.outputs, constant.targets),
         by_length=[
-            LengthBin(p, int(own.min()), int(own.max()), len(own), _scores(predictions, target, inside))
+            LengthBin(p, int(lengths.min()), int(lengths.max()), len(lengths), _scores(predictions, target, inside))
             for p, inside in length_bins(predictions.lengths)
-            if len(own := predictions.lengths[inside])
+            if len(lengths := predictions.lengths[inside])
         ],
     )
 
 
 def save_evaluation(folder: Path, evaluation: Evaluation, predictions: Predictions) -> None:
-    """Write scores and predictions, and their SHA-256 into the manifest."""
+    """Write scores and predictions, and record their SHA-256 in the manifest."""
     files.write_recorded(folder, evaluation_contents(evaluation, predictions))
 
 
 def evaluation_contents(evaluation: Evaluation, predictions: Predictions) -> dict[str, bytes]:
-    """The two files of a split, by name."""
+    """The contents of the two files of a split, by file name."""
     scores, rows = f"evaluation-{evaluation.split}.json", predictions_file(evaluation.split)
     return {scores: files.json_bytes(asdict(evaluation)), rows: predictions.parquet()}
 
@@ -300,7 +303,7 @@ def predictions_file(split: str) -> str:
 
 
 def length_bins(lengths: ndarray) -> list[tuple[int, ndarray]]:
-    """The records of each length percentile, without those of the one before; of equal percentiles the last."""
+    """Masks of the records between one length percentile and the next; of equal percentiles only the last is used."""
     edges = np.percentile(lengths, PERCENTILES, method="higher").tolist()
     last = dict(zip(edges, PERCENTILES, strict=True))
     return [

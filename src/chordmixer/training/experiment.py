@@ -1,4 +1,4 @@
-"""Experiments: task, data, model and training settings, from which a run can be repeated."""
+"""Experiments: the task, data, model and training settings that reproduce a run."""
 
 from __future__ import annotations
 
@@ -153,15 +153,15 @@ class Experiment:
     task: str
     """A name in `chordmixer.tasks.TASKS`."""
     data: Any
-    """The task's own config."""
+    """The config of the task."""
     model: ModelConfig
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def build_task(self) -> Task:
-        """The task, after a check that the model fits it."""
+        """Build the task, and refuse a model that does not fit it."""
         task: Task = task_class(self.task)(self.data)
-        wanted = {"embedding": task.embedding, "inputs": task.inputs, "outputs": task.target.outputs}
-        for key, value in wanted.items():
+        required = {"embedding": task.embedding, "inputs": task.inputs, "outputs": task.target.outputs}
+        for key, value in required.items():
             if getattr(self.model, key) != value:
                 raise ValueError(
                     f"model.{key}={getattr(self.model, key)!r} does not fit the task {self.task}, which needs "
@@ -177,29 +177,29 @@ class Experiment:
                 f"model.head={self.model.head!r} answers once a sequence, and {self.task} asks about tokens: "
                 "set model.head=tokens"
             )
-        own, asked = HEADS[self.model.head].sequences, getattr(task, "sequences", 1)  # tasks of pairs say 2
-        needed = getattr(task, "head", None)  # and those for which a single head will do say which
-        if own != asked or (needed or self.model.head) != self.model.head:
-            many, cure = {1: "one sequence", 2: "two sequences"}, {1: "average", 2: "pair"}
+        of_head, of_task = HEADS[self.model.head].sequences, getattr(task, "sequences", 1)  # 2 for pairs
+        needed = getattr(task, "head", None)  # set by tasks that only one head fits
+        if of_head != of_task or (needed or self.model.head) != self.model.head:
+            names, cure = {1: "one sequence", 2: "two sequences"}, {1: "average", 2: "pair"}
             raise ValueError(
-                f"model.head={self.model.head!r} answers for {many[own]} at a time, and {self.task} asks about "
-                f"{many[asked]}: set model.head={needed or cure[asked]}"
+                f"model.head={self.model.head!r} answers for {names[of_head]} at a time, and {self.task} asks about "
+                f"{names[of_task]}: set model.head={needed or cure[of_task]}"
             )
         return task
 
     def save(self, folder: Path) -> None:
-        """Write config.json, which `Model.from_pretrained` reads too; the cache folder is not in it."""
+        """Write config.json, which `Model.from_pretrained` reads too, without the cache folder."""
         config = {"format": FORMAT, "version": __version__, **to_dict(self)}
         config["data"].pop("cache", None)
         files.write_recorded(folder, {CONFIG: files.json_bytes(config)})
 
     def settings(self) -> dict[str, Any]:
-        """All settings that define this run, as plain values."""
+        """All settings that define this run, as JSON values."""
         return {"task": self.task, **{name: compared(getattr(self, name)) for name in ("data", "model", "training")}}
 
     @staticmethod
     def load(folder: Path, *, cache: Path | str | None = None, unverified: bool = False) -> Experiment:
-        """The experiment of a run folder; the cache folder is never read from it, but given as `cache`."""
+        """Read the experiment of a run folder. The cache folder is not stored in it, but passed as `cache`."""
         try:
             check(folder, [CONFIG], unverified)
         except ValueError as error:
@@ -217,7 +217,7 @@ def _read(folder: Path, cache: Path | str | None = None) -> Experiment:
     if config["task"] not in TASKS:
         raise ValueError(f"{path}: task {config['task']!r} is not known: choose one of {', '.join(TASKS)}")
     if isinstance(config["data"], dict):
-        config["data"].pop("cache", None)  # of earlier versions, or of somebody else
+        config["data"].pop("cache", None)  # files of earlier versions have it
     data = _part(task_class(config["task"]).Config, config, "data", path)
     return Experiment(
         config["task"],
@@ -228,8 +228,8 @@ def _read(folder: Path, cache: Path | str | None = None) -> Experiment:
 
 
 def _edited(folder: Path) -> str:
-    """What the newest checkpoint tells about a config.json that was changed."""
-    for path in checkpoints.found(folder)[:1] if (folder / files.MANIFEST).exists() else []:
+    """A note for an error message: the first setting in which config.json differs from the newest checkpoint."""
+    for path in checkpoints.newest_first(folder)[:1] if (folder / files.MANIFEST).exists() else []:
         try:
             checkpoints.check_settings(path, _read(folder).settings(), unverified=True)
         except ValueError as error:
@@ -243,24 +243,23 @@ def _part(cls: type, config: Mapping[str, Any], key: str, path: Path) -> Any:
 
 def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:
     """Refuse a record that is too long for the network or for a batch."""
-    longest, which = records.lengths, ""
+    sequence_lengths, note = records.lengths, ""
     if isinstance(records, PairedRecords):
-        longest, which = records.longer, " in one of its two sequences"
-    for setting, limit, lengths, of in (
-        ("model.network.max_length", max_length, longest, which),
+        sequence_lengths, note = records.longer, " in one of its two sequences"
+    for setting, limit, lengths, where in (
+        ("model.network.max_length", max_length, sequence_lengths, note),
         ("training.batch_tokens", config.tokens_for(records.lengths), records.lengths, ""),
     ):
-        where, length = max(enumerate(lengths), key=lambda record: record[1])
+        number, length = max(enumerate(lengths), key=lambda record: record[1])
         if length > limit:
             raise ValueError(
-                f"record {records.name(where)} has {length:,} tokens{of}, above {setting}={limit:,}: no sequence is "
-                f"ever cut unasked; set {setting}={length} or more"
+                f"record {records.name(number)} has {length:,} tokens{where}, above {setting}={limit:,}: no sequence "
+                f"is ever cut unasked; set {setting}={length} or more"
             )
 
 
 def check_context_parallel(experiment: Experiment) -> None:
-    """Refuse to split sequences over another number of ranks than there are, or those of a model that needs them
-    whole."""
+    """Refuse context parallelism that does not fit the number of ranks, or of a model that does not support it."""
     wanted, ranks = experiment.training.context_parallel, rank_count()
     if wanted == 1:
         return
@@ -275,7 +274,7 @@ def check_context_parallel(experiment: Experiment) -> None:
             f"training.context_parallel={wanted} does not split records whose tokens are predicted, as in "
             f"{experiment.task}: set training.context_parallel=1"
         )
-    from chordmixer.models.context_parallel import check_module  # most runs need none of it
+    from chordmixer.models.context_parallel import check_module  # most runs do not need it
 
     with without_memory():
         check_module(Model(experiment.model))

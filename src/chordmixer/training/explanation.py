@@ -1,7 +1,7 @@
-"""Explain predictions: by how much the prediction falls when a part of the record is hidden.
+"""Explain predictions: the change of the score when a part of the record is hidden.
 
-Occlusion needs a prediction for each of a bounded number of blocks, whatever predicts. Gradients need one forward and
-one backward pass, and a network; they estimate the same number.
+Occlusion predicts once for each of a bounded number of blocks, with any predictor. Gradients estimate the same number
+with one forward and one backward pass of a network.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from chordmixer.training.strands import BothStrands, averaged, other_strand
 
 Method = Literal["occlusion", "gradients"]
 ScoreFunction = Callable[[Float[Tensor, "B outputs"]], Float[Tensor, "B"]]
-"""The number to explain, from a network's outputs."""
+"""Computes the score to explain from a network's outputs."""
 BLOCKS = 128
-"""Most blocks that are hidden, one after the other."""
+"""Default maximum number of blocks that are hidden in turn."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What each token of a record contributes to one prediction: a class, a label or a number."""
+    """Contribution of each token of a record to one prediction: a class, a label or a number."""
 
     entry: Entry
     tokenizer: Tokenizer
     values: ndarray
-    """(N,), float32: by how much the score falls when the token is hidden. Tokens above zero support the prediction,
-    tokens below zero oppose it. All tokens of a block have the block's number."""
+    """(N,), float32: decrease of the score when the token is hidden. Tokens with positive values support the
+    prediction, tokens with negative values oppose it. All tokens of a block have the block's value."""
     answer: str | float
     """The prediction: the class, the most probable label, or the number."""
     explained: str | None
-    """The class or label that is explained; None: the number."""
+    """The explained class or label; None for a number."""
     probability: float | None
-    """Of the class or label explained, as `predict` gives it."""
+    """Probability of the explained class or label, as in `predict`; None for a number."""
     score: float
-    """The log-odds of that probability, or the number."""
+    """The log-odds of that probability, or the predicted number."""
 
     @cached_property
     def sequence(self) -> bytes | str | ndarray:
-        """What the tokens stand for: the record, without what the run cuts off."""
+        """The part of the record that the tokens represent, without what the run cuts off."""
         return covered(self.entry.sequence, self.tokenizer, len(self.values))
 
     @property
     def letters(self) -> str | None:
-        """The sequence as text; None of a series."""
+        """The sequence as text; None for a series."""
         if isinstance(self.sequence, ndarray):
             return None
         return self.sequence if isinstance(self.sequence, str) else self.sequence.decode("latin-1")
@@ -86,16 +86,16 @@ def explain(
     on_bad: OnBad | None = None,
     account: Account | None = None,
 ) -> Iterator[Explanation]:
-    """Explain the prediction for each record, in their order; records are in memory or come from `data.reading.read`.
+    """Explain the prediction for each record, in order; records are in memory or come from `data.reading.read`.
 
-    `occlusion` hides one of at most `blocks` blocks of tokens after the other and predicts again each time, by a
-    network, a baseline, both, or several members. `gradients` uses the network alone, in one pass, and is an
-    estimate. `target` is the class or label to explain; by default the predicted one.
+    `occlusion` hides each of at most `blocks` blocks of tokens in turn and predicts again, with the network, the
+    baseline, both, or the members of an ensemble. `gradients` estimates this with the network alone, in one pass.
+    `target` is the class or label to explain, by default the predicted one.
     """
     check_choice("method", method, get_args(Method))
     if blocks < 1:
         raise ValueError(f"--blocks {blocks} is too small: something must be hidden; give 1 or more")
-    labels = engine.labels  # a run without labels is refused before a record is read
+    labels = engine.labels  # raises an error for a run without labels, before a record is read
     output = None if target is None else _output(labels, target)
     networks = _networks(engine, over_length) if method == "gradients" else []
     account = Account() if account is None else account
@@ -110,7 +110,7 @@ def _explained(
     output: int | None,
     blocks: int,
     over_length: OverLength,
-    pace: Throughput,
+    throughput: Throughput,
 ) -> Iterator[Explanation]:
     labels = engine.labels
     for window in windows:
@@ -122,11 +122,11 @@ def _explained(
         chosen = predicted if output is None else np.full(len(window), output)
         scores = _scores(labels, outputs, chosen)
         if networks:
-            falls = _by_gradients(networks, window, chosen, pace)
+            values_by_record = _by_gradients(networks, window, chosen, throughput)
         else:
-            falls = _by_occlusion(engine, window, chosen, scores, blocks, over_length, pace)
-        for row, values in enumerate(falls):
-            pace.done(1, 0)
+            values_by_record = _by_occlusion(engine, window, chosen, scores, blocks, over_length, throughput)
+        for row, values in enumerate(values_by_record):
+            throughput.done(1, 0)
             entry, score, k = window[row].entry, float(scores[row]), int(chosen[row])
             if not np.isfinite(values).all():
                 raise ValueError(f"{entry.place} ({entry.id}): an answer is NaN or infinite: train again")
@@ -134,11 +134,11 @@ def _explained(
             if isinstance(labels.target, Regression):
                 yield Explanation(entry, engine.tokenizer, values, score, None, None, score)
                 continue
-            names, share = labels.target.labels, float(labels.probabilities(outputs[row : row + 1])[0, k])
-            yield Explanation(entry, engine.tokenizer, values, names[predicted[row]], names[k], share, score)
+            names, probability = labels.target.labels, float(labels.probabilities(outputs[row : row + 1])[0, k])
+            yield Explanation(entry, engine.tokenizer, values, names[predicted[row]], names[k], probability, score)
 
 
-# --- The number that is explained ---
+# --- The score that is explained ---
 
 
 def _output(labels: OutputLabels, target: str) -> int:
@@ -146,13 +146,13 @@ def _output(labels: OutputLabels, target: str) -> int:
         raise ValueError(f"--class {target} is for classes and labels: this run predicts a number; leave it out")
     names = labels.target.labels
     if target not in names:
-        some = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-        raise ValueError(f"--class {target} is not an answer of this run: give one of {some}")
+        known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        raise ValueError(f"--class {target} is not an answer of this run: give one of {known}")
     return names.index(target)
 
 
 def _scores(labels: OutputLabels, outputs: ndarray, chosen: ndarray) -> ndarray:
-    """The calibrated log-odds of the chosen class or label, or the number; one per row."""
+    """The calibrated log-odds of the chosen class or label, or the predicted number, for each row."""
     target = labels.target
     if isinstance(target, Regression):
         return target.values(outputs).astype(np.float64)
@@ -162,7 +162,7 @@ def _scores(labels: OutputLabels, outputs: ndarray, chosen: ndarray) -> ndarray:
 
 
 def _differentiable_score(labels: OutputLabels, output: int) -> ScoreFunction:
-    """The same score from the network's own outputs, without the temperature."""
+    """The score as a differentiable function of the network's outputs, without the temperature."""
     target = labels.target
     if isinstance(target, Regression):
         return lambda outputs: outputs[:, 0].float() * target.scale
@@ -187,32 +187,34 @@ def _by_occlusion(
     before: ndarray,
     blocks: int,
     over_length: OverLength,
-    pace: Throughput,
+    throughput: Throughput,
 ) -> Iterator[ndarray]:
-    """The fall of the score at every token, of each record once all of its blocks were hidden."""
-    cuts = [edges(len(tokens), blocks) for _, tokens in window]
-    by = [neutral(tokens, engine.tokenizer) for _, tokens in window]
-    jobs = ((row, cut) for row in range(len(window)) for cut in pairwise(cuts[row].tolist()))
+    """The decrease of the score at every token of each record, which is known once all its blocks were hidden."""
+    limits = [edges(len(tokens), blocks) for _, tokens in window]
+    replacements = [neutral(tokens, engine.tokenizer) for _, tokens in window]
+    jobs = ((row, block) for row in range(len(window)) for block in pairwise(limits[row].tolist()))
     scores: list[list[float]] = [[] for _ in window]
-    whole = 0
+    complete = 0
     for batch in batched(jobs, lambda job: len(window[job[0]].tokens), engine.batch_tokens):
-        items = [Item(window[row].entry, hidden(window[row].tokens, by[row], *cut)) for row, cut in batch]
+        items = [
+            Item(window[row].entry, hidden(window[row].tokens, replacements[row], *block)) for row, block in batch
+        ]
         rows = [row for row, _ in batch]
         outputs = engine.outputs(items, engine.pieces(items, over_length))
         for row, score in zip(rows, _scores(engine.labels, outputs, chosen[rows]).tolist(), strict=True):
             scores[row].append(score)
-        pace.done(0, sum(len(item.tokens) for item in items))
-        while whole < len(window) and len(scores[whole]) == len(cuts[whole]) - 1:
-            yield np.repeat(before[whole] - np.array(scores[whole]), np.diff(cuts[whole]))
-            whole += 1
+        throughput.done(0, sum(len(item.tokens) for item in items))
+        while complete < len(window) and len(scores[complete]) == len(limits[complete]) - 1:
+            yield np.repeat(before[complete] - np.array(scores[complete]), np.diff(limits[complete]))
+            complete += 1
 
 
 def neutral(tokens: ndarray, tokenizer: Tokenizer) -> ndarray:
-    """What replaces each token while it is hidden.
+    """The replacement of each token while it is hidden.
 
-    Zero for real numbers, which tokenizers centre; a blank in a text with blanks; else another token of the same
-    record, drawn at random by a fixed seed: a network has seen these, but hardly ever the one for unknown, which is
-    used only where the record has no other.
+    Real numbers, which tokenizers centre, are replaced by zero; text with blanks by a blank; other tokens by a
+    different token of the same record, drawn at random with a fixed seed. The token for unknown letters, which a
+    network has hardly seen, is used only if the record has no other token.
 
     >>> from chordmixer.data.alphabets import Dna
     >>> Dna().decode(neutral(Dna().encode(b"AAAA"), Dna())), Bytes().decode(neutral(Bytes().encode("a bc"), Bytes()))
@@ -225,12 +227,12 @@ def neutral(tokens: ndarray, tokenizer: Tokenizer) -> ndarray:
     kinds = np.unique(tokens[tokens < tokenizer.certain])
     if len(kinds) < 2:
         return np.full_like(tokens, min(tokenizer.certain, tokenizer.size - 1))
-    further = np.random.default_rng(0).integers(1, len(kinds), len(tokens))
-    return np.asarray(kinds[(np.searchsorted(kinds, tokens) + further) % len(kinds)])
+    shift = np.random.default_rng(0).integers(1, len(kinds), len(tokens))
+    return np.asarray(kinds[(np.searchsorted(kinds, tokens) + shift) % len(kinds)])
 
 
 def edges(tokens: int, blocks: int) -> ndarray:
-    """The limits of blocks of about the same size.
+    """The limits of at most `blocks` blocks of about the same size.
 
     >>> edges(10, 3).tolist(), edges(2, 3).tolist()
     ([0, 3, 6, 10], [0, 1, 2])
@@ -239,10 +241,10 @@ def edges(tokens: int, blocks: int) -> ndarray:
     return np.arange(count + 1) * tokens // count
 
 
-def hidden(tokens: ndarray, by: ndarray, start: int, stop: int) -> ndarray:
-    """A copy with one block replaced."""
+def hidden(tokens: ndarray, replacement: ndarray, start: int, stop: int) -> ndarray:
+    """A copy of the tokens with one block replaced."""
     copy = tokens.copy()
-    copy[start:stop] = by[start:stop]
+    copy[start:stop] = replacement[start:stop]
     return copy
 
 
@@ -250,7 +252,7 @@ def hidden(tokens: ndarray, by: ndarray, start: int, stop: int) -> ndarray:
 
 
 def _networks(engine: Engine, over_length: OverLength) -> list[Engine]:
-    """Those of the run, or of its members, whose network is used."""
+    """The run, or the members of an ensemble, that predict with a network."""
     if over_length == "windows":
         raise ValueError("--over-length windows is for --method occlusion: leave out one of them")
     used = [member for member in engine.members if member.network]
@@ -263,30 +265,31 @@ def _networks(engine: Engine, over_length: OverLength) -> list[Engine]:
 
 
 def _by_gradients(
-    networks: Sequence[Engine], window: Sequence[Item], chosen: ndarray, pace: Throughput
+    networks: Sequence[Engine], window: Sequence[Item], chosen: ndarray, throughput: Throughput
 ) -> Iterator[ndarray]:
-    """The mean over networks."""
+    """The gradients for each record, as a mean over the networks."""
     for (entry, tokens), output in zip(window, chosen.tolist(), strict=True):
-        found = []
-        for own in networks:
-            network = averaged(own.model, own.complement, own.device)
+        values = []
+        for member in networks:
+            network = averaged(member.model, member.complement, member.device)
             try:
-                found.append(gradients(network, own.packed([tokens]), _differentiable_score(own.labels, output)))
+                score = _differentiable_score(member.labels, output)
+                values.append(gradients(network, member.packed([tokens]), score))
             except torch.OutOfMemoryError:
                 raise ValueError(
                     f"{entry.place} ({entry.id}): gradients of {len(tokens):,} tokens do not fit into the memory of "
-                    f"{own.device}: use --method occlusion, or a device with more"
+                    f"{member.device}: use --method occlusion, or a device with more"
                 ) from None
-        pace.done(0, len(tokens))
-        yield np.mean(found, axis=0)
+        throughput.done(0, len(tokens))
+        yield np.mean(values, axis=0)
 
 
 def gradients(model: nn.Module, x: Packed, score: ScoreFunction) -> ndarray:
-    """The gradient of a network's score for one sequence, times what hiding would remove at each token, (N,).
+    """Gradient times input of a network's score for one sequence, (N,).
 
-    That is the number itself where inputs are real, and of ids the difference of the token's vector from the mean
-    over the sequence. A word's part is shared among its tokens. Where the network is linear this is what each token
-    adds to the score. With both strands it is the mean of the two.
+    The input is the number itself for real inputs, and for ids the token's embedding minus the sequence's mean.
+    The value of a word is divided among its tokens. For a linear network the result is the contribution of each token
+    to the score. With both strands it is the mean over the two.
     """
     if len(x) != 1:
         raise ValueError(f"{len(x)} sequences at once have no one answer: give them one by one")
@@ -297,7 +300,7 @@ def gradients(model: nn.Module, x: Packed, score: ScoreFunction) -> ndarray:
 
 
 def _strand_gradients(model: Any, x: Packed, score: ScoreFunction) -> ndarray:
-    """The gradient starts at real inputs, or at the vectors of ids and words."""
+    """Gradient times input for one strand, where the input is real numbers, or the embeddings of ids and words."""
     real = x.values.is_floating_point()
     leaves = [x.values.detach().clone().requires_grad_()] if real else []
 
@@ -305,8 +308,8 @@ def _strand_gradients(model: Any, x: Packed, score: ScoreFunction) -> ndarray:
         leaves.append(embedded.values.detach().requires_grad_())
         return embedded.with_values(leaves[-1])
 
-    def cut_words(module: Words, inputs: Any, found: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        leaves.append(found[0].detach().requires_grad_())
+    def cut_words(module: Words, inputs: Any, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        leaves.append(outputs[0].detach().requires_grad_())
         return leaves[-1], module.linear(leaves[-1])
 
     words = getattr(model, "words", None)
@@ -320,26 +323,26 @@ def _strand_gradients(model: Any, x: Packed, score: ScoreFunction) -> ndarray:
                     "this model answers for every token: one answer a sequence is needed; use a model with "
                     "head=average"
                 )
-            found = torch.autograd.grad(score(outputs)[0], leaves)
+            gradient = torch.autograd.grad(score(outputs)[0], leaves)
     finally:
         for hook in hooks:
             hook.remove()
     vectors = leaves[0].detach()
-    values = (found[0] * (vectors if real else vectors - vectors.mean(0))).sum(1)
+    values = (gradient[0] * (vectors if real else vectors - vectors.mean(0))).sum(1)
     if words is not None:
-        values = values + _word_gradients(words, x, found[1])
+        values = values + _word_gradients(words, x, gradient[1])
     return np.asarray(values.float().cpu().numpy())
 
 
 @torch.no_grad()
 def _word_gradients(words: Words, x: Packed, gradient: Float[Tensor, "T W"]) -> Float[Tensor, "T"]:
-    """Each word's part, shared among the tokens that it is made of."""
+    """Gradient times input of each word, divided equally among its tokens."""
     lengths = words.config.lengths
-    rows, there = hashed(x, lengths, words.config.bits)
+    rows, present = hashed(x, lengths, words.config.bits)
     total = torch.zeros(x.tokens + max(lengths), device=x.device)
-    for place, k in enumerate(lengths):
-        own = F.embedding(rows[:, place], words.table) * there[:, place, None]
-        part = ((own - own.mean(0)) * gradient).sum(1) * there[:, place] / k
+    for i, k in enumerate(lengths):
+        vectors = F.embedding(rows[:, i], words.table) * present[:, i, None]
+        part = ((vectors - vectors.mean(0)) * gradient).sum(1) * present[:, i] / k
         for step in range(k):
             total[step : step + x.tokens] += part
     return total[: x.tokens]
@@ -347,14 +350,14 @@ def _word_gradients(words: Words, x: Packed, gradient: Float[Tensor, "T W"]) -> 
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """In evaluation, and with no gradient for the weights, which would take memory."""
-    training, learning = model.training, [p for p in model.parameters() if p.requires_grad]
+    """Set the model to evaluation mode without gradients for the weights, which would take memory, for the block."""
+    training, trainable = model.training, [p for p in model.parameters() if p.requires_grad]
     model.eval().requires_grad_(False)
     try:
         yield
     finally:
         model.train(training)
-        for parameter in learning:
+        for parameter in trainable:
             parameter.requires_grad_()
 
 
@@ -362,7 +365,7 @@ def _frozen(model: nn.Module) -> Iterator[None]:
 
 
 def covered(sequence: bytes | str | ndarray, tokenizer: Tokenizer, tokens: int) -> bytes | str | ndarray:
-    """The part of a sequence that its first tokens stand for: all of it, unless the record was cut.
+    """The part of a sequence that its first tokens represent: all of it, unless the record was cut.
 
     >>> covered(b"ACGTA", Kmers(k=3), 2), covered("aüb", Bytes(), 2)
     (b'ACGT', 'a')
@@ -375,7 +378,7 @@ def covered(sequence: bytes | str | ndarray, tokenizer: Tokenizer, tokens: int) 
 
 
 def to_letters(values: ndarray, tokenizer: Tokenizer, sequence: bytes | str | ndarray) -> ndarray:
-    """A number per letter: of k-mers the mean of those that hold it, of a character's bytes the strongest.
+    """A value per letter: the mean over the k-mers that contain it, or the strongest value of a character's bytes.
 
     >>> to_letters(np.array([3.0, 1.0]), Kmers(k=2), b"ACG").tolist()
     [3.0, 2.0, 1.0]
@@ -384,15 +387,15 @@ def to_letters(values: ndarray, tokenizer: Tokenizer, sequence: bytes | str | nd
     """
     tokens, letters = len(values), len(sequence)
     if isinstance(tokenizer, Kmers):
-        at = np.arange(letters)
-        last = np.minimum(at // tokenizer.stride, tokens - 1)
-        first = np.minimum(np.maximum(-((tokenizer.k - 1 - at) // tokenizer.stride), 0), last)
+        positions = np.arange(letters)
+        last = np.minimum(positions // tokenizer.stride, tokens - 1)
+        first = np.minimum(np.maximum(-((tokenizer.k - 1 - positions) // tokenizer.stride), 0), last)
         sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
         return np.asarray((sums[last + 1] - sums[first]) / (last + 1 - first))
     if isinstance(tokenizer, Bytes) and isinstance(sequence, str):
         starts = np.cumsum([0, *(len(letter.encode()) for letter in sequence)])
-        known = values[: starts[-1]]  # a character that was cut in the middle is left out
-        high, low = (own.reduceat(known, starts[:-1]) for own in (np.maximum, np.minimum))
+        complete = values[: starts[-1]]  # without a character that was cut in the middle
+        high, low = (extreme.reduceat(complete, starts[:-1]) for extreme in (np.maximum, np.minimum))
         return np.where(high >= -low, high, low)
     if tokens != letters:
         raise ValueError(f"{tokens:,} numbers do not fit {letters:,} letters: give those of this sequence")
@@ -421,7 +424,7 @@ def from_tokens(tokens: ndarray, tokenizer: Tokenizer) -> bytes | str | ndarray:
 
 
 def runs(values: ndarray) -> ndarray:
-    """The limits of stretches of equal numbers.
+    """The limits of runs of equal numbers.
 
     >>> runs(np.array([5, 5, 1, 1, 1])).tolist()
     [0, 2, 5]

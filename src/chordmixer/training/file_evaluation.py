@@ -1,4 +1,4 @@
-"""Score a trained run on files with labels, overall and on the records that it was not trained on."""
+"""Score a trained run on files with labels: on all records, and on records that it was not trained on."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ from chordmixer.training.output_files import Tsv, batch_of
 from chordmixer.training.prediction import RECORD, prediction_columns, prediction_schema, record_columns
 
 SCORES, ROWS, PLOT = "evaluation.json", "predictions.tsv", "lengths.png"
-"""What a folder of scores holds."""
+"""Files in a folder of scores."""
 UNKNOWN = "unknown"
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class FilesEvaluation:
-    """What `evaluate_files` finds."""
+    """The result of `evaluate_files`."""
 
     overall: Evaluation
-    """Of all records."""
+    """Scores of all records."""
     unseen: Evaluation | None
-    """Of those that the run was not trained on; None: there are none, or the run has no record of it."""
+    """Scores of the records that the run was not trained on; None: there are none, or the run stores no hashes."""
     seen: dict[str, int] | None
-    """How many records are copies of training and of validation records; None: the run does not say."""
+    """Numbers of copies of training and of validation records; None: the run stores no hashes of these."""
     labels: OutputLabels
     rows: Rows
 
 
 @dataclass
 class Rows:
-    """A row a record, in the order of the input."""
+    """Columns with one row per record, in the order of the input."""
 
     names: list[str] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     windows: list[int] = field(default_factory=list)
     truth: list[Any] = field(default_factory=list)
-    """As the target counts it."""
+    """True values in the target's encoding."""
     outputs: list[ndarray] = field(default_factory=list)
     hashes: list[ndarray] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
-    """`training`, `validation` or `no`; `unknown` where the run does not say."""
+    """`training`, `validation` or `no`; `unknown` if the run stores no hashes."""
 
     def predictions(self, inside: ndarray) -> Predictions:
-        """Of these records."""
-        places = np.flatnonzero(inside)
-        outputs = np.concatenate(self.outputs).astype(np.float32)[places]
-        names = [self.names[i] for i in places]
-        return Predictions(names, np.array(self.lengths)[places], np.array(self.truth)[places], outputs)
+        """The predictions for a subset of the records, given as a mask."""
+        indices = np.flatnonzero(inside)
+        outputs = np.concatenate(self.outputs).astype(np.float32)[indices]
+        names = [self.names[i] for i in indices]
+        return Predictions(names, np.array(self.lengths)[indices], np.array(self.truth)[indices], outputs)
 
 
 def evaluate_files(
@@ -80,20 +80,20 @@ def evaluate_files(
     account: Account | None = None,
     unverified: bool = False,
 ) -> FilesEvaluation:
-    """Score a run on files with labels, as it was scored on its own test set.
+    """Score a run on files with labels, in the same way as on its own test set.
 
-    A record whose tokens, or whose reverse complement's, are those of a training or validation record counts as seen;
-    the others are scored apart. A record without a label is an error, or with `on_unmatched="reject"` of the reading
-    left out; where a record may have several labels, none is an answer too.
+    A record counts as seen if its tokens, or those of its reverse complement, equal a training or validation record;
+    unseen records are also scored separately. A record without a label is an error, or with `on_unmatched="reject"`
+    of the reading left out; if records may have several labels, it is a record with no label.
     """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
     engine, reading = open_run(run, device, batch_tokens, unverified=unverified), reading or Reading()
     account = Account() if account is None else account
-    answered = with_targets(
+    labelled = with_targets(
         read(paths, reading, account), engine.labels.target, reading.on_unmatched == "reject", account
     )
-    return score_entries(engine, answered, account, over_length, on_bad)
+    return score_entries(engine, labelled, account, over_length, on_bad)
 
 
 def score_entries(
@@ -103,9 +103,9 @@ def score_entries(
     over_length: OverLength = "error",
     on_bad: OnBad | None = None,
 ) -> FilesEvaluation:
-    """The same for records that all have a target."""
+    """Score a run on entries that all have a target."""
     target, separator, rows = engine.labels.target, engine.separator, Rows()
-    known = leakage.load_seen(engine.folder)
+    seen_records = leakage.load_seen(engine.folder)
     for window in engine.windows(entries, account, on_bad, over_length):
         pieces = engine.pieces(window, over_length)
         rows.truth += [_target(entry, target, separator) for entry, _ in window]
@@ -118,66 +118,72 @@ def score_entries(
     if not rows.names:
         raise ValueError(f"no record is left of {account.read:,} read: there is nothing to score; see why above")
     rows.seen = (
-        [UNKNOWN] * len(rows.names) if known is None else leakage.find_seen(np.concatenate(rows.hashes), known)
+        [UNKNOWN] * len(rows.names)
+        if seen_records is None
+        else leakage.find_seen(np.concatenate(rows.hashes), seen_records)
     )
-    return _scored(rows, engine, known is not None)
+    return _scored(rows, engine, seen_records is not None)
 
 
-def _scored(rows: Rows, engine: Engine, known: bool) -> FilesEvaluation:
-    """All records, and the unseen ones of them."""
+def _scored(rows: Rows, engine: Engine, has_hashes: bool) -> FilesEvaluation:
+    """Score all records and the unseen ones; `has_hashes`: the run stores hashes of its training records."""
     target, experiment = engine.labels.target, Experiment("files", None, engine.model_config)
-    new = np.array([part == leakage.UNSEEN for part in rows.seen])
+    is_unseen = np.array([part == leakage.UNSEEN for part in rows.seen])
 
     def score(inside: ndarray, split: str) -> Evaluation:
         return summarise(rows.predictions(inside), target, experiment, split)  # type: ignore[arg-type]  # read-only
 
-    overall = score(np.ones(len(new), dtype=bool), "files")
-    unseen = overall if new.all() else score(new, "unseen") if new.any() else None
+    overall = score(np.ones(len(is_unseen), dtype=bool), "files")
+    unseen = overall if is_unseen.all() else score(is_unseen, "unseen") if is_unseen.any() else None
     counts = Counter(rows.seen)
     return FilesEvaluation(
-        overall, unseen, {part: counts[part] for part in leakage.SEEN_PARTS} if known else None, engine.labels, rows
+        overall,
+        unseen,
+        {part: counts[part] for part in leakage.SEEN_PARTS} if has_hashes else None,
+        engine.labels,
+        rows,
     )
 
 
-# --- What is left of it in a folder ---
+# --- Output folder ---
 
 
 def check_folder(folder: Path, force: bool) -> None:
-    """Refuse, before anything is computed, a folder whose files would be replaced unasked."""
+    """Refuse, before anything is computed, a folder with files that would be replaced without `force`."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: scores are written into a folder; give another name with -o")
-    there = [name for name in (SCORES, ROWS, PLOT) if (folder / name).exists()]
-    if there and not force:
+    existing = [name for name in (SCORES, ROWS, PLOT) if (folder / name).exists()]
+    if existing and not force:
         raise ValueError(
-            f"{folder / there[0]} is there already: give another name with -o, or replace it with --force"
+            f"{folder / existing[0]} is there already: give another name with -o, or replace it with --force"
         )
 
 
-def save(folder: Path, found: FilesEvaluation, run: Path | str, paths: Sequence[Path | str]) -> None:
-    """Write all scores as JSON, and a row a record as TSV: what it is, whether it was seen, what the model says."""
+def save(folder: Path, evaluation: FilesEvaluation, run: Path | str, paths: Sequence[Path | str]) -> None:
+    """Write all scores as JSON, and a TSV with a row per record: true value, whether it was seen, and prediction."""
     files.write_json(
         folder / SCORES,
         {
             "format": FORMAT,
             "run": str(run),
             "files": [str(path) for path in paths],
-            "seen": found.seen,
-            "all": asdict(found.overall),
-            "unseen": None if found.unseen is None else asdict(found.unseen),
+            "seen": evaluation.seen,
+            "all": asdict(evaluation.overall),
+            "unseen": None if evaluation.unseen is None else asdict(evaluation.unseen),
         },
     )
-    rows, target = found.rows, found.labels.target
+    rows, target = evaluation.rows, evaluation.labels.target
     truth = pa.float64() if isinstance(target, Regression) else pa.list_(pa.string())
     truth = pa.string() if isinstance(target, Classification) else truth
-    schema = prediction_schema(found.labels, {**RECORD, "truth": truth, "seen": pa.string()})
-    known = [rows.names, rows.lengths, rows.windows, _named(rows.truth, target), rows.seen]
-    batch = batch_of(schema, [*known, *prediction_columns(found.labels, np.concatenate(rows.outputs))])
-    form = Tsv()
-    files.write_bytes(folder / ROWS, form.head(schema) + form.rows(batch))
+    schema = prediction_schema(evaluation.labels, {**RECORD, "truth": truth, "seen": pa.string()})
+    columns = [rows.names, rows.lengths, rows.windows, _named(rows.truth, target), rows.seen]
+    batch = batch_of(schema, [*columns, *prediction_columns(evaluation.labels, np.concatenate(rows.outputs))])
+    tsv = Tsv()
+    files.write_bytes(folder / ROWS, tsv.head(schema) + tsv.rows(batch))
 
 
 def _named(truth: Sequence[Any], target: RecordTarget) -> list[Any]:
-    """As the files have it."""
+    """True values as they are written in the input files: numbers, or names of classes or labels."""
     if isinstance(target, Regression):
         return list(truth)
     if isinstance(target, Classification):
@@ -185,20 +191,20 @@ def _named(truth: Sequence[Any], target: RecordTarget) -> list[Any]:
     return label_names(target, np.array(truth))
 
 
-# --- What the files say ---
+# --- Targets of entries ---
 
 
 def with_targets(entries: Iterable[Entry], target: RecordTarget, reject: bool, account: Account) -> Iterator[Entry]:
-    """The records that have a target; those without are an error, or with `reject` counted in the account."""
+    """The records that have a target; others are an error, or with `reject` counted in the account."""
     noun, where = "target", ""
     if not isinstance(target, Regression):
         noun, where = "label", f"name the class of a file, such as {target.labels[0]}=FILE, "
     for entry in entries:
         if isinstance(target, Regression):
-            there = entry.target is not None or not is_missing_number(entry.label)
+            has_target = entry.target is not None or not is_missing_number(entry.label)
         else:
-            there = entry.label is not None or isinstance(target, MultiLabel)
-        if there:
+            has_target = entry.label is not None or isinstance(target, MultiLabel)
+        if has_target:
             yield entry
         elif reject:
             account.reject(entry.id, f"without a {noun}")
@@ -210,14 +216,14 @@ def with_targets(entries: Iterable[Entry], target: RecordTarget, reject: bool, a
 
 
 def _target(entry: Entry, target: RecordTarget, separator: str) -> Any:
-    """What the file says of a record, as the target counts it."""
+    """The true value of a record in the target's encoding."""
     if isinstance(target, Regression):
         return entry.target if entry.target is not None else _number(entry)
     if isinstance(target, Classification):
-        return _place(entry, entry.label or "", target.labels)
-    given = [label for part in (entry.label or "").split(separator) if (label := part.strip())]
+        return _label_number(entry, entry.label or "", target.labels)
+    names = [label for part in (entry.label or "").split(separator) if (label := part.strip())]
     row = np.zeros(target.outputs, dtype=np.uint8)
-    row[[_place(entry, label, target.labels) for label in given]] = 1
+    row[[_label_number(entry, label, target.labels) for label in names]] = 1
     return row
 
 
@@ -228,7 +234,7 @@ def _number(entry: Entry) -> float:
     return number
 
 
-def _place(entry: Entry, label: str, labels: Sequence[str]) -> int:
+def _label_number(entry: Entry, label: str, labels: Sequence[str]) -> int:
     if label not in labels:
         known = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
         raise ValueError(

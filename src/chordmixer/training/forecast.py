@@ -1,4 +1,4 @@
-"""Forecast of a run before it starts: batches, memory, time; and a dry run of its largest batch."""
+"""Forecast of the batches, memory and time of a run before it starts, and a dry run of its largest batch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from chordmixer.training.experiment import Experiment
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 1.2
-"""A step that is forecast to need this many times the free memory is refused."""
-PLANNED = 1_000_000
-"""Most records, over all epochs, whose batches are planned in search of the largest one."""
-LOADED = 200 << 20
+"""A run is refused if its forecast memory is above this many times the free memory."""
+MAX_PLANNED = 1_000_000
+"""Maximum number of records, over all epochs, whose batches are planned to find the largest batch."""
+LIBRARY_BYTES = 200 << 20
 """Bytes that libraries allocate in the first steps on a CPU."""
 SMALLER = "model.network.reversible=true or a smaller model.network.track_size"
 """Settings that need less memory."""
@@ -36,41 +36,41 @@ SMALLER = "model.network.reversible=true or a smaller model.network.track_size"
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a training run needs on a device."""
+    """The size, memory and time of a training run on a device."""
 
     device: str
     weights: int
     trainable: int
-    """Weights that are not frozen."""
+    """Number of weights that are not frozen."""
     epochs: int
     batches: int
-    """Batches of an epoch."""
+    """Batches per epoch."""
     steps: int
-    """Steps of the optimiser in the whole run."""
+    """Optimiser steps of the whole run."""
     budget: int
-    """Most tokens in a batch."""
+    """Maximum number of tokens in a batch."""
     records: tuple[int, ...]
-    """The training records of the largest batch of the run, longest first."""
+    """Numbers of the training records in the largest batch of the run, longest first."""
     lengths: tuple[int, ...]
-    """Their lengths."""
+    """Lengths of the records in the largest batch."""
     longest: str
-    """The id of the longest of them."""
+    """Id of the longest record in the largest batch."""
     memory: memory.Terms
-    """Bytes at the fullest moment of a step on that batch, by purpose."""
+    """Peak bytes of a step on the largest batch, by purpose."""
     free: int
     """Free bytes of the device."""
     room: int
-    """Tokens of the longest single record that fits into them; 0 without `limits`."""
+    """Length of the longest single record that fits into the free memory; 0 without `limits`."""
     too_long: tuple[str, ...]
-    """Ids of longer records, longest first."""
+    """Ids of records longer than `room`, longest first."""
     started: bool = False
-    """Whether the network is that of another run, so that its settings are fixed."""
+    """Whether the run starts from the network of another run, so that the network's settings are fixed."""
     retained: int = 0
     """Bytes of freed memory that the heap of a CPU process retains between steps."""
     resident: int = field(default=0, compare=False)
     """Bytes of the process before the run: Python, torch, other libraries and the data; 0 on a GPU."""
     seconds: float | None = None
-    """Seconds of training per epoch, about; None: not measured."""
+    """Approximate seconds of training per epoch; None: not measured."""
     validation: float = 0.0
     """Seconds of all passes over the validation records."""
     test: float = 0.0
@@ -78,21 +78,21 @@ class Forecast:
     trial: float = 0.0
     """Length of each of the two trial runs, as a share of the training."""
     threads: str = ""
-    """A message on the number of threads; empty: none was chosen."""
+    """A message on the number of CPU threads; empty if none was chosen."""
 
     @property
     def peak(self) -> int:
-        """Bytes of a training step."""
+        """Peak bytes of a training step."""
         return sum(self.memory.values())
 
     @property
     def process(self) -> int:
-        """Bytes of the whole process at its peak, on a CPU."""
+        """Peak bytes of the whole process, on a CPU."""
         return self.peak + self.retained + self.resident
 
     @property
-    def whole(self) -> float | None:
-        """Most seconds of the run, with validation and test; None: not measured."""
+    def total_seconds(self) -> float | None:
+        """Maximum seconds of the run, with validation and test; None: not measured."""
         if self.seconds is None:
             return None
         return self.seconds * self.epochs * (1 + 2 * self.trial) + self.validation + self.test
@@ -112,28 +112,28 @@ def forecast(
     scored: Mapping[str, Sequence[int]] | None = None,
     limits: bool = True,
 ) -> Forecast:
-    """What training on records of these lengths needs on the device of one rank; `name` maps their numbers to ids.
+    """Forecast training on records of these lengths on the device of one rank; `name` maps record numbers to ids.
 
     Memory is counted (`memory.peak`) for the largest batch that the sampler plans; validation needs no more. With
-    `timed`, the number of threads is chosen and a few steps on random records of the same lengths are measured, in
-    about five seconds, or half a minute where kernels have to be compiled. `scored` has the lengths of the validation
-    and test records (`scored_lengths`), whose passes are then timed too. Without `limits`, which take half of the
-    time, `room` and `too_long` stay empty.
+    `timed`, the number of threads is chosen and a few steps on random records of the same lengths are measured, which
+    takes about five seconds, or half a minute if kernels have to be compiled. `scored` has the lengths of the
+    validation and test records (`scored_lengths`), whose passes are then timed too. Without `limits`, which take half
+    of the time, `room` and `too_long` stay empty.
     """
     experiment = speed.settle_precision(experiment)
-    resident = psutil.Process().memory_info().rss + LOADED if device.type == "cpu" else 0
+    resident = psutil.Process().memory_info().rss + LIBRARY_BYTES if device.type == "cpu" else 0
     config, hardware = experiment.training, memory.Hardware.of(device, experiment.training.precision)
     sampler = config.sampler(lengths, ranks=rank_count())
     free, batches = free_bytes(device), len(sampler)
-    an_epoch = -(-batches // config.accumulate)
-    epochs = min(config.epochs, -(-config.steps // an_epoch) or config.epochs)
-    steps = min(an_epoch * epochs, config.steps or an_epoch * epochs)
+    epoch_steps = -(-batches // config.accumulate)
+    epochs = min(config.epochs, -(-config.steps // epoch_steps) or config.epochs)
+    steps = min(epoch_steps * epochs, config.steps or epoch_steps * epochs)
     room = longest_that_fits(experiment.model, hardware, free, config.freeze) if limits else 0
-    over = sorted((i for i, n in enumerate(lengths) if limits and n > room), key=lambda i: -lengths[i])
+    too_long = sorted((i for i, n in enumerate(lengths) if limits and n > room), key=lambda i: -lengths[i])
     records = largest_batch(sampler, epochs)
-    of_batch = tuple(int(lengths[i]) for i in records)
-    terms = memory.peak(experiment.model, of_batch, hardware, config.accumulate, config.freeze)
-    made = Forecast(
+    batch_lengths = tuple(int(lengths[i]) for i in records)
+    terms = memory.peak(experiment.model, batch_lengths, hardware, config.accumulate, config.freeze)
+    untimed = Forecast(
         device=device.type,
         weights=memory.weights(experiment.model),
         trainable=memory.weights(experiment.model, config.freeze),
@@ -142,51 +142,51 @@ def forecast(
         steps=steps,
         budget=sampler.tokens,
         records=tuple(records),
-        lengths=of_batch,
+        lengths=batch_lengths,
         longest=name(records[0]),
         memory=terms,
-        retained=memory.retained(experiment.model, of_batch, hardware, terms) if batches > 1 else 0,
+        retained=memory.retained(experiment.model, batch_lengths, hardware, terms) if batches > 1 else 0,
         free=free,
         room=room,
-        too_long=tuple(name(i) for i in over),
+        too_long=tuple(name(i) for i in too_long),
         started=config.start is not None,
         resident=resident,
         trial=config.trial if experiment.model.words.lengths else 0.0,
     )
-    return with_times(made, experiment, lengths, device, scored or {}) if timed else made
+    return with_times(untimed, experiment, lengths, device, scored or {}) if timed else untimed
 
 
 def with_times(
-    made: Forecast,
+    untimed: Forecast,
     experiment: Experiment,
     lengths: Sequence[int],
     device: torch.device,
     scored: Mapping[str, Sequence[int]],
 ) -> Forecast:
-    """The forecast with the times of training, validation and test, from a few steps that are measured now.
+    """Measure a few steps, and add the times of training, validation and test to the forecast.
 
     The experiment may have another encoder than the one whose memory was counted.
     """
     config, model = experiment.training, experiment.model
     sampler = config.sampler(lengths, ranks=rank_count())
     threads = speed.choose_training_threads(experiment, sampler, device)
-    measured = speed.measure(experiment, sampler, device, made.free)
+    measured = speed.measure(experiment, sampler, device, untimed.free)
     epoch = measured.training * speed.work(model, sampler.lengths) / sampler.ranks
-    limit = 60 * config.minutes / made.epochs if config.minutes else epoch
-    a_pass = {part: measured.inference * speed.work(model, own) / sampler.ranks for part, own in scored.items()}
-    validations = -(-made.epochs // config.evaluate_epochs) + 1  # with the best weights once more
-    validations += made.steps // config.evaluate_every if config.evaluate_every else 0
+    limit = 60 * config.minutes / untimed.epochs if config.minutes else epoch
+    passes = {part: measured.inference * speed.work(model, n) / sampler.ranks for part, n in scored.items()}
+    validations = -(-untimed.epochs // config.evaluate_epochs) + 1  # one more with the best weights
+    validations += untimed.steps // config.evaluate_every if config.evaluate_every else 0
     return replace(
-        made,
+        untimed,
         seconds=min(epoch, limit),
-        validation=validations * a_pass.get("validation", 0.0),
-        test=a_pass.get("test", 0.0),
+        validation=validations * passes.get("validation", 0.0),
+        test=passes.get("test", 0.0),
         threads=threads.line,
     )
 
 
 def scored_lengths(task: Task) -> dict[str, list[int]]:
-    """The lengths of the validation and test records, twice where both strands are read."""
+    """The lengths of the validation and test records, twice if both strands are read."""
     strands = 1 if task.complement is None else 2
     return {part: strands * list(task.records(part).lengths) for part in ("validation", "test")}
 
@@ -196,13 +196,13 @@ def check_memory(
 ) -> None:
     """Refuse a run that needs far more memory than is free, before any is allocated.
 
-    For encoders without a count of their memory, and where ranks split sequences, only weights, gradients and
-    moments are counted.
+    Only weights, gradients and optimiser moments are counted for encoders without a memory count, and if ranks split
+    sequences.
     """
     split = experiment.training.context_parallel > 1
     if split:
         logger.info("memory: not forecast for sequences split over ranks; the largest batch is tried before training")
-    elif experiment.model.encoder == memory.COUNTED:
+    elif experiment.model.encoder == memory.COUNTED_ENCODER:
         check_fits(forecast(experiment, lengths, device, name, limits=False))
         return
     needed, free = 16 * memory.weights(experiment.model), free_bytes(device)
@@ -225,19 +225,19 @@ def check_fits(forecast: Forecast) -> None:
 
 
 def largest_batch(sampler: TokenSampler, epochs: int) -> list[int]:
-    """The records of the batch of this rank with the most work in any epoch, longest first.
+    """The records in the batch of this rank with the most work in any epoch, longest first.
 
     >>> largest_batch(TokenSampler([5, 3, 9, 4], tokens=10, sequences=2, shuffle=False), epochs=3)
     [2]
     """
     work = [n * depth(n) for n in sampler.lengths]
     epoch, start = sampler.epoch, sampler.start
-    found: list[int] = []
-    for number in range(max(1, min(epochs, PLANNED // len(work)))):
+    largest: list[int] = []
+    for number in range(max(1, min(epochs, MAX_PLANNED // len(work)))):
         sampler.set_epoch(number)
-        found = max([found, *sampler], key=lambda batch: sum(work[i] for i in batch))
+        largest = max([largest, *sampler], key=lambda batch: sum(work[i] for i in batch))
     sampler.set_epoch(epoch, start)
-    return sorted(found, key=lambda i: -sampler.lengths[i])
+    return sorted(largest, key=lambda i: -sampler.lengths[i])
 
 
 def cures(
@@ -245,22 +245,22 @@ def cures(
 ) -> dict[str, Forecast]:
     """Settings that need less memory, each with its forecast; `longest` is the longest record of all parts.
 
-    The network of a run to start from cannot be changed, but it can be frozen.
+    The network of another run, from which this run starts, cannot be changed, but it can be frozen.
     """
-    experiment = speed.settle_precision(experiment)  # for all of them alike
+    experiment = speed.settle_precision(experiment)  # the same for all forecasts
     config, model = experiment.training, experiment.model
-    network, found = model.network, {}
-    budget, least = config.tokens_for(lengths), max(longest, *lengths)
-    while budget > least:
-        budget = max(least, budget // 2)
+    network, forecasts = model.network, {}
+    budget, smallest = config.tokens_for(lengths), max(longest, *lengths)
+    while budget > smallest:
+        budget = max(smallest, budget // 2)
         less = replace(experiment, training=replace(config, batch_tokens=budget))
-        found = {f"training.batch_tokens={budget}": forecast(less, lengths, device)}
-        if all(made.fits for made in found.values()):
+        forecasts = {f"training.batch_tokens={budget}": forecast(less, lengths, device)}
+        if all(result.fits for result in forecasts.values()):
             break
     others: dict[str, Experiment] = {}
     if config.start is None and not network.reversible and network.norm is None:
-        lean = replace(model, network=replace(network, reversible=True))
-        others["model.network.reversible=true"] = replace(experiment, model=lean)
+        reversible = replace(model, network=replace(network, reversible=True))
+        others["model.network.reversible=true"] = replace(experiment, model=reversible)
     if config.start is None and (half := network.track_size // 2) > 0:
         narrow = replace(model, network=replace(network, track_size=half))
         others[f"model.network.track_size={half}"] = replace(experiment, model=narrow)
@@ -268,16 +268,16 @@ def cures(
         others["model.decoder=none"] = replace(experiment, model=replace(model, decoder=None))
     if config.start is not None and not config.freeze and not HEADS[model.head].extra:
         others["training.freeze=true"] = replace(experiment, training=replace(config, freeze=True))
-    return found | {setting: forecast(other, lengths, device) for setting, other in others.items()}
+    return forecasts | {setting: forecast(other, lengths, device) for setting, other in others.items()}
 
 
 def longest_that_fits(model: ModelConfig, hardware: memory.Hardware, free: int, freeze: bool = False) -> int:
-    """Tokens of the longest record that fits into a step, with a network built for that length."""
+    """Length of the longest record that fits into a step of a network for that length."""
 
     def fits(length: int) -> bool:
-        room = max(model.network.max_length, 1 << (length - 1).bit_length())
-        wide = replace(model, network=replace(model.network, max_length=room))
-        return sum(memory.peak(wide, [length], hardware, freeze=freeze).values()) <= free
+        max_length = max(model.network.max_length, 1 << (length - 1).bit_length())
+        longer = replace(model, network=replace(model.network, max_length=max_length))
+        return sum(memory.peak(longer, [length], hardware, freeze=freeze).values()) <= free
 
     low, high = 0, 1
     while high < 1 << 40 and fits(high):
@@ -293,10 +293,10 @@ def longest_that_fits(model: ModelConfig, hardware: memory.Hardware, free: int, 
 
 @contextmanager
 def explaining_out_of_memory(lengths: Sequence[int], device: torch.device, longest: str = "") -> Iterator[None]:
-    """Turn an out-of-memory error on a batch of these lengths into a `ValueError` that says what to change."""
+    """Turn an out-of-memory error on a batch of these lengths into a `ValueError` that names a remedy."""
     try:
         yield
-    except RuntimeError as error:  # a GPU has its own class, a CPU only its words
+    except RuntimeError as error:  # on a CPU only the message identifies the error
         if not (isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)):
             raise
         tokens, sequences = sum(lengths), len(lengths)
@@ -307,14 +307,14 @@ def explaining_out_of_memory(lengths: Sequence[int], device: torch.device, longe
 
 
 def _remedies(lengths: Sequence[int], longest: str, other: str = SMALLER) -> str:
-    several = "a smaller training.batch_tokens, " if len(lengths) > 1 else ""
-    return f"its longest record{f' {longest}' if longest else ''} has {max(lengths):,} tokens; set {several}{other}"
+    smaller = "a smaller training.batch_tokens, " if len(lengths) > 1 else ""
+    return f"its longest record{f' {longest}' if longest else ''} has {max(lengths):,} tokens; set {smaller}{other}"
 
 
 def dry_run(model: nn.Module, batch: Batch, target: Target, longest: str = "") -> None:
-    """Forward and backward pass over a batch as in training, with room for the optimiser, without any effect.
+    """Run forward and backward pass on a batch, with memory for the optimiser, and leave the model unchanged.
 
-    On the largest batch of a run, this makes memory run out at once rather than hours later.
+    With the largest batch of a run, too little memory shows at once rather than hours later.
     """
     device, training = batch.inputs.device, model.training
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -1,7 +1,7 @@
-"""The inference engine: records become tokens, windows, batches, and outputs in the records' order.
+"""The inference engine: turns records into tokens, windows, batches, and outputs in the order of the records.
 
-Predictions, embeddings, evaluations, explanations, variants and Python all use it. Windows depend on the input alone,
-and batches on their window, so that a record's outputs do not depend on where an interrupted run was resumed.
+Predictions, embeddings, evaluations, explanations, variants and the Python API use it. Windows depend on the input
+alone, and batches on their window, so that outputs do not depend on where an interrupted run was resumed.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ OnBad = Literal["error", "unknown", "reject"]
 OverLength = Literal["error", "windows", "reject"]
 
 BATCH_TOKENS = {"cpu": 1 << 16, "cuda": 1 << 19}
-"""Most tokens of a batch by default; a longer record is a batch of its own."""
+"""Default maximum number of tokens in a batch; a longer record is a batch of its own."""
 BATCHES = 4
-"""Batches of a window: more of them make lengths in a batch more alike, and cost more work after a kill."""
-MOST_RECORDS = 1 << 14
-"""Most records of a window."""
+"""Batches per window. With more, lengths within a batch are more similar, but an interruption loses more work."""
+MAX_RECORDS = 1 << 14
+"""Maximum number of records in a window."""
 
 
 class Item(NamedTuple):
-    """A record of the input and its tokens."""
+    """A record of the input, and its tokens."""
 
     entry: Entry
     tokens: ndarray
 
 
 class Piece(NamedTuple):
-    """A whole record of a window, or a part of one that is too long for the model."""
+    """A record of a window, or a part of a record that is too long for the model."""
 
     record: int
     start: int
@@ -82,7 +82,7 @@ class Engine:
         using: Using | None = None,
         unverified: bool = False,
     ) -> None:
-        """`using` selects the network, the baseline or both in place of the run's own choice."""
+        """`using` selects the network, the baseline or both instead of the run's own choice."""
         self.folder = Path(run)
         run_folder.check(self.folder, unverified=unverified)
         self._check_kind()
@@ -99,9 +99,9 @@ class Engine:
         self.batch_tokens = batch_tokens or BATCH_TOKENS[self.device.type]
         data = self.config.get("data") or {}
         self.cut: int | None = data.get("cut")
-        """Tokens at which records are cut, as in training; None: never."""
+        """Length in tokens to which records are cut, as in training; None: not cut."""
         self.separator = str(data.get("separator", ";")) or ";"
-        """Between the labels of a record that has several."""
+        """Separator between the labels of a record."""
         self.half = self.config.get("training", {}).get("precision") == "bf16"
         self.half &= self.device.type == "cuda" or native_bf16()
         self._check_parts()
@@ -112,7 +112,7 @@ class Engine:
         ensemble.refuse(self.folder, "this command")
 
     def _load(self, using: Using | None, unverified: bool) -> None:
-        """Load the models, so that errors come before a record is read."""
+        """Load the models now, so that errors are raised before a record is read."""
         if self._labels is not None:
             self.combined = combination.load_combination(self.folder, self._labels.target, self.complement, using)
         if self.network:
@@ -120,19 +120,19 @@ class Engine:
 
     @cached_property
     def model(self) -> Model:
-        """The network; not loaded where the baseline predicts alone."""
+        """The network, which is not loaded if the baseline predicts alone."""
         model = Model.from_pretrained(str(self.folder), device=self.device.type)
         speed.choose_inference_threads(model)
         return model
 
     @property
     def network(self) -> bool:
-        """Whether outputs need the network."""
+        """Whether outputs depend on the network."""
         return self.combined is None or self.combined.network
 
     @property
     def width(self) -> int:
-        """Numbers of an embedding."""
+        """Length of an embedding."""
         return int(self.model.encoder.width)  # type: ignore[arg-type]  # every encoder has one
 
     @property
@@ -141,13 +141,13 @@ class Engine:
         return [self]
 
     def _check_parts(self) -> None:
-        """Refuse a folder whose files are of different runs."""
+        """Refuse a folder with files of different runs."""
         config, size = self.model_config, self.tokenizer.size
-        if self._labels is None:  # one id more than letters, for those that are masked
+        if self._labels is None:  # inputs have one more id, for masked tokens
             fits = (config.inputs, config.outputs) == (size + 1, size)
         else:
-            found = (config.inputs, config.outputs, self.tokenizer.name)
-            fits = found == (size, self.labels.target.outputs, self.labels.tokenizer) and config.head != "tokens"
+            actual = (config.inputs, config.outputs, self.tokenizer.name)
+            fits = actual == (size, self.labels.target.outputs, self.labels.tokenizer) and config.head != "tokens"
         if not fits:
             raise ValueError(
                 f"{self.folder}: the model, {' and '.join(reversed(self.documents))} do not fit each other: use the "
@@ -160,7 +160,7 @@ class Engine:
 
     @property
     def labels(self) -> OutputLabels:
-        """What the outputs mean."""
+        """The meaning of the outputs."""
         if self._labels is None:
             run = shlex.quote(str(self.folder))
             raise ValueError(
@@ -171,7 +171,7 @@ class Engine:
 
     @property
     def pretrained(self) -> bool:
-        """Whether it embeds records, but does not predict anything of them."""
+        """Whether the run was pre-trained: it embeds records, but predicts nothing for them."""
         return self._labels is None
 
     @property
@@ -186,13 +186,13 @@ class Engine:
 
     @property
     def digest(self) -> str:
-        """A hash of all that outputs depend on."""
-        whole = hashlib.sha256()
+        """A hash of all files and settings that outputs depend on."""
+        digest = hashlib.sha256()
         combined = [] if self.combined is None else [combination.FILE, combination.BASELINE]
         for name in ("config.json", "model.safetensors", *reversed(self.documents), *combined):
-            whole.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
-        whole.update(b"" if self.combined is None else self.combined.using.encode())
-        return whole.hexdigest()
+            digest.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
+        digest.update(b"" if self.combined is None else self.combined.using.encode())
+        return digest.hexdigest()
 
     def windows(
         self,
@@ -201,53 +201,56 @@ class Engine:
         on_bad: OnBad | None,
         over_length: OverLength = "error",
     ) -> Iterator[list[Item]]:
-        """The records as tokens, some at a time, so that memory is bounded.
+        """The records as tokens in windows of bounded size.
 
-        A run that was trained on cut records cuts them in the same way, and counts them in the account. With
-        `over_length="reject"` records above the model's max_length are left out; else see `pieces`.
+        A run that was trained on cut records cuts records in the same way, and counts them in the account. With
+        `over_length="reject"` records longer than the model's max_length are left out; otherwise see `pieces`.
         """
         tokenizer = _lenient(self.tokenizer) if on_bad == "unknown" else self.tokenizer
         cut_to_fit = self.cut is not None and self.cut <= self.max_length
-        most = self.max_length if over_length == "reject" and not cut_to_fit and self.network else None
-        items = _items(entries, tokenizer, on_bad == "reject", most, self.cut, account)
+        max_tokens = self.max_length if over_length == "reject" and not cut_to_fit and self.network else None
+        items = _items(entries, tokenizer, on_bad == "reject", max_tokens, self.cut, account)
         size = BATCHES * self.batch_tokens
-        for window in batched(items, lambda item: len(item.tokens), size, MOST_RECORDS):
+        for window in batched(items, lambda item: len(item.tokens), size, MAX_RECORDS):
             account.notes.update(tokenizer.notes(tokenizer.census([item.entry.sequence for item in window])))
             yield window
 
     def pieces(self, window: Sequence[Item], over_length: OverLength) -> list[Piece]:
-        """Each record whole; one that is too long is an error, or parts of `max_length` that overlap by half."""
-        found = []
+        """A piece for each record. A record that is too long is an error, or is cut into pieces of `max_length` that
+        overlap by half."""
+        pieces = []
         for number, (entry, tokens) in enumerate(window):
-            whole, most = len(tokens), self.max_length if self.network else len(tokens)
-            if whole > most and over_length == "error":
+            length, limit = len(tokens), self.max_length if self.network else len(tokens)
+            if length > limit and over_length == "error":
                 raise ValueError(
-                    f"{entry.place} ({entry.id}) has {whole:,} tokens, above this model's max_length={most:,}: no "
+                    f"{entry.place} ({entry.id}) has {length:,} tokens, above this model's max_length={limit:,}: no "
                     "record is cut unasked; add --over-length windows or --over-length reject, or train with a "
                     "larger max_length"
                 )
-            step = max(1, most // 2)
-            starts = range(0, whole - most + step, step) if whole > most else (0,)
-            found += [Piece(number, start, min(start + most, whole)) for start in starts]
-        return found
+            step = max(1, limit // 2)
+            starts = range(0, length - limit + step, step) if length > limit else (0,)
+            pieces += [Piece(number, start, min(start + limit, length)) for start in starts]
+        return pieces
 
     def batches(self, window: Sequence[Item], pieces: Sequence[Piece]) -> Iterator[tuple[list[Piece], Packed]]:
-        """Pieces of about the same length together, under the token budget."""
+        """Batches of pieces of similar length, under the token budget."""
         by_length = sorted(pieces, key=lambda piece: piece.length, reverse=True)
         for batch in batched(by_length, lambda piece: piece.length, self.batch_tokens):
             parts = [window[piece.record].tokens[piece.start : piece.stop] for piece in batch]
             yield batch, self.packed(parts)
 
     def packed(self, sequences: Sequence[ndarray]) -> Packed:
-        """Sequences of tokens on the device."""
+        """Sequences of tokens, packed on the device."""
         values = np.concatenate(sequences)
         values = values if values.dtype.kind == "f" else values.astype(np.int32)
-        return Packed.from_lengths(torch.from_numpy(values), [len(own) for own in sequences]).to(self.device)
+        return Packed.from_lengths(torch.from_numpy(values), [len(sequence) for sequence in sequences]).to(
+            self.device
+        )
 
     def averages(
         self, window: Sequence[Item], pieces: Sequence[Piece], forward: Callable[[Packed], Tensor], width: int
     ) -> ndarray:
-        """One row per record, (records, width): of several pieces their mean, weighted by length."""
+        """One row per record, (records, width): the mean over its pieces, weighted by length."""
         sums, weights = np.zeros((len(window), width)), np.zeros((len(window), 1))
         for batch, packed in self.batches(window, pieces):
             with self.computing(packed, window[batch[0].record].entry):
@@ -258,7 +261,7 @@ class Engine:
         return finite(sums / weights, [item.entry for item in window])
 
     def outputs(self, window: Sequence[Item], pieces: Sequence[Piece]) -> ndarray:
-        """What the run delivers for each record, in the layout of the network's head."""
+        """The delivered prediction for each record, in the format of the network's head outputs."""
         rows = self.averages(window, pieces, self.model, self.model_config.outputs) if self.network else None
         if self.combined is None:
             assert rows is not None, "without a baseline the network predicts"
@@ -273,7 +276,7 @@ class Engine:
 
     @contextmanager
     def computing(self, packed: Packed, longest: Entry) -> Iterator[None]:
-        """Without gradients, in the precision of the training. Too little memory is an error of one line."""
+        """Disable gradients and use the precision of the training. Out of memory becomes a ValueError of one line."""
         try:
             with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
                 yield
@@ -291,15 +294,15 @@ class EnsembleEngine(Engine):
     """The run folder of an ensemble, loaded for use: its outputs are the mean over its members."""
 
     def _check_kind(self) -> None:
-        """Members are loaded later."""
+        """Accept an ensemble; `_load` checks its members."""
 
     def _load(self, using: Using | None, unverified: bool) -> None:
-        known = ensemble.finished(self.folder)
-        assert known is not None, "the folder has an ensemble.json"
+        document = ensemble.finished(self.folder)
+        assert document is not None, "the folder has an ensemble.json"
         self._members: list[Engine] = []
-        for folder in (ensemble.folder_of(self.folder, k) for k in range(known.size)):
+        for folder in (ensemble.folder_of(self.folder, k) for k in range(document.size)):
             member = Engine(folder, self.device.type, self.batch_tokens, using=using, unverified=unverified)
-            if _meaning(member) != _meaning(self):
+            if _shared_settings(member) != _shared_settings(self):
                 raise ValueError(
                     f"{folder} and {self.folder} do not fit each other: they have other tokens, labels or lengths; "
                     "use the files of one run"
@@ -316,20 +319,20 @@ class EnsembleEngine(Engine):
 
     @property
     def digest(self) -> str:
-        whole = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in (*reversed(self.documents), ensemble.FILE):
-            whole.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
+            digest.update(hashlib.sha256((self.folder / name).read_bytes()).digest())
         for member in self.members:
-            whole.update(member.digest.encode())
-        return whole.hexdigest()
+            digest.update(member.digest.encode())
+        return digest.hexdigest()
 
     def outputs(self, window: Sequence[Item], pieces: Sequence[Piece]) -> ndarray:
         rows = [(member.labels.target, member.outputs(window, pieces)) for member in self.members]
         return ensemble.mean(self.labels.target, rows)
 
 
-def _meaning(run: Engine) -> tuple[object, ...]:
-    """What the members of an ensemble share."""
+def _shared_settings(run: Engine) -> tuple[object, ...]:
+    """The settings that all members of an ensemble must share."""
     target = run.labels.target
     names = None if isinstance(target, Regression) else target.labels
     return run.tokenizer.to_json(), type(target), names, run.both_strands, run.max_length, run.cut
@@ -343,20 +346,20 @@ def open_run(
     using: Using | None = None,
     unverified: bool = False,
 ) -> Engine:
-    """Load a run folder, of one network or of an ensemble."""
+    """Load the run folder of a single network or of an ensemble."""
     kind = EnsembleEngine if (Path(run) / ensemble.FILE).exists() else Engine
     return kind(run, device, batch_tokens, using=using, unverified=unverified)
 
 
 def check_choice(name: str, value: Any, options: Sequence[Any]) -> None:
-    """Refuse a value that is not an option; the message names the option of the command line."""
+    """Refuse a value that is not one of the options; the message names the command-line option."""
     if value not in options:
         option = f"--{name.replace('_', '-')}"
         raise ValueError(f"{option} {value} is not a choice: give one of {', '.join(filter(None, options))}")
 
 
 def finite(rows: ndarray, entries: Sequence[Entry]) -> ndarray:
-    """The rows, unless one is NaN or infinite."""
+    """Return the rows, or raise an error if one is NaN or infinite."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
         entry = entries[bad[0]]
@@ -367,26 +370,26 @@ def finite(rows: ndarray, entries: Sequence[Entry]) -> ndarray:
     return rows
 
 
-def batched(things: Iterable[T], size: Callable[[T], int], most: int, count: float = np.inf) -> Iterator[list[T]]:
-    """Things in their order, up to `count` together while the sum of their sizes is at most `most`.
+def batched(values: Iterable[T], size: Callable[[T], int], limit: int, count: float = np.inf) -> Iterator[list[T]]:
+    """Group values in order: at most `count` in a group, and the sum of their sizes at most `limit`.
 
     >>> list(batched([3, 4, 9, 1], lambda n: n, 7))
     [[3, 4], [9], [1]]
     """
     batch: list[T] = []
     total = 0
-    for thing in things:
-        if batch and (total + size(thing) > most or len(batch) == count):
+    for value in values:
+        if batch and (total + size(value) > limit or len(batch) == count):
             yield batch
             batch, total = [], 0
-        batch.append(thing)
-        total += size(thing)
+        batch.append(value)
+        total += size(value)
     if batch:
         yield batch
 
 
 def _is_pretrained(folder: Path) -> bool:
-    """Whether the model predicts tokens: it has no labels for records."""
+    """Whether the model predicts tokens, and so has no labels for records."""
     if (folder / labels.FILE).exists() or not (folder / "config.json").exists():
         return False
     model: Mapping[str, Any] = read_config(folder)["model"]
@@ -394,7 +397,7 @@ def _is_pretrained(folder: Path) -> bool:
 
 
 def _lenient(tokenizer: Tokenizer) -> Tokenizer:
-    """With bad characters read as unknown; some tokenizers know no bad ones."""
+    """The tokenizer with `on_bad="unknown"`, if it has this setting."""
     names = {field.name for field in fields(tokenizer)}  # type: ignore[arg-type]  # every tokenizer is a dataclass
     return replace(tokenizer, on_bad="unknown") if "on_bad" in names else tokenizer  # type: ignore[type-var]
 
@@ -403,11 +406,11 @@ def _items(
     entries: Iterable[Entry],
     tokenizer: Tokenizer,
     reject: bool,
-    most: int | None,
+    max_tokens: int | None,
     cut: int | None,
     account: Account,
 ) -> Iterator[Item]:
-    """Records as tokens; those of more than `most` tokens are rejected, and with `reject` those with bad letters."""
+    """Records as tokens. Records above `max_tokens` are rejected, and with `reject` records with bad letters."""
     for entry in entries:
         try:
             tokens = tokenizer.encode(entry.sequence)
@@ -417,8 +420,8 @@ def _items(
             logger.info(f"rejected {entry.place} ({entry.id}): {error}")
             account.reject(entry.id, f"refused by the {tokenizer.name} tokenizer")
             continue
-        if most is not None and len(tokens) > most:
-            account.reject(entry.id, f"longer than this model's max_length={most:,}")
+        if max_tokens is not None and len(tokens) > max_tokens:
+            account.reject(entry.id, f"longer than this model's max_length={max_tokens:,}")
             continue
         account.use()
         if cut is not None and len(tokens) > cut:

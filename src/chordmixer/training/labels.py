@@ -1,4 +1,4 @@
-"""The labels.json of a run folder: what outputs mean, and how they become calibrated probabilities."""
+"""The labels.json of a run folder: the meaning of outputs, and their calibration to probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 FILE = "labels.json"
 FORMAT = 2
 COLDEST, HOTTEST = 0.05, 20.0
-"""Range of the temperature."""
+"""Limits of the temperature."""
 
 RecordTarget = Regression | Classification | MultiLabel
 """A target with one prediction per record."""
@@ -26,7 +26,7 @@ RecordTarget = Regression | Classification | MultiLabel
 
 @dataclass(frozen=True)
 class OutputLabels:
-    """How the outputs of a trained model are read.
+    """The meaning of a trained model's outputs.
 
     >>> labels = OutputLabels(Classification.of_counts(["no", "yes"], [30, 10]), "dna", temperature=2.0)
     >>> labels.probabilities(np.array([[0.0, 0.0]])).round(2).tolist()
@@ -35,9 +35,9 @@ class OutputLabels:
 
     target: RecordTarget
     tokenizer: str
-    """Its name; its settings are in tokenizer.json."""
+    """Name of the tokenizer; its settings are in tokenizer.json."""
     temperature: float | None = None
-    """Fitted on the `unweighted` outputs of the validation records; None: not fitted."""
+    """Temperature fitted on the `unweighted` outputs of the validation records; None: not fitted."""
     both_strands: bool = False
     """Whether outputs are the mean over both strands."""
 
@@ -46,13 +46,13 @@ class OutputLabels:
             raise ValueError(f"temperature={self.temperature} is not above 0 and finite: use another copy")
 
     def unweighted(self, outputs: ndarray) -> ndarray:
-        """Outputs without the class weights of the training loss: what a temperature is fitted on."""
+        """Outputs without the class weights of the training loss; a temperature is fitted on these."""
         return outputs if isinstance(self.target, Regression) else self.target.unweighted(outputs)
 
     def probabilities(self, outputs: ndarray) -> ndarray:
         """Calibrated probabilities of each class or label: without class weights, at the temperature."""
-        several = isinstance(self.target, MultiLabel)
-        return probabilities(self.unweighted(outputs), self.temperature or 1.0, several=several)
+        multi_label = isinstance(self.target, MultiLabel)
+        return probabilities(self.unweighted(outputs), self.temperature or 1.0, multi_label=multi_label)
 
     def to_json(self) -> dict[str, Any]:
         """The content of labels.json."""
@@ -74,19 +74,20 @@ class OutputLabels:
         path = folder / FILE
         if not path.exists():
             raise ValueError(f"{path} does not exist: give the run folder of a training on files, finished")
-        given = files.read_json(path)
-        if given.get("format") != FORMAT:
-            raise ValueError(f"{path} has format {given.get('format')!r}: this version reads {FORMAT}; train again")
+        content = files.read_json(path)
+        if content.get("format") != FORMAT:
+            raise ValueError(f"{path} has format {content.get('format')!r}: this version reads {FORMAT}; train again")
         try:
-            known = from_dict(_LabelsDocument, given, FILE)
-            return OutputLabels(target_from(known.target), known.tokenizer, known.temperature, known.both_strands)
+            document = from_dict(_LabelsDocument, content, FILE)
+            target = target_from(document.target)
+            return OutputLabels(target, document.tokenizer, document.temperature, document.both_strands)
         except ValueError as error:
             raise ValueError(f"{path} is not whole ({error}): use another copy") from None
 
 
 @dataclass(frozen=True)
 class _LabelsDocument:
-    """The objects of labels.json."""
+    """The fields of labels.json."""
 
     format: int
     target: dict[str, Any]
@@ -110,13 +111,13 @@ class _Labels(_Classes):
     records: int
 
 
-def target_from(given: Mapping[str, Any]) -> RecordTarget:
-    """A target from its `to_dict`.
+def target_from(content: Mapping[str, Any]) -> RecordTarget:
+    """Build a target from its `to_dict`.
 
     >>> target_from(Classification(["no", "yes"], [0, 1, 1]).to_dict()).labels
     ['no', 'yes']
     """
-    values = dict(given)
+    values = dict(content)
     kind = values.pop("kind", None)
     if kind == "regression":
         return from_dict(Regression, values, "target")
@@ -124,8 +125,8 @@ def target_from(given: Mapping[str, Any]) -> RecordTarget:
         classes = from_dict(_Classes, values, "target")
         return Classification.of_counts(classes.labels, classes.counts)
     if kind == "multi-label":
-        several = from_dict(_Labels, values, "target")
-        return MultiLabel(several.labels, several.counts, several.records)
+        labels = from_dict(_Labels, values, "target")
+        return MultiLabel(labels.labels, labels.counts, labels.records)
     known = "regression, classification, multi-label"
     raise ValueError(f"target kind {kind!r} is not known: it is one of {known}; use another copy")
 
@@ -138,24 +139,24 @@ def label_names(target: MultiLabel, rows: ndarray) -> list[list[str]]:
 # --- Calibration ---
 
 
-def probabilities(outputs: ndarray, temperature: float = 1.0, *, several: bool = False) -> ndarray:
-    """Probabilities of each class (softmax), or with `several` of each label (sigmoid).
+def probabilities(outputs: ndarray, temperature: float = 1.0, *, multi_label: bool = False) -> ndarray:
+    """Probabilities of each class (softmax), or with `multi_label` of each label (sigmoid).
 
     >>> probabilities(np.array([[0.0, 2.0]]), temperature=2.0).round(2).tolist()
     [[0.27, 0.73]]
     """
     scaled = outputs.astype(np.float64) / temperature
-    if several:
+    if multi_label:
         return np.exp(-np.logaddexp(0, -scaled))
     odds = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
 
 def fit_temperature(outputs: ndarray, targets: ndarray) -> float:
-    """The divisor of outputs that gives the lowest log loss on these records.
+    """The temperature, by which outputs are divided, with the lowest log loss on these records.
 
-    Targets are class numbers, or rows of zeros and ones for several labels a record. One more record, with all
-    answers equally likely, is included: outputs that are always right still get a finite temperature.
+    Targets are class numbers, or rows of zeros and ones for several labels per record. One more record, for which all
+    classes are equally likely, gives outputs that are always right a finite temperature.
 
     >>> outputs = np.array([[0.0, 4.0], [4.0, 0.0]] * 50)
     >>> targets = np.array([1, 0] * 40 + [0, 1] * 10)
@@ -168,14 +169,14 @@ def fit_temperature(outputs: ndarray, targets: ndarray) -> float:
             "validate on other records or train again"
         )
     outputs = outputs.astype(np.float64)
-    several = targets.ndim == 2
-    answered = (targets * outputs).sum() if several else outputs[np.arange(len(outputs)), targets].sum()
-    at_random = outputs.mean(axis=0).sum() / 2 if several else outputs.mean()
+    multi_label = targets.ndim == 2
+    of_targets = (targets * outputs).sum() if multi_label else outputs[np.arange(len(outputs)), targets].sum()
+    at_random = outputs.mean(axis=0).sum() / 2 if multi_label else outputs.mean()
 
-    def slope(cold: float) -> float:
-        """The derivative of the log loss by the inverse temperature: it only rises, so its zero is the minimum."""
-        expected = (probabilities(outputs, 1 / cold, several=several) * outputs).sum()
-        return float((1 + 1 / len(outputs)) * expected - answered - at_random)
+    def slope(inverse: float) -> float:
+        """The derivative of the log loss by the inverse temperature; it increases, so its zero is the minimum."""
+        expected = (probabilities(outputs, 1 / inverse, multi_label=multi_label) * outputs).sum()
+        return float((1 + 1 / len(outputs)) * expected - of_targets - at_random)
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     if slope(low) >= 0:
@@ -190,30 +191,30 @@ def fit_temperature(outputs: ndarray, targets: ndarray) -> float:
 
 @dataclass(frozen=True)
 class ConfidenceBin:
-    """Predictions of about the same confidence."""
+    """Predictions of similar confidence."""
 
     records: int
     confidence: float
     """Their mean probability."""
     right: float
-    """The share of them that is right."""
+    """The proportion that is right."""
 
 
 def reliability(confidence: ndarray, right: ndarray, bins: int = 15) -> list[ConfidenceBin]:
-    """Predictions by confidence, in equal steps from 0 to 1; empty bins are left out.
+    """Bins of predictions by confidence, of equal width from 0 to 1; empty bins are left out.
 
-    `confidence` is the probability of what was predicted, `right` whether it is true.
+    `confidence` is the probability of each prediction, `right` whether the prediction is true.
     """
     confidence, right = confidence.ravel(), right.ravel()
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    numbers = np.minimum((confidence * bins).astype(int), bins - 1)
     return [
-        ConfidenceBin(int(own.sum()), float(confidence[own].mean()), float(right[own].mean()))
-        for own in (place == k for k in np.unique(place))
+        ConfidenceBin(int(inside.sum()), float(confidence[inside].mean()), float(right[inside].mean()))
+        for inside in (numbers == k for k in np.unique(numbers))
     ]
 
 
 def expected_calibration_error(confidence: ndarray, right: ndarray, bins: int = 15) -> float:
-    """The distance of confidence from the share of right predictions, as a mean over the records.
+    """The mean over records of the distance between confidence and the proportion of right predictions.
 
     >>> round(expected_calibration_error(np.array([0.9, 0.9, 0.9, 0.9]), np.array([1, 1, 1, 0])), 2)
     0.15

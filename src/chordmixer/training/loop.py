@@ -1,4 +1,4 @@
-"""The training loop: run folder, epochs, steps, validation, checkpoints, test set."""
+"""The training loop: run folder, epochs, steps, validation, checkpoints and test set."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from chordmixer.training.run_folder import RunFolder, recording_provenance
 from chordmixer.training.strands import averaged
 
 LEARNED = 0.95
-"""Patience starts once the validation loss is below this share of that of the best constant prediction."""
+"""Patience starts when the validation loss is below this share of the loss of the best constant prediction."""
 OVERFITTED = 0.2
-"""Or once the training loss is below this share of it: the run has left its plateau, whatever validation says."""
+"""Patience also starts when the training loss is below this share of it, since the run has then left its plateau."""
 STEPS_UNREAD = 25
-"""Most steps on a GPU whose losses are not read yet."""
+"""Maximum number of steps on a GPU whose losses have not been read yet."""
 
 
 def train(
@@ -49,22 +49,22 @@ def train(
     unverified: bool = False,
     resumed_as: Path | None = None,
 ) -> Evaluation:
-    """Train into the run folder `out`, or resume the run there; returns the best model's scores on the test set.
+    """Train into the run folder `out`, or resume the run there; return the best model's scores on the test set.
 
     For an ensemble (`--folds`, `--replicates`) all members are trained, without baselines, and the scores are those
-    of their mean. `resumed_as` is the folder that `--resume` takes, where this run is part of another one.
+    of their mean. `resumed_as` is the folder to pass to `--resume`, if this run is part of another run.
     """
-    from chordmixer.training import nested_runs  # which train runs themselves
+    from chordmixer.training import nested_runs  # it imports this module
 
     console = console or terminal.console()
     experiment = speed.settle_precision(experiment, Path(out))
-    if ensemble.of(experiment):
+    if ensemble.kind_and_size(experiment):
         return nested_runs.train_members(
             experiment, Path(out), resume=resume, console=console, unverified=unverified, baselines=False
         )
-    how: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
-    experiment, resume = nested_runs.decide_words(experiment, Path(out), resume=resume, **how)
-    with closing(TrainingRun(experiment, Path(out), resume, **how)) as run:
+    options: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
+    experiment, resume = nested_runs.decide_words(experiment, Path(out), resume=resume, **options)
+    with closing(TrainingRun(experiment, Path(out), resume, **options)) as run:
         return run.train()
 
 
@@ -80,12 +80,12 @@ class TrainingRun:
         unverified: bool = False,
         resumed_as: Path | None = None,
     ) -> None:
-        """`resumed_as` is the folder that `--resume` takes, where this run is a part of another one."""
+        """`resumed_as` is the folder to pass to `--resume`, if this run is part of another run."""
         self.experiment, self.config, self.out = experiment, experiment.training, out
         self.resumed_as = resumed_as or out
         self.captured: CapturedSteps | None = None
         self.watch: Callable[[int, float], None] | None = None
-        """Called after each validation with the step and the loss; what it raises ends the run."""
+        """Called after each validation with the step and the loss; an exception that it raises ends the run."""
         self.accelerator = start_accelerator(self.config)
         self.main = self.accelerator.is_main_process
         self.display = Display(console, quiet=not self.main)
@@ -95,7 +95,7 @@ class TrainingRun:
         for records in (self.training, self.validation, self.test):
             check_lengths(records, experiment.model.network.max_length, self.config)
         self.shares = self.accelerator.num_processes // self.config.context_parallel
-        """Parts into which ranks divide the records of a batch."""
+        """Number of shares into which the records of a batch are divided over ranks."""
         self.share = self.accelerator.process_index // self.config.context_parallel
         sampler = self.config.sampler(self.training.lengths, self.share, self.shares)
         self.loader = Loader(self.training, sampler, self.config.workers, self.accelerator.device, drawing=True)
@@ -104,7 +104,7 @@ class TrainingRun:
         self.model = Model(experiment.model)
         fine_tuning.initialise(self.model, self.config, out)
         if self.config.tensorboard:
-            tensorboard_writer()  # before a folder is made
+            tensorboard_writer()  # raises an error without the package, before the folder is created
         self.folder = RunFolder(experiment, out, resume, unverified)
         try:
             self._begin()
@@ -137,19 +137,19 @@ class TrainingRun:
             self.captured = CapturedSteps(self.model, self.wrapped, self.task.target, self.optimiser, self.ema)
 
     def _splitting_sequences(self) -> nn.Module:
-        """The model on batches that all ranks have, of which each takes its share of every sequence."""
+        """The model for context parallelism: ranks have the same batches, and each takes a part of every sequence."""
         parallel = ContextParallel(self.model)
-        parallel.register_forward_pre_hook(lambda _, given: (shard(*given),))
+        parallel.register_forward_pre_hook(lambda _, inputs: (shard(*inputs),))
         wrapped: nn.Module = self.accelerator.prepare_model(parallel, evaluation_mode=True)  # without DDP
         return wrapped
 
     def train(self) -> Evaluation:
-        """Train to the end; returns the scores on the test set."""
+        """Train to the end; return the scores on the test set."""
         self.learn()
         return self._finish()
 
     def learn(self) -> float:
-        """Take all remaining steps; returns the validation loss of the best weights."""
+        """Take all remaining steps; return the validation loss of the best weights."""
         if not self.state.finished:
             with recording_provenance(self.out, self.accelerator.device) if self.main else nullcontext():
                 self._learn()
@@ -168,12 +168,12 @@ class TrainingRun:
             self._leave_if_asked()
 
     def _goes_on(self) -> bool:
-        """Whether an epoch is left, or its validation, which comes after a checkpoint of the last step."""
-        left = self.budget.spent < 1 or self.state.batch > 0
-        return self.state.epoch < self.config.epochs and left and not self._out_of_patience()
+        """Whether an epoch or its validation, which follows a checkpoint of the last step, remains to be done."""
+        unfinished = self.budget.spent < 1 or self.state.batch > 0
+        return self.state.epoch < self.config.epochs and unfinished and not self._out_of_patience()
 
     def _dry_run(self) -> None:
-        """Try the largest batch, so that memory runs out now or never."""
+        """Try the largest batch, so that too little memory shows at the start."""
         records = largest_batch(self.loader.sampler, self.config.epochs)
         model = self.wrapped if self.split else self.model
         dry_run(model, self.loader.batch(records), self.task.target, self.training.name(records[0]))
@@ -181,9 +181,9 @@ class TrainingRun:
     def _epoch(self) -> None:
         state, sampler = self.state, self.loader.sampler
         batches = self.loader.epoch(state.epoch, state.batch)
-        whole = len(sampler.batches)
+        count = len(sampler.batches)
         self.wrapped.train()
-        while state.batch < whole and self.budget.spent < 1:
+        while state.batch < count and self.budget.spent < 1:
             with self.budget.counting():
                 self.advance(batches)
             if self._evaluates_now():
@@ -198,69 +198,73 @@ class TrainingRun:
         last = state.epoch == self.config.epochs or self.budget.spent == 1
         if last or state.epoch % self.config.evaluate_epochs == 0:
             self.display.say(f"epoch {state.epoch} of {self.config.epochs}: training loss {mean:.5f}")
-            if not self._evaluates_now():  # else the step itself was followed by one
+            if not self._evaluates_now():  # otherwise the last step was already evaluated
                 self._validate(mean)
 
     def _evaluates_now(self) -> bool:
-        """Whether `evaluate_every` asks for an evaluation after this step."""
+        """Whether an evaluation is due after this step by `evaluate_every`."""
         return self.config.evaluate_every > 0 and self.state.step % self.config.evaluate_every == 0
 
     def advance(self, batches: Iterator[Batch]) -> None:
         """Take the next step of an epoch with these batches."""
-        first, whole = self.state.batch, self.loader.sampler.batches
-        group = whole[first : first + self.config.accumulate]
-        self._step([next(batches) for _ in group], group, (first + len(group) / 2) / len(whole))
+        first, planned = self.state.batch, self.loader.sampler.batches
+        group = planned[first : first + self.config.accumulate]
+        self._step([next(batches) for _ in group], group, (first + len(group) / 2) / len(planned))
 
     def _step(self, batches: list[Batch], group: list[list[int]], share: float) -> None:
-        """One optimiser step on the gradients of several batches; `group` has their records over all ranks.
+        """Take an optimiser step on the gradients of several batches.
 
-        Nothing here waits for the device: `read_results` finds the first step that was not finite.
+        `group` has the records of each batch over all ranks, `share` the finished share of the epoch. Nothing here
+        waits for the device: `read_results` finds the first step that was not finite.
         """
         state, done = self.state, max((self.state.epoch + share) / self.config.epochs, self.budget.spent)
-        rate = self.optimiser.learning_rate(done)
+        learning_rate = self.optimiser.learning_rate(done)
         records = [i for batch in group for i in batch]
-        result = self._captured_step(batches[0], rate)
-        result = self._usual_step(batches, group, len(records), rate) if result is None else result
+        result = self._captured_step(batches[0], learning_rate)
+        result = self._eager_step(batches, group, len(records), learning_rate) if result is None else result
 
         tokens = sum(self.loader.sampler.lengths[i] for i in records)
-        self.unread.append(PendingStep(state.step, state.batch, done, rate, records, tokens, result))
+        self.unread.append(PendingStep(state.step, state.batch, done, learning_rate, records, tokens, result))
         state.step, state.batch = state.step + 1, state.batch + len(batches)
         if len(self.unread) >= (1 if self.accelerator.device.type == "cpu" else STEPS_UNREAD):
             self.read_results()
 
-    def _captured_step(self, batch: Batch, rate: float) -> Tensor | None:
-        """A step as a CUDA graph; None where there is none for it."""
+    def _captured_step(self, batch: Batch, learning_rate: float) -> Tensor | None:
+        """Take a step as a CUDA graph; None if that is not possible."""
         if self.captured is None:
             return None
         self._seed(draws.key(self.config.seed, self.state.step, 0, 0))
         with explaining_out_of_memory(batch.lengths, self.accelerator.device, self.training.name(batch.indices[0])):
-            return self.captured.step(batch, rate, self.state.step + 1)
+            return self.captured.step(batch, learning_rate, self.state.step + 1)
 
-    def _usual_step(self, batches: list[Batch], group: list[list[int]], sequences: int, rate: float) -> Tensor:
-        """A step on the gradients of several batches; returns what the optimiser does."""
+    def _eager_step(
+        self, batches: list[Batch], group: list[list[int]], sequences: int, learning_rate: float
+    ) -> Tensor:
+        """Take a step on the gradients of several batches; return the loss and the gradient norm."""
         losses = []
-        for number, (batch, whole) in enumerate(zip(batches, group, strict=True)):
+        for number, (batch, records) in enumerate(zip(batches, group, strict=True)):
             self._seed(draws.key(self.config.seed, self.state.step, number, self.accelerator.process_index))
-            losses.append(self._backward(batch, whole, sequences, last=batch is batches[-1]))
+            losses.append(self._backward(batch, records, sequences, last=batch is batches[-1]))
         if self.split:
             reduce_gradients(self.model)
         total = ranks.total(torch.stack(losses).sum()) / self.config.context_parallel
-        result = self.optimiser.step(total, rate)
+        result = self.optimiser.step(total, learning_rate)
         if self.ema:
             self.ema.update(self.ema.weight(self.state.step + 1))
         return result
 
-    def _backward(self, batch: Batch, whole: list[int], sequences: int, last: bool) -> Tensor:
-        """Add the gradients of this rank's share of a batch; returns the sum of its losses.
+    def _backward(self, batch: Batch, records: list[int], sequences: int, last: bool) -> Tensor:
+        """Add the gradients of this rank's share of a batch; return the sum of its losses.
 
-        DDP averages over ranks, so that each scales its sum to a mean over all; ranks that split sequences all have
-        the same sum. A rank without a share has a record whose loss does not count.
+        `records` are those of the batch over all ranks. DDP averages gradients over ranks, so that each rank scales
+        its sum to a mean over all records; ranks that split sequences all have the same sum. A rank without a share
+        of the batch has a record whose loss does not count.
         """
         first = self.training.name(batch.indices[0])
-        several = self.shares > 1
-        counts = not several or bool(self.loader.sampler.shares(whole)[self.share])
+        shared = self.shares > 1
+        counts = not shared or bool(self.loader.sampler.shares(records)[self.share])
         for standard in self.standards:
-            standard.share = BatchShare(len(whole), counts, ranks.total) if several else None
+            standard.share = BatchShare(len(records), counts, ranks.total) if shared else None
         with (
             self.accelerator.no_sync(self.wrapped) if not last else nullcontext(),
             explaining_out_of_memory(batch.lengths, self.accelerator.device, first),
@@ -273,41 +277,41 @@ class TrainingRun:
         return losses.detach().sum()
 
     def _seed(self, key: int) -> None:
-        """Seed dropout. `torch.manual_seed` would also queue a call for devices that do not exist."""
+        """Seed dropout; `torch.manual_seed` would also queue a call for devices that do not exist."""
         torch.default_generator.manual_seed(key)
         if self.accelerator.device.type == "cuda":
             torch.cuda.manual_seed(key)
 
     def read_results(self) -> None:
-        """Read the losses of the last steps: the only place where the loop waits for the device."""
+        """Read the losses of the last steps; this is the only place where the loop waits for the device."""
         state, unread, self.unread = self.state, self.unread, []
         if not unread:
             return
-        for taken, (loss, norm) in zip(unread, torch.stack([t.result for t in unread]).tolist(), strict=True):
+        for pending, (loss, norm) in zip(unread, torch.stack([p.result for p in unread]).tolist(), strict=True):
             if not math.isfinite(loss + norm):
-                self._refuse_step(taken, loss)
-            mean = loss / len(taken.records)
-            state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(taken.records)
-            done = max(taken.done, self.budget.after(taken.step + 1))
-            self.display.update(done, state.epoch, taken.step + 1, mean, taken.tokens)
-            if self.journal and (taken.step + 1) % 10 == 0:
+                self._refuse_step(pending, loss)
+            mean = loss / len(pending.records)
+            state.loss_sum, state.sequences = state.loss_sum + loss, state.sequences + len(pending.records)
+            done = max(pending.done, self.budget.after(pending.step + 1))
+            self.display.update(done, state.epoch, pending.step + 1, mean, pending.tokens)
+            if self.journal and (pending.step + 1) % 10 == 0:
                 self.journal.write(
-                    taken.step + 1, "training", loss=mean, learning_rate=taken.learning_rate, norm=norm
+                    pending.step + 1, "training", loss=mean, learning_rate=pending.learning_rate, norm=norm
                 )
 
-    def _refuse_step(self, taken: PendingStep, loss: float) -> None:
-        """Save the weights of the step before and stop: the optimiser has skipped this step and later ones."""
-        self.state.step, self.state.batch = taken.step, taken.batch
+    def _refuse_step(self, pending: PendingStep, loss: float) -> None:
+        """Save the weights before this step and stop; the optimiser has skipped this step and later ones."""
+        self.state.step, self.state.batch = pending.step, pending.batch
         self._save()
         raise ValueError(
-            taken.not_finite(loss, [self.training.name(i) for i in taken.records], self.config.precision)
+            pending.not_finite(loss, [self.training.name(i) for i in pending.records], self.config.precision)
         )
 
     def _validate(self, training_loss: float) -> None:
-        """Score the validation set, keep the best weights, count patience.
+        """Score the validation set, store the best weights, and count evaluations without improvement.
 
-        The best weights have the highest headline metric, and among equals the lowest loss; for numbers and tokens,
-        and where the metric is undefined, as ROC-AUC is for a single class, they have the lowest loss.
+        The best weights have the highest headline metric, and with equal metrics the lowest loss. For numbers and
+        tokens, and if the metric is undefined, as ROC-AUC is for a single class, they have the lowest loss.
         """
         state, target = self.state, self.task.target
         with self.ema.in_place() if self.ema else nullcontext():
@@ -315,8 +319,8 @@ class TrainingRun:
             update_statistics(model, self.loader, state.epoch, self.config.precision == "bf16")
             predictions = self._predict(self.validation)
             weights = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
-        scored = ranks.from_main_rank(lambda: self._score(predictions))  # the same numbers wherever a rank computes
-        loss, uncalibrated, constant, metrics = scored
+        scores = ranks.from_main_rank(lambda: self._score(predictions))  # the same numbers on machines that differ
+        loss, uncalibrated, constant, metrics = scores
         learned = state.best_loss < LEARNED * constant or training_loss < OVERFITTED * constant
         score = metrics[target.headline] if isinstance(target, Classification | MultiLabel) else math.nan
         score = score if math.isfinite(score) else -loss
@@ -336,13 +340,13 @@ class TrainingRun:
             self.watch(state.step, loss)
 
     def _score(self, predictions: Predictions) -> tuple[float, float, float, dict[str, float]]:
-        """Loss after and before calibration, loss of the best constant prediction, and metrics."""
+        """The loss after and before calibration, the loss of the best constant prediction, and the metrics."""
         target = self.task.target
         loss, uncalibrated = predictions.calibrated_loss(target), predictions.loss(target)
         if not math.isfinite(uncalibrated):
-            wrong = ", ".join(predictions.not_finite()[:8])
+            names = ", ".join(predictions.not_finite()[:8])
             raise ValueError(
-                f"validation loss {uncalibrated} at step {self.state.step} is not finite, records {wrong}: "
+                f"validation loss {uncalibrated} at step {self.state.step} is not finite, records {names}: "
                 f"look at these records or lower the learning rate of {self.config.learning_rate:.2g}"
             )
         metrics = target.metrics(predictions.outputs, predictions.targets)
@@ -351,8 +355,8 @@ class TrainingRun:
     def _predict(self, records: Records) -> Predictions:
         """The outputs for all records, on every rank."""
         device, target = self.accelerator.device, self.task.target
-        answering = averaged(self.wrapped, self.task.complement, device)
-        return predict_records(answering, records, self.config, device, target)
+        network = averaged(self.wrapped, self.task.complement, device)
+        return predict_records(network, records, self.config, device, target)
 
     def _out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.state.waited
@@ -360,8 +364,8 @@ class TrainingRun:
     def _save_if_due(self) -> None:
         self.folder.check()
         due = self.config.checkpoint_every and self.state.step % self.config.checkpoint_every == 0
-        late = time.monotonic() - self.saved > 60 * self.config.checkpoint_minutes
-        if due or late:
+        overdue = time.monotonic() - self.saved > 60 * self.config.checkpoint_minutes
+        if due or overdue:
             self._save()
         self._leave_if_asked()
 
@@ -381,13 +385,13 @@ class TrainingRun:
         self.saved = time.monotonic()
 
     def _restore(self) -> State:
-        found = self.folder.checkpoint
+        checkpoint = self.folder.checkpoint
         for line in self.folder.messages():
             self.display.say(line)
-        state = checkpoints.load(found, self.model, self.optimiser.adam) if found else State()
+        state = checkpoints.load(checkpoint, self.model, self.optimiser.adam) if checkpoint else State()
         if self.journal:
             self.journal.keep(state.lines)
-        if self.config.start and not found:  # from here on the run needs no other
+        if self.config.start and not checkpoint:  # from here on the run does not need the other run
             self.folder.save(state, self.model, self.optimiser.adam)
         return state
 
@@ -408,7 +412,7 @@ class TrainingRun:
         self.display.start = max(done, self.budget.spent)
 
     def _hint(self) -> str:
-        """How several ranks take the same steps in fewer passes; empty: there is nothing to gain."""
+        """Settings with which several ranks take the same steps in fewer passes; empty if there are none."""
         count, accumulate = self.accelerator.num_processes // self.config.context_parallel, self.config.accumulate
         if count == 1 or accumulate == 1:
             return ""
@@ -420,12 +424,12 @@ class TrainingRun:
         )
 
     def _finish(self) -> Evaluation:
-        """Write the best weights, the scores on the test set, and the manifest."""
+        """Write the best weights, the scores, and the manifest; return the scores on the test set."""
         if self.journal:
             self.journal.close()
         self.model.load_state_dict(self.state.best_weights)
-        kept = {"validation": self.validation} if self.task.keeps_validation else {}
-        predictions = {part: self._predict(records) for part, records in {**kept, "test": self.test}.items()}
+        parts = {"validation": self.validation} if self.task.keeps_validation else {}
+        predictions = {part: self._predict(records) for part, records in {**parts, "test": self.test}.items()}
         self.folder.check()
         return ranks.from_main_rank(lambda: self._write_results(predictions))
 

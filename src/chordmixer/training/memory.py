@@ -1,7 +1,7 @@
-"""Memory of a training step: a count of the tensors that are alive at its fullest moments.
+"""Peak memory of a training step, counted from the tensors that are alive at the moments of highest use.
 
-Bytes per token, for C channels and H hidden units; a is 4, or 2 in bfloat16. `each` means once for each block that a
-token reaches; T means once for each token of the batch.
+Bytes per token, for C channels and H hidden units; a is 4 bytes, or 2 in bfloat16. `each` means once for each block
+that a token passes; T means once for each token of the batch.
 
 | tensors | CPU | torch, other blocks | kernels (GPU) |
 |---|---|---|---|
@@ -15,9 +15,10 @@ token reaches; T means once for each token of the batch.
 | reversible network, instead of all these | | 44C + 8H of T | 9aC + 2aH of T |
 | frozen encoder, instead of all these | 8C + 2aC to 16C of T | 12C to 16C of T | 10C to 16C of T |
 
-The terms of a CPU follow from `ops/cpu_blocks.py`, which takes blocks of the paper's order with layer norms or none;
-those of other blocks are what autograd was measured to keep; those of a GPU follow from `ops/triton_block.py`. The C
-library's heap on a CPU adds holes, since tensors below 32 MiB rarely fit into freed space: about four of each size.
+The CPU terms follow from `ops/cpu_blocks.py`, which computes blocks in the paper's order with layer norm or no norm.
+The terms of other blocks are what autograd was measured to keep. The GPU terms follow from `ops/triton_block.py`.
+The C library's heap on a CPU adds holes, about four of each tensor size below 32 MiB, since such tensors rarely fit
+into freed space.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from chordmixer.packed import Packed
 
 Terms = dict[str, int]
 """Bytes by purpose."""
-COUNTED = "chordmixer"
-"""The encoder whose tensors are counted here."""
-MAPPED, HOLES = 32 << 20, 4
+COUNTED_ENCODER = "chordmixer"
+"""Name of the only encoder whose memory is counted."""
+MMAP_BYTES, HOLES = 32 << 20, 4
 """Bytes from which glibc maps a tensor separately and returns it to the system; smaller tensors leave holes in the
 heap of this many times their size (three to seven were measured)."""
-KEPT = 1.0
-"""Freed memory that the heap retains over batches of many sizes, as a share of a step's (measured: 0.8 to 1.1)."""
-SLICED = 2_048
-"""Tokens of a sequence from which on a CPU rotates it without an index."""
+RETAINED_SHARE = 1.0
+"""Freed memory that the heap retains after batches of many sizes, as a share of a step's (measured: 0.8 to 1.1)."""
+SLICED_LENGTH = 2_048
+"""Sequence length from which Rotate on a CPU takes slices instead of an index."""
 TILE, GPU_TILE = 4_096, 1 << 17
-"""Tokens that a frozen block computes at a time in torch, on a CPU and on a GPU."""
+"""Tokens that a frozen block in torch computes at a time, on a CPU and on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,15 @@ class Hardware:
     """The properties of a device that its memory use depends on."""
 
     kernels: bool = False
-    """Whether blocks are computed by Triton."""
+    """Whether Triton kernels compute the blocks."""
     half: bool = False
-    """Whether in bfloat16."""
+    """Whether matrix products are in bfloat16."""
     processors: int = 1
-    """Multiprocessors of a GPU; each has its own partial sums."""
+    """Number of multiprocessors of a GPU, each of which has its own partial sums; 1 on a CPU."""
     workspace: int = 0
     """Bytes that a GPU's matrix library reserves."""
     heap: bool = False
-    """Whether tensors come from the C library's heap."""
+    """Whether tensors are allocated on the C library's heap, as on a CPU."""
 
     @staticmethod
     def of(device: torch.device, precision: str) -> Hardware:
@@ -81,23 +82,23 @@ class Hardware:
 
 @lru_cache(maxsize=256)
 def weights(model: ModelConfig, freeze: bool = False) -> int:
-    """Number of trainable weights; with `freeze`, of those behind the encoder.
+    """Number of trainable weights; with `freeze`, without those of embedding and encoder.
 
     >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
     >>> weights(model), weights(model, freeze=True)
     (455010, 354)
     """
     with without_memory():
-        built = Model(model)
+        module = Model(model)
         if freeze:
-            built.freeze()
-        return sum(p.numel() for p in built.parameters() if p.requires_grad)
+            module.freeze()
+        return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def peak(
     model: ModelConfig, lengths: Sequence[int], hardware: Hardware, accumulate: int = 1, freeze: bool = False
 ) -> Terms:
-    """The bytes at the fullest moment of a training step on records of these lengths.
+    """Peak bytes of a training step on records of these lengths, by purpose.
 
     >>> model = ModelConfig(inputs=6, outputs=2, network=ChordMixerConfig(max_length=1024, track_size=16))
     >>> {name: f"{size >> 20} MB" for name, size in peak(model, [1000] * 64, Hardware()).items() if size >> 20}
@@ -112,54 +113,56 @@ def peak(
 def retained(model: ModelConfig, lengths: Sequence[int], hardware: Hardware, terms: Terms) -> int:
     """Bytes of freed tensors that the C library's heap retains after steps on batches of other sizes.
 
-    `terms` are the peak of the largest batch, which has these lengths. Freed space rarely fits the next batch's
-    tensors, so that the heap grows; tensors above `MAPPED` are returned to the system.
+    `terms` are the peak of the largest batch, which has these lengths. The next batch's tensors rarely fit into freed
+    space, so that the heap grows; tensors of at least `MMAP_BYTES` are returned to the system.
     """
     if not hardware.heap:
         return 0
     tokens = sum(_encoder_lengths(model, sequence_lengths(model, lengths)))
     number = 2 if hardware.half else 4
     rows = {"hidden layers": number * model.network.hidden, "what Mix reads": number * model.network.width}
-    permanent = {"weights", "moments of AdamW", "gradients of the weights", "inputs"}
+    allocated_once = {"weights", "moments of AdamW", "gradients of the weights", "inputs"}
     heap = (
         size
         for name, size in terms.items()
-        if name not in permanent and tokens * rows.get(name, 4 * model.network.width) < MAPPED
+        if name not in allocated_once and tokens * rows.get(name, 4 * model.network.width) < MMAP_BYTES
     )
-    return int(KEPT * sum(heap))
+    return int(RETAINED_SHARE * sum(heap))
 
 
 def moments(
     model: ModelConfig, lengths: Sequence[int], hardware: Hardware, accumulate: int = 1, freeze: bool = False
 ) -> list[Terms]:
-    """The moments of a step that may be its fullest: the optimiser's update, then those of the passes."""
-    if model.encoder != COUNTED:
+    """Memory at each moment of a step that may be its peak: the optimiser's update, then the passes."""
+    if model.encoder != COUNTED_ENCODER:
         raise ValueError(
-            f"encoder {model.encoder!r} has no count of its memory: only {COUNTED} has one; "
-            f"set model.encoder={COUNTED}"
+            f"encoder {model.encoder!r} has no count of its memory: only {COUNTED_ENCODER} has one; "
+            f"set model.encoder={COUNTED_ENCODER}"
         )
     trainable = weights(model, freeze)
     step = _Step(model, lengths, hardware, networks=2 if model.decoder and not freeze else 1)
     always = {"weights": 4 * weights(model), "moments of AdamW": 8 * trainable}
     always["workspace of cuBLAS"] = hardware.workspace
-    passing = {**always, "gradients of the weights": 4 * trainable if accumulate > 1 else 0}
-    passing |= {} if freeze else _stem_and_words(step)
-    passing["answers for the tokens"] = 12 * step.tokens * model.outputs if model.head == "tokens" else 0
-    passing["inputs"] = sum(lengths) * (9 if model.embedding == "tokens" else 4 * model.inputs)
+    during_passes = {**always, "gradients of the weights": 4 * trainable if accumulate > 1 else 0}
+    during_passes |= {} if freeze else _stem_and_words(step)
+    during_passes["answers for the tokens"] = 12 * step.tokens * model.outputs if model.head == "tokens" else 0
+    during_passes["inputs"] = sum(lengths) * (9 if model.embedding == "tokens" else 4 * model.inputs)
     if not hardware.kernels:
-        passing["weights in bfloat16"] = 2 * trainable if hardware.half else 0
-        passing["holes in the heap"] = step.holes() if hardware.heap else 0
+        during_passes["weights in bfloat16"] = 2 * trainable if hardware.half else 0
+        during_passes["holes in the heap"] = step.holes() if hardware.heap else 0
     passes = _trained(step)
     if freeze:
         encoded = {"tokens of the encoder": step.tokens * step.full}
         decoding = [{**encoded, **terms} for terms in passes] if model.decoder else []
         passes = [*({"holes in the heap": 0, **terms} for terms in _frozen(step)), *decoding]
     update = {**always, "gradients of the weights": 4 * trainable}
-    return [update, *({**passing, **terms} for terms in passes)]
+    return [update, *({**during_passes, **terms} for terms in passes)]
 
 
 def sequence_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
-    """The lengths of the sequences of such records; the two of a pair count as equal, which is one block off at most.
+    """The lengths of the sequences in records of these lengths.
+
+    The two sequences of a pair are taken as equally long, which changes a depth by one block at most.
 
     >>> sequence_lengths(ModelConfig(inputs=256, outputs=2, head="pair"), [100, 7])
     [50, 50, 4, 3]
@@ -169,7 +172,7 @@ def sequence_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
 
 
 def _encoder_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
-    """The lengths that the encoder reads, with padding where the model pads.
+    """The lengths of the encoder's inputs, including padding if the model pads.
 
     >>> _encoder_lengths(ModelConfig(inputs=5, outputs=2, strategy="segment", piece_length=4), [3, 9])
     [4, 4, 4, 4]
@@ -179,7 +182,7 @@ def _encoder_lengths(model: ModelConfig, lengths: Sequence[int]) -> list[int]:
 
 
 class _Step:
-    """The dimensions of a step that memory is counted in."""
+    """The sizes of a step on which its memory depends."""
 
     def __init__(self, model: ModelConfig, lengths: Sequence[int], hardware: Hardware, networks: int) -> None:
         """`networks` is the number of encoders and decoders that gradients pass through."""
@@ -189,41 +192,44 @@ class _Step:
         self.lengths = [n + extra for n in _encoder_lengths(model, sequence_lengths(model, lengths))]
         self.tokens, self.hidden, self.channels = sum(self.lengths), self.network.hidden, self.network.width
         self.number = 2 if hardware.half else 4
-        """Bytes of a number in the precision of the matrix products."""
+        """Bytes per number in the precision of the matrix products."""
         self.full, self.short = 4 * self.channels, self.number * self.channels
-        """Bytes of a token in float32, and in that precision."""
+        """Bytes per token in float32, and in the precision of the matrix products."""
         depths = [depth(n) for n in self.lengths]
         reach = [sum(n for n, d in zip(self.lengths, depths, strict=True) if d > i) for i in range(max(depths))]
         self.reach = networks * reach
-        """Tokens that reach each block."""
+        """Number of tokens that reach each block."""
         self.passes = sum(self.reach)
-        """Tokens, counted once for each block that they pass."""
+        """Number of tokens, each counted once for every block that it passes."""
         self.left = sum(before for before, now in pairwise(self.reach) if now < before)
-        """Tokens of blocks after which some sequences end: the whole block is kept until the others are done."""
+        """Tokens of blocks after which some sequences end: all outputs of such a block are kept to the last block."""
         net = self.network
-        known = net.order == "paper" and net.prenorm in (None, "layer") and net.norm is None and not net.reversible
-        self.joined = known and not hardware.kernels and hardware.processors == 1
-        """Whether all blocks are one operation on a CPU."""
-        self.of_blocks = len(self.reach) * (2 * self.hidden * self.channels + self.channels + self.hidden)
-        """Weights of the blocks in use."""
+        supported = (
+            net.order == "paper" and net.prenorm in (None, "layer") and net.norm is None and not net.reversible
+        )
+        self.joined = supported and not hardware.kernels and hardware.processors == 1
+        """Whether all blocks are a single autograd operation, as on a CPU."""
+        self.block_weights = len(self.reach) * (2 * self.hidden * self.channels + self.channels + self.hidden)
+        """Number of weights of the blocks in use."""
 
     def holes(self) -> int:
+        """Bytes of the holes that freed tensors leave in the heap."""
         rows: tuple[int, int] = (self.full, self.number * self.hidden)
-        return self.networks * sum(HOLES * self.tokens * row for row in rows if self.tokens * row < MAPPED)
+        return self.networks * sum(HOLES * self.tokens * row for row in rows if self.tokens * row < MMAP_BYTES)
 
 
 def _stem_and_words(step: _Step) -> Terms:
-    """What stem and words keep for their gradients; each convolution its input, its output and that of the norm."""
+    """Bytes that stem and words keep for gradients: of each convolution its input, output and normalised output."""
     model, stem, words, width = step.model, step.model.stem, step.model.words, step.channels
     inner = [stem.width] * (stem.layers - 1)
     first = width if model.embedding == "tokens" else model.inputs * (2 if model.within_record else 1)
     numbers = sum(4 * a + 8 * b for a, b in pairwise([first, *inner, width])) if stem.layers else 0
-    found = len(words.lengths) * (8 + 1 + 8 * words.width) + 4 * (words.width + width) if words.lengths else 0
-    return {"stem": step.tokens * numbers, "words": step.tokens * found}
+    per_token = len(words.lengths) * (8 + 1 + 8 * words.width) + 4 * (words.width + width) if words.lengths else 0
+    return {"stem": step.tokens * numbers, "words": step.tokens * per_token}
 
 
 def _trained(step: _Step) -> list[Terms]:
-    """Networks that gradients pass through."""
+    """Memory at the moments of a step whose gradients pass through the blocks."""
     if step.hardware.kernels:
         return _kernels_reversible(step) if step.network.reversible else _kernels(step)
     if step.joined:
@@ -232,7 +238,7 @@ def _trained(step: _Step) -> list[Terms]:
 
 
 def _norm_bytes(kind: str | None, channels: int) -> int:
-    """What autograd keeps for a norm, in bytes per token: float32 in any precision."""
+    """Bytes per token that autograd keeps for a norm: float32 in any precision."""
     return {None: 0, "layer": 4 * channels + 8, "batch": 4 * channels, "group": 16 * channels + 24}[kind]
 
 
@@ -241,32 +247,32 @@ def _norm_bytes(kind: str | None, channels: int) -> int:
 
 def _joined(step: _Step) -> list[Terms]:
     net, T, full, short = step.network, step.tokens, step.full, step.short
-    folded = bool(net.prenorm or net.dropout)  # first layers with what a norm and dropout multiply
-    kept = {
+    folded = bool(net.prenorm or net.dropout)  # the scales of norm and dropout, into the weights of the first layer
+    saved = {
         "hidden layers": step.passes * step.number * step.hidden,
         "what Mix reads": step.passes * short,
         "inputs of the norms": step.passes * 4 if net.prenorm else 0,
         "dropout": step.passes * short if net.dropout else 0,
         "weights for the products": 4 * len(step.reach) * step.hidden * step.channels if folded else 0,
     }
-    forward = {**kept, "embedding": T * full, "outputs": T * full, **_joined_tile(step, backward=False)}
-    gradients = {"gradients": 2 * T * full + T * short, "gradients of the blocks": 4 * step.of_blocks}
-    backward = {**kept, **gradients, **_joined_tile(step, backward=True)}
+    forward = {**saved, "embedding": T * full, "outputs": T * full, **_joined_tile(step, backward=False)}
+    gradients = {"gradients": 2 * T * full + T * short, "gradients of the blocks": 4 * step.block_weights}
+    backward = {**saved, **gradients, **_joined_tile(step, backward=True)}
     if step.model.final_norm:
-        learn = {**kept, "last norm": T * _norm_bytes("layer", step.channels), "gradients": 2 * T * full}
-        return [forward, learn, backward]
+        final_norm = {**saved, "last norm": T * _norm_bytes("layer", step.channels), "gradients": 2 * T * full}
+        return [forward, final_norm, backward]
     return [forward, backward]
 
 
 def _joined_tile(step: _Step, backward: bool) -> Terms:
-    """Numbers around a block for one tile, in its type and in float32, and which rows of the batch Rotate reads."""
+    """Bytes of one tile of a block, in its precision and in float32, and of the row indices of Rotate."""
     net, half, passes = step.network, step.hardware.half, 2 if backward else 1
     row = (2 if half else 1) * step.short + passes * step.number * step.hidden
     if net.prenorm:
         row += (3 if half and backward else 1) * step.full
     elif half:
         row += step.full
-    indices = sum(n for n in step.lengths if n < SLICED)
+    indices = sum(n for n in step.lengths if n < SLICED_LENGTH)
     return {
         "a tile of a block": row * min(step.tokens, TILE),
         "indices of Rotate": passes * 4 * net.tracks * indices,
@@ -279,23 +285,23 @@ def _joined_tile(step: _Step, backward: bool) -> Terms:
 def _torch(step: _Step) -> list[Terms]:
     net, C, T, full, last = step.network, step.channels, step.tokens, step.full, step.reach[-1]
     half = step.hardware.half
-    unchanged = net.order == "released" and net.prenorm is None and not half  # Mix reads the block's input
-    kept = {
+    reads_input = net.order == "released" and net.prenorm is None and not half  # Mix reads the block's input itself
+    saved = {
         "hidden layers": step.passes * 2 * step.number * step.hidden,
         "what Mix reads": step.passes * step.short,
         "inputs of the norms": step.passes * (_norm_bytes(net.prenorm, C) + _norm_bytes(net.norm, C)),
         "dropout": step.passes * (full if net.order == "paper" else step.short) if net.dropout else 0,
     }
-    kept_anyway = unchanged or net.prenorm in ("layer", "batch")  # a block's input, by what reads it first
-    held = 0 if kept_anyway else (T + step.left) * full
-    own = 0 if kept_anyway or step.reach[-2:-1] != [last] else full  # of the last block, which is not held
-    adding = last * (own + full + step.short + (full if half else 0) + (full if net.prenorm else 0))
-    together = (T + last if last < T else T) * full
-    forward = {**kept, "inputs of the blocks": held, "outputs": max(adding, together)}
+    already_saved = reads_input or net.prenorm in ("layer", "batch")  # a block's input, by what reads it first
+    inputs = 0 if already_saved else (T + step.left) * full
+    last_input = 0 if already_saved or step.reach[-2:-1] != [last] else full  # of the last block, not in `inputs`
+    residual_sum = last * (last_input + full + step.short + (full if half else 0) + (full if net.prenorm else 0))
+    concatenation = (T + last if last < T else T) * full
+    forward = {**saved, "inputs of the blocks": inputs, "outputs": max(residual_sum, concatenation)}
     if step.model.final_norm:
-        backward = {**kept, "last norm": T * _norm_bytes("layer", C), "gradients": 2 * T * full}
+        backward = {**saved, "last norm": T * _norm_bytes("layer", C), "gradients": 2 * T * full}
     else:
-        backward = {**kept, "gradients": T * full + last * (full + step.number * step.hidden)}
+        backward = {**saved, "gradients": T * full + last * (full + step.number * step.hidden)}
     return [forward, backward]
 
 
@@ -309,41 +315,41 @@ def _torch_reversible(step: _Step) -> list[Terms]:
         {
             "two streams": 2 * T * full * step.networks,
             "gradients": 3 * T * full,
-            "gradients of the blocks": 4 * step.of_blocks,
+            "gradients of the blocks": 4 * step.block_weights,
             "one block, computed again": first * (block + full),
             "of the block before": 2 * first * full,
         }
     ]
 
 
-# --- Kernels, which compute hidden layers again ---
+# --- Triton kernels, which recompute hidden layers in the backward pass ---
 
 
 def _kernels(step: _Step) -> list[Terms]:
     net, C, T, full, short = step.network, step.channels, step.tokens, step.full, step.short
     half, normed = step.hardware.half, net.prenorm == "layer"
-    folded = net.prenorm == "batch" and not (net.dropout and net.order == "paper")  # into the first layer
+    folded = net.prenorm == "batch" and not (net.dropout and net.order == "paper")  # norm, into the first layer
     after = short if net.norm == "batch" else _norm_bytes(net.norm, C)
     separate = after + (0 if normed or folded else _norm_bytes(net.prenorm, C))
-    kept = {
+    saved = {
         "inputs of the blocks": (step.passes + (T + step.left if net.prenorm == "group" else 0)) * short,
         "inputs of the norms": step.passes * (separate + (8 if normed else 0)),
-        "weights for the kernels": step.of_blocks * (step.number + (2 if normed else 0)),
+        "weights for the kernels": step.block_weights * (step.number + (2 if normed else 0)),
     }
-    embedding = T * full if half else 0  # in float32, beside the copy that the blocks read
-    left = T * short if step.reach[-1] < T else 0  # sequences that end early are copied behind the others
-    forward = {**kept, "embedding": embedding, "outputs": step.reach[-1] * short + left}
-    forward["weights for the kernels"] += 4 * step.of_blocks if half else 0  # before their conversion to bfloat16
-    read = {**kept, "outputs": T * short}
+    embedding = T * full if half else 0  # in float32, in addition to the copy that the blocks read
+    left = T * short if step.reach[-1] < T else 0  # sequences that end early are copied after the others
+    forward = {**saved, "embedding": embedding, "outputs": step.reach[-1] * short + left}
+    forward["weights for the kernels"] += 4 * step.block_weights if half else 0  # before their conversion to bfloat16
+    read = {**saved, "outputs": T * short}
     if step.model.final_norm:
         read |= {"last norm": (T * full if half else 0) + T * (full + 8)}
-        learn = {**kept, "last norm": T * _norm_bytes("layer", C), "gradients": 2 * T * full}
+        final_norm = {**saved, "last norm": T * _norm_bytes("layer", C), "gradients": 2 * T * full}
     else:
-        learn = {**kept, "gradients": T * short}
-    buffers = T * short * ((3 if separate == 0 else 2) + (1 if normed else 0))  # with other norms, block by block
-    backward = {**kept, "gradients": buffers, **_scratch(step)}
-    backward["gradients of the blocks"] = 4 * step.of_blocks
-    return [forward, read, learn, backward]
+        final_norm = {**saved, "gradients": T * short}
+    buffers = T * short * ((3 if separate == 0 else 2) + (1 if normed else 0))  # other norms work block by block
+    backward = {**saved, "gradients": buffers, **_scratch(step)}
+    backward["gradients of the blocks"] = 4 * step.block_weights
+    return [forward, read, final_norm, backward]
 
 
 def _kernels_reversible(step: _Step) -> list[Terms]:
@@ -351,7 +357,7 @@ def _kernels_reversible(step: _Step) -> list[Terms]:
     streams = {
         "two streams": 2 * T * short * step.networks,
         "gradients": 3 * T * short,
-        "gradients of the blocks": 4 * step.of_blocks,
+        "gradients of the blocks": 4 * step.block_weights,
     }
     embedding = T * step.full if step.hardware.half else 0
     statistics = 8 * first if net.prenorm else 0
@@ -372,12 +378,12 @@ def _kernels_reversible(step: _Step) -> list[Terms]:
 
 
 def _scratch(step: _Step) -> Terms:
-    """Of the backward pass of the first block: the hidden layer, and rows of sums."""
+    """Scratch memory of the backward pass of the first block: the hidden layer, and partial sums."""
     half, a, tokens, hidden, channels = step.hardware.half, step.number, step.reach[0], step.hidden, step.channels
-    if hidden > ops.FUSED_HIDDEN:  # by the matrix library, from rotated copies of the tokens
-        unit = 16 // a  # rows are padded to 16 bytes, and end with a one
+    if hidden > ops.FUSED_HIDDEN:  # cuBLAS computes it, from rotated copies of the tokens
+        unit = 16 // a  # rows are padded to 16 bytes and end with a 1
         wide, rotated = (n // unit * unit + unit for n in (hidden, channels))
-        copies = 2 if step.network.order == "released" or channels % unit else 1  # one is the gradient's
+        copies = 2 if step.network.order == "released" or channels % unit else 1  # one for the gradient
         return {"scratch of a backward pass": tokens * a * (2 * wide + copies * rotated)}
     tile = 64 if half else 32
     rows = ceil(tokens / tile) + len(step.lengths)
@@ -387,17 +393,17 @@ def _scratch(step: _Step) -> Terms:
     return {"scratch of a backward pass": tokens * (2 * a * hidden + 8) + sums}
 
 
-# --- A frozen encoder, which keeps nothing for gradients ---
+# --- A frozen encoder, which saves nothing for the backward pass ---
 
 
 def _frozen(step: _Step) -> list[Terms]:
-    """Its forward pass, in the blocks, at their end and in the last norm: a few tokens' worth at any depth.
+    """Memory of its forward pass in a block, after the last block and in the final norm; independent of the depth.
 
-    Tokens move between two buffers; torch computes a block in tiles. Every step asks for the same few tensors, and so
-    no holes were measured in the heap of a CPU, but for some 40 MB of a reversible network.
+    Tokens move between two buffers; torch computes a block in tiles. Every step allocates the same few tensors, so
+    that no holes were measured in the heap of a CPU, except about 40 MB for a reversible network.
     """
     net, T, full, kernels = step.network, step.tokens, step.full, step.hardware.kernels
-    short = kernels and step.hardware.half  # tokens are bfloat16, and the embedding is not
+    short = kernels and step.hardware.half  # tokens are bfloat16, the embedding is float32
     stream = T * full // (2 if short else 1)
     embedding = {"embedding": T * full + (stream if short else 0)}
     if step.joined:
@@ -411,10 +417,10 @@ def _frozen(step: _Step) -> list[Terms]:
 
 
 def _frozen_joined(step: _Step) -> list[Terms]:
-    """Two buffers take turns; another type or a norm takes one more."""
+    """Memory of blocks that are one operation: two alternating buffers, and a third for a norm or bfloat16."""
     net, T, full = step.network, step.tokens, step.full
-    apart = step.hardware.half or bool(net.prenorm)
-    buffers = min(2, len(step.reach)) * T * step.short + (T * full if apart else 0)
+    third = step.hardware.half or bool(net.prenorm)
+    buffers = min(2, len(step.reach)) * T * step.short + (T * full if third else 0)
     folded = 4 * len(step.reach) * step.hidden * step.channels if net.prenorm else 0
     block = {
         "embedding": T * full,
@@ -427,7 +433,7 @@ def _frozen_joined(step: _Step) -> list[Terms]:
 
 
 def _frozen_tile(step: _Step, third: bool) -> Terms:
-    """Inputs and hidden layer of Mix; more where a norm or another precision comes between."""
+    """Bytes of a tile: inputs and hidden layer of Mix, and copies for a norm or another precision."""
     net, full = step.network, step.full
     lean = net.order == "paper" and not net.norm and (third or net.prenorm is None)
     more = (full + step.short if step.hardware.half else 12 * net.tracks) if lean else 2 * full
@@ -436,13 +442,13 @@ def _frozen_tile(step: _Step, third: bool) -> Terms:
 
 
 def _frozen_kernel(step: _Step) -> Terms:
-    """A block's weights as its kernel reads them, and norms that no kernel computes."""
+    """Bytes of a block's weights in the kernel's layout, and of norms without a kernel."""
     net, full, first, half = step.network, step.full, step.reach[0], step.hardware.half
     normed = net.prenorm == "layer"
     others = [kind for kind in (net.norm, net.prenorm if net.prenorm == "group" else None) if kind]
     rows = sum(4 * full if kind == "group" else full for kind in others) + (8 if normed else 0)
     wide = (step.channels + step.hidden) * step.number if step.hidden > ops.FUSED_HIDDEN else 0
-    block = step.of_blocks // len(step.reach)
+    block = step.block_weights // len(step.reach)
     return {
         "hidden layer": first * wide,
         "norms of a block": first * rows,

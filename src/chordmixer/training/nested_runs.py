@@ -1,6 +1,6 @@
-"""Runs inside a run folder: trials of words before a run, its local network after it, the members of an ensemble.
+"""Runs inside a run folder: trial runs with and without words, the local network, the members of an ensemble.
 
-They are runs like any other, in RUN/trials, RUN/local and RUN/members, so that a kill costs no more there.
+They are ordinary runs in RUN/trials, RUN/local and RUN/members, each with its own checkpoints to resume from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chordmixer.config import from_dict, to_dict
 from chordmixer.models.words import WordsConfig
 from chordmixer.training import ensemble, results, speed
 from chordmixer.training.devices import choose_device
-from chordmixer.training.ensemble import Answered, Ensemble, EnsembleMember
+from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.evaluation import (
     Evaluation,
     Predictions,
@@ -32,7 +32,7 @@ from chordmixer.training.evaluation import (
 from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths
 from chordmixer.training.forecast import check_memory
 from chordmixer.training.labels import FILE as LABELS
-from chordmixer.training.labels import OutputLabels
+from chordmixer.training.labels import OutputLabels, RecordTarget
 from chordmixer.training.loop import TrainingRun, train
 from chordmixer.training.ranks import from_main_rank
 from chordmixer.training.run_folder import CONFIG, PROVENANCE, main_folder, recording_provenance
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 TRIALS_FILE, TRIALS = "trials.json", "trials"
 WITH, WITHOUT = "words", "no words"
 LOCAL_SHARE = 0.5
-"""Length of the local network's training, as a share of the run's."""
+"""Training length of the local network, as a share of the training length of the run."""
 MEMBER_FILES = (LABELS, *(predictions_file(part) for part in ("validation", "test")), "evaluation-validation.json")
 
 
@@ -51,10 +51,10 @@ MEMBER_FILES = (LABELS, *(predictions_file(part) for part in ("validation", "tes
 
 @dataclass(frozen=True)
 class Trials:
-    """The result of the trial runs, trials.json."""
+    """The content of trials.json: the result of the trial runs."""
 
     losses: dict[str, float]
-    """The lowest validation loss of each, after calibration."""
+    """Lowest calibrated validation loss of each trial run."""
     chosen: str
     format: int = 1
 
@@ -69,7 +69,7 @@ class Trials:
 
 
 def read_trials(folder: Path) -> Trials | None:
-    """The trials of a run; None where it had none, or they are not finished."""
+    """Read trials.json; None if the run has no finished trials."""
     path = folder / TRIALS_FILE
     return from_dict(Trials, files.read_json(path), str(path)) if path.exists() else None
 
@@ -83,19 +83,19 @@ def decide_words(
     unverified: bool = False,
     resumed_as: Path | None = None,
 ) -> tuple[Experiment, bool]:
-    """The experiment with or without words, as two short runs decide, and whether its run has begun in `out`.
+    """Choose by two short runs whether the model has words; return the experiment and whether to resume it in `out`.
 
     Words help on some data and hurt on others; the validation loss of the trials decides. `resumed_as` is the folder
-    that `--resume` takes.
+    to pass to `--resume`.
     """
     if not experiment.training.trial:
         return experiment, resume
     if not experiment.model.words.lengths:
         return _decided(experiment, WITH), resume
-    known = from_main_rank(lambda: read_trials(out) if resume and TRIALS_FILE in files.recorded(out) else None)
-    if known is None:
-        known = _run_trials(experiment, out, resume, console or terminal.console(), unverified, resumed_as or out)
-    decided = _decided(experiment, known.chosen)
+    trials = from_main_rank(lambda: read_trials(out) if resume and TRIALS_FILE in files.recorded(out) else None)
+    if trials is None:
+        trials = _run_trials(experiment, out, resume, console or terminal.console(), unverified, resumed_as or out)
+    decided = _decided(experiment, trials.chosen)
 
     def save() -> None:
         if Experiment.load(out, unverified=unverified).training.trial:
@@ -117,19 +117,19 @@ def _run_trials(
             short = _shortened(_decided(experiment, name), experiment.training.trial)
             with _open_run(short, _trial_folder(out / TRIALS, name), resumed_as, console) as trial:
                 losses[name] = trial.learn()
-        made = Trials(losses, min(losses, key=losses.__getitem__))
-        from_main_rank(lambda: _end_trials(out, made))
-    console.print(made.line(), markup=False, highlight=False, soft_wrap=True)
-    return made
+        trials = Trials(losses, min(losses, key=losses.__getitem__))
+        from_main_rank(lambda: _end_trials(out, trials))
+    console.print(trials.line(), markup=False, highlight=False, soft_wrap=True)
+    return trials
 
 
-def _end_trials(out: Path, made: Trials) -> None:
-    files.write_recorded(out, {TRIALS_FILE: files.json_bytes(to_dict(made))})
+def _end_trials(out: Path, trials: Trials) -> None:
+    files.write_recorded(out, {TRIALS_FILE: files.json_bytes(to_dict(trials))})
     _remove_trials(out / TRIALS)
 
 
 def _check_runnable(experiment: Experiment) -> None:
-    """Refuse what a run would refuse, before a folder is made."""
+    """Raise the errors that the run itself would raise, before its folder is created."""
     check_context_parallel(experiment)
     task = experiment.build_task()
     for part in ("training", "validation", "test"):
@@ -144,7 +144,7 @@ def _decided(experiment: Experiment, chosen: str) -> Experiment:
 
 
 def _shortened(experiment: Experiment, share: float) -> Experiment:
-    """The same over a share of the epochs, steps or minutes."""
+    """The experiment over a share of its epochs, steps or minutes."""
     config = experiment.training
     return replace(
         experiment,
@@ -163,10 +163,10 @@ def _trial_folder(folder: Path, name: str) -> Path:
 
 
 def _remove_trials(folder: Path) -> None:
-    """Remove the trial runs, and nothing else that may be in their folder."""
-    for own in (_trial_folder(folder, name) for name in (WITH, WITHOUT)):
-        if not own.is_symlink() and CONFIG in files.recorded(own):
-            shutil.rmtree(own)
+    """Remove the trial runs, but no other files in their folder."""
+    for trial in (_trial_folder(folder, name) for name in (WITH, WITHOUT)):
+        if not trial.is_symlink() and CONFIG in files.recorded(trial):
+            shutil.rmtree(trial)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
         folder.rmdir()
 
@@ -177,8 +177,8 @@ def _remove_trials(folder: Path) -> None:
 def train_local(run: Path, console: Console, cache: Path | str | None = None) -> None:
     """Train the local network of a finished run, or resume it.
 
-    It is the run's network without the encoder, which sees a few tokens at a time: what only the whole network learns
-    is long-range structure.
+    It is the run's network without the encoder and sees only a few tokens at a time, so that the difference between
+    the two is due to long-range structure.
     """
     experiment = local_experiment(Experiment.load(run, cache=cache))
     with _open_run(experiment, run / results.LOCAL_FOLDER, run, console) as local:
@@ -186,7 +186,7 @@ def train_local(run: Path, console: Console, cache: Path | str | None = None) ->
 
 
 def local_experiment(experiment: Experiment) -> Experiment:
-    """The same without the encoder, over half of the steps; ranks share its batches by records."""
+    """The experiment of the local network: no encoder, half of the steps, no sequences split over ranks."""
     config = experiment.training
     shorter: dict[str, Any] = {"epochs": max(1, round(LOCAL_SHARE * config.epochs))}
     if config.steps:
@@ -196,7 +196,7 @@ def local_experiment(experiment: Experiment) -> Experiment:
 
 
 def _open_run(experiment: Experiment, folder: Path, run: Path, console: Console) -> closing[TrainingRun]:
-    """Start or resume a run inside the folder `run`."""
+    """Start or resume a run in `folder`, which is inside the run folder `run`."""
     begun = from_main_rank((folder / CONFIG).exists)
     return closing(TrainingRun(experiment, folder, begun, console, resumed_as=run))
 
@@ -213,63 +213,64 @@ def train_members(
     unverified: bool = False,
     baselines: bool = True,
 ) -> Evaluation:
-    """Train the members of an ensemble that are left; returns the scores of their mean on the test set.
+    """Train the remaining members of an ensemble; return the scores of the mean prediction on the test set.
 
-    Each member is trained, compared with baselines and combined with the best of them like a run of its own.
+    Each member is trained, compared with baselines and combined with the best of them, as a single run is.
     """
     check_context_parallel(experiment)
     experiment = speed.settle_precision(experiment, out)
     task: Any = experiment.build_task()
     ensemble.member(experiment, 0).build_task()  # fails where records are too few, before a folder is made
     with main_folder(experiment, out, resume, unverified):
-        known = from_main_rank(lambda: _begin_ensemble(experiment, out, baselines, task.target.headline))
-        if not known.whole:
+        document = from_main_rank(lambda: _begin_ensemble(experiment, out, baselines, task.target.headline))
+        if not document.complete:
             device = choose_device(experiment.training)
             with recording_provenance(out, device) if terminal.first_rank() else nullcontext():
-                for number in range(len(known.members), known.size):
-                    logger.info(f"member {number + 1} of {known.size}")
-                    known = _train_member(experiment, out, known, number, console)
-        evaluation = from_main_rank(lambda: _finish_ensemble(experiment, task, out, known))
-    if known.baselines:
+                for number in range(len(document.members), document.size):
+                    logger.info(f"member {number + 1} of {document.size}")
+                    document = _train_member(experiment, out, document, number, console)
+        evaluation = from_main_rank(lambda: _finish_ensemble(experiment, task, out, document))
+    if document.baselines:
         from_main_rank(lambda: _copy_baselines(experiment, task, out))
     return evaluation
 
 
 def _begin_ensemble(experiment: Experiment, out: Path, baselines: bool, metric: str) -> Ensemble:
-    """The ensemble.json of a new or resumed ensemble."""
-    kind_and_size = ensemble.of(experiment)
+    """Write the ensemble.json of a new ensemble, or read that of a resumed one."""
+    kind_and_size = ensemble.kind_and_size(experiment)
     assert kind_and_size is not None
-    known = ensemble.read(out) if (out / ensemble.FILE).exists() else None
-    if known is None:
-        known = Ensemble(*kind_and_size, baselines, metric)
-        _write_ensemble(out, known)
-    if (known.kind, known.size, known.metric) != (*kind_and_size, metric):
+    document = ensemble.read(out) if (out / ensemble.FILE).exists() else None
+    if document is None:
+        document = Ensemble(*kind_and_size, baselines, metric)
+        _write_ensemble(out, document)
+    if (document.kind, document.size, document.metric) != (*kind_and_size, metric):
         raise ValueError(f"{out / ensemble.FILE} is of another run than its config.json: use another copy")
-    if not known.whole:
+    if not document.complete:
         files.unrecord(out, [PROVENANCE])
-    return known
+    return document
 
 
-def _write_ensemble(out: Path, known: Ensemble) -> None:
-    files.write_recorded(out, {ensemble.FILE: files.json_bytes(to_dict(known))})
+def _write_ensemble(out: Path, document: Ensemble) -> None:
+    files.write_recorded(out, {ensemble.FILE: files.json_bytes(to_dict(document))})
 
 
-def _train_member(experiment: Experiment, out: Path, known: Ensemble, number: int, console: Console) -> Ensemble:
+def _train_member(experiment: Experiment, out: Path, document: Ensemble, number: int, console: Console) -> Ensemble:
     """Train one member, and add its scores to ensemble.json."""
-    own, folder = ensemble.member(experiment, number), ensemble.folder_of(out, number)
-    train(own, folder, resume=from_main_rank((folder / CONFIG).exists), console=console, resumed_as=out)
-    return from_main_rank(lambda: _add_member(own, folder, out, known, number))
+    member, folder = ensemble.member(experiment, number), ensemble.folder_of(out, number)
+    train(member, folder, resume=from_main_rank((folder / CONFIG).exists), console=console, resumed_as=out)
+    return from_main_rank(lambda: _add_member(member, folder, out, document, number))
 
 
-def _add_member(own: Experiment, folder: Path, out: Path, known: Ensemble, number: int) -> Ensemble:
-    """Compare a trained member with baselines, and write its scores."""
-    if known.baselines:
-        results.compare(folder, own.data.cache, deliver=True)
-    scored = {part: _evaluation(folder, part) for part in ("validation", "test")}
-    scores = {part: evaluation.scores[known.metric] for part, evaluation in scored.items()}
-    known = replace(known, members=(*known.members, EnsembleMember(number, scored["test"].encoder, **scores)))
-    _write_ensemble(out, known)
-    return known
+def _add_member(member: Experiment, folder: Path, out: Path, document: Ensemble, number: int) -> Ensemble:
+    """Compare a trained member with baselines, and add its scores to ensemble.json."""
+    if document.baselines:
+        results.compare(folder, member.data.cache, deliver=True)
+    evaluations = {part: _evaluation(folder, part) for part in ("validation", "test")}
+    scores = {part: evaluation.scores[document.metric] for part, evaluation in evaluations.items()}
+    entry = EnsembleMember(number, evaluations["test"].encoder, **scores)
+    document = replace(document, members=(*document.members, entry))
+    _write_ensemble(out, document)
+    return document
 
 
 def _evaluation(folder: Path, part: str) -> Evaluation:
@@ -277,66 +278,68 @@ def _evaluation(folder: Path, part: str) -> Evaluation:
     return from_dict(Evaluation, files.read_json(folder / name), name, undefined=True)
 
 
-def _finish_ensemble(experiment: Experiment, task: Any, out: Path, known: Ensemble) -> Evaluation:
-    """Scores, predictions and documents of the members' mean, from what each has written."""
-    folders = [ensemble.folder_of(out, number) for number in range(known.size)]
+def _finish_ensemble(experiment: Experiment, task: Any, out: Path, document: Ensemble) -> Evaluation:
+    """Write scores, predictions and documents of the mean prediction, from the files of the members."""
+    folders = [ensemble.folder_of(out, number) for number in range(document.size)]
     for folder in folders:
         files.verify(folder, MEMBER_FILES)
     targets = [OutputLabels.load(folder).target for folder in folders]
-    answered = {
+    predictions = {
         part: [Predictions.read(folder / predictions_file(part)) for folder in folders]
         for part in ("validation", "test")
     }
-    mean: Any = {"test": _mean_predictions(task, targets, answered["test"])}
-    held = known.held_out
-    mean[held] = (_cross_validated if known.kind == "folds" else _mean_predictions)(
-        task, targets, answered["validation"]
+    mean: Any = {"test": _mean_predictions(task, targets, predictions["test"])}
+    held_out = document.held_out
+    mean[held_out] = (_cross_validated if document.kind == "folds" else _mean_predictions)(
+        task, targets, predictions["validation"]
     )
-    contents = results.task_documents(task, {"validation": mean[held]})
-    scored = {}
-    for part, predictions in mean.items():
-        title = f"{known.size} folds" if part == ensemble.CROSSED else known.title
-        scored[part] = replace(summarise(predictions, task.target, experiment, part), encoder=title)
-        contents |= evaluation_contents(scored[part], predictions)
+    contents = results.task_documents(task, {"validation": mean[held_out]})
+    evaluations = {}
+    for part, mean_predictions in mean.items():
+        title = f"{document.size} folds" if part == ensemble.CROSS_VALIDATION else document.title
+        evaluations[part] = replace(summarise(mean_predictions, task.target, experiment, part), encoder=title)
+        contents |= evaluation_contents(evaluations[part], mean_predictions)
     files.write_recorded(out, contents)
     files.write_manifest(out, [PROVENANCE] if (out / PROVENANCE).exists() else [])
-    return scored["test"]
+    return evaluations["test"]
 
 
-def _mean_predictions(task: Any, targets: Sequence[Answered], answered: Sequence[Predictions]) -> Predictions:
-    """The mean of members that predict the same records."""
-    first, *others = answered
-    if not all(own.same_records(first) for own in others):
+def _mean_predictions(task: Any, targets: Sequence[RecordTarget], predictions: Sequence[Predictions]) -> Predictions:
+    """The mean prediction of members for the same records."""
+    first, *others = predictions
+    if not all(other.same_records(first) for other in others):
         raise ValueError("the members have answered different records: use the files of one run, or train again")
-    rows = [(target, own.outputs) for target, own in zip(targets, answered, strict=True)]
-    return replace(first, outputs=ensemble.mean(task.target, rows))
+    outputs = [(target, rows.outputs) for target, rows in zip(targets, predictions, strict=True)]
+    return replace(first, outputs=ensemble.mean(task.target, outputs))
 
 
-def _cross_validated(task: Any, targets: Sequence[Answered], answered: Sequence[Predictions]) -> Predictions:
-    """The predictions of members for one fold each: every record once. No group is in two folds."""
-    outputs = [ensemble.mean(task.target, [(own, rows.outputs)]) for own, rows in zip(targets, answered, strict=True)]
+def _cross_validated(task: Any, targets: Sequence[RecordTarget], folds: Sequence[Predictions]) -> Predictions:
+    """Join the predictions of each member for its fold: every record once. No group is in two folds."""
+    outputs = [
+        ensemble.mean(task.target, [(target, fold.outputs)]) for target, fold in zip(targets, folds, strict=True)
+    ]
     groups, first = [], 0
-    for own in answered:
-        groups.append(np.arange(len(own.names)) + first if own.groups is None else own.groups + first)
+    for fold in folds:
+        groups.append(np.arange(len(fold.names)) + first if fold.groups is None else fold.groups + first)
         first = int(groups[-1].max()) + 1
     return Predictions(
-        names=[name for own in answered for name in own.names],
-        lengths=np.concatenate([own.lengths for own in answered]),
-        targets=np.concatenate([own.targets for own in answered]),
+        names=[name for fold in folds for name in fold.names],
+        lengths=np.concatenate([fold.lengths for fold in folds]),
+        targets=np.concatenate([fold.targets for fold in folds]),
         outputs=np.concatenate(outputs),
-        groups=None if answered[0].groups is None else np.concatenate(groups),
+        groups=None if folds[0].groups is None else np.concatenate(groups),
     )
 
 
 def _copy_baselines(experiment: Experiment, task: Any, out: Path) -> None:
-    """Compare the mean with the baselines of the first member."""
+    """Compare the mean prediction with the baselines of the first member."""
     first = ensemble.folder_of(out, 0)
     files.verify(first, [results.BASELINES, results.BASELINE_ROWS])
     target = OutputLabels.load(first).target
     sentences = {row["name"]: row["sentence"] for row in files.read_json(first / results.BASELINES)["baselines"]}
     rows = [
-        (name, sentences[name], replace(own, outputs=ensemble.mean(task.target, [(target, own.outputs)])))
-        for name, own in results.read_baseline_rows(first).items()
+        (name, sentences[name], replace(baseline, outputs=ensemble.mean(task.target, [(target, baseline.outputs)])))
+        for name, baseline in results.read_baseline_rows(first).items()
         if name not in results.NETWORKS
     ]
     results.write_baselines(out, experiment, task.target, rows)

@@ -1,4 +1,4 @@
-"""Optimiser: steps, learning rates, the budget of a run, and the weights that are evaluated (EMA, statistics)."""
+"""Optimiser: steps, learning rates, the budget of a run, and the evaluated weights (EMA, running statistics)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from chordmixer.training.checkpoints import State
 from chordmixer.training.experiment import TrainingConfig
 from chordmixer.training.ranks import from_main_rank
 
-NAMED = 8
-"""Most records that an error message names."""
+NAMED_RECORDS = 8
+"""Maximum number of records that an error message names."""
 STATISTICS_RECORDS = 256
-"""Training records of `update_statistics`: a mean is then known to a sixteenth of the standard deviation."""
+"""Training records for `update_statistics`; the error of a mean is then a sixteenth of the standard deviation."""
 
 
 class Optimiser:
-    """AdamW that never waits for the device: its step clips gradients, and skips what is not finite."""
+    """AdamW without waits for the device: its step clips gradients, and changes nothing if they are not finite."""
 
     def __init__(self, model: Model, config: TrainingConfig, longest: int) -> None:
         """`longest` is the length of the longest training record."""
@@ -39,25 +39,25 @@ class Optimiser:
             lr=config.learning_rate,
             betas=(0.9, config.beta2),
             fused=True,
-            capturable=self.parameters[0].is_cuda,  # by CUDA graphs
+            capturable=self.parameters[0].is_cuda,  # in CUDA graphs
         )
         self.bad = torch.zeros((), device=self.parameters[0].device)
-        """One from the first step on whose loss or gradient was not finite."""
+        """1 from the first step whose loss or gradient was not finite, else 0."""
 
     def learning_rate(self, done: float) -> float:
-        """The learning rate of the head, after this share of the run."""
+        """The learning rate of the head when this share of the run is done."""
         return self.config.learning_rate * schedule(done, self.config.warmup)
 
     def step(self, loss: Float[Tensor, ""], learning_rate: float | Float[Tensor, ""]) -> Float[Tensor, "2"]:
         """Update the weights; returns the loss and the gradient norm, still on the device.
 
-        Once one of the two is not finite, this step and all later ones change nothing. A CUDA graph takes the
-        learning rate from the device, as it changes from step to step.
+        Once one of the two is not finite, this step and all later ones change nothing. In a CUDA graph the learning
+        rate is a tensor on the device, since it changes from step to step.
         """
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         result = torch.stack([loss, norm])
         torch.maximum(self.bad, (~torch.isfinite(result)).any().float(), out=self.bad)
-        self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing where this is one
+        self.adam.found_inf = self.bad  # type: ignore[attr-defined]  # the fused step does nothing if this is 1
         self.adam.grad_scale = (norm / self.config.clip).clamp_(min=1)  # type: ignore[attr-defined]  # and clips
         for group in self.adam.param_groups:
             group["lr"] = learning_rate * group["lr_scale"]
@@ -67,7 +67,7 @@ class Optimiser:
 
 
 def schedule(done: float, warmup: float) -> float:
-    """Linear warm-up, then a cosine to zero; `done` is the share of the run.
+    """The learning rate factor: linear warm-up, then a cosine to zero; `done` is the finished share of the run.
 
     >>> [round(schedule(d, 0.1), 2) for d in (0.05, 0.1, 0.55, 1.0)]
     [0.5, 1.0, 0.5, 0.0]
@@ -80,8 +80,8 @@ def schedule(done: float, warmup: float) -> float:
 def parameter_groups(model: Model, config: TrainingConfig, longest: int) -> list[dict[str, Any]]:
     """The trainable parameters in groups, each with its weight decay and its scale of the learning rate.
 
-    With `layer_decay` d the head has the scale 1, the last block d, the one before it d^2, and the embedding the
-    smallest. The last block is that of the longest record, since later ones are not trained.
+    With `layer_decay` d the scale is 1 for the head, d for the last block, d^2 for the block before it, and smallest
+    for the embedding. The last block is the last one that the longest record passes; later ones are not trained.
     """
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     scales = dict.fromkeys((name for name, _ in trainable), 1.0)
@@ -98,11 +98,11 @@ def parameter_groups(model: Model, config: TrainingConfig, longest: int) -> list
     for name, parameter in trainable:
         decay = config.words_decay if name == "words.table" else config.weight_decay
         groups.setdefault((scales[name], decay), []).append(parameter)
-    return [{"params": own, "lr_scale": scale, "weight_decay": decay} for (scale, decay), own in groups.items()]
+    return [{"params": group, "lr_scale": scale, "weight_decay": decay} for (scale, decay), group in groups.items()]
 
 
 def _blocks_from_head(name: str, blocks: int) -> int:
-    """Blocks from the head to a parameter.
+    """The number of blocks between the head and a parameter.
 
     >>> names = ("head.linear.bias", "encoder.blocks.2.fc1.bias", "embedding.table", "start.vector")
     >>> [_blocks_from_head(name, 3) for name in names]
@@ -114,22 +114,24 @@ def _blocks_from_head(name: str, blocks: int) -> int:
 
 
 class PendingStep(NamedTuple):
-    """A step whose result may still be on its way from the device, and what was known when it was taken."""
+    """A step whose result may not have arrived from the device yet."""
 
     step: int
-    """Steps taken before it."""
+    """Number of steps before it."""
     batch: int
-    """Batches of the epoch used before it."""
+    """Batches of the epoch that were used before it."""
     done: float
     learning_rate: float
     records: list[int]
     tokens: int
     result: Float[Tensor, "2"]
-    """The sum of its losses, and the gradient norm."""
+    """Sum of the losses, and gradient norm."""
 
     def not_finite(self, loss: float, names: Sequence[str], precision: str) -> str:
-        """The error message of a step with this sum of losses; the learning rate cannot be the cause at the first."""
-        shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        """The error message for a step with this sum of losses; the learning rate is not the cause in the first."""
+        shown = ", ".join(names[:NAMED_RECORDS]) + (
+            f" and {len(names) - NAMED_RECORDS} more" if len(names) > NAMED_RECORDS else ""
+        )
         at_first = "try training.precision=fp32" if precision == "bf16" else "at their targets"
         cure = f"lower the learning rate of {self.learning_rate:.2g}" if self.step else at_first
         return (
@@ -139,9 +141,9 @@ class PendingStep(NamedTuple):
 
 
 class Budget:
-    """A limit on the steps or minutes of a run; validation, checkpoints and the test set do not count.
+    """Limit on the steps or minutes of training, without validation, checkpoints and test set.
 
-    The seconds are part of the checkpoints, so that time before a kill counts.
+    Checkpoints have the seconds, so that the time before an interruption counts.
     """
 
     def __init__(self, config: TrainingConfig, state: State) -> None:
@@ -149,8 +151,8 @@ class Budget:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the time of the block, by the main rank's clock; without a limit nothing is measured, so that runs
-        are equal to the byte."""
+        """Add the time of the block by the main rank's clock. Without a time limit nothing is measured, so that the
+        files of two equal runs are identical."""
         start = time.monotonic()
         yield
         if self.seconds:
@@ -158,17 +160,17 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """The share of the budget that is spent, at most 1; 0 without a limit."""
+        """The spent share of the budget, at most 1; 0 without a limit."""
         if self.steps:
             return self.after(self.state.step)
         return min(self.state.seconds / self.seconds, 1.0) if self.seconds else 0.0
 
     def after(self, step: int) -> float:
-        """The share that so many steps spend; 0 where steps are not limited."""
+        """The share of the budget spent after this number of steps; 0 if steps are not limited."""
         return min(step / self.steps, 1.0) if self.steps else 0.0
 
     def messages(self) -> Iterator[str]:
-        """What to tell the user at the start."""
+        """Messages for the user at the start."""
         if self.steps:
             yield f"training for at most {self.steps:,} steps, {self.state.step:,} done"
         if self.seconds:
@@ -198,14 +200,14 @@ class Ema:
         self.horizon = max(1.0, horizon)
         self.live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
         start = values or self.live
-        self.values = {name: start[name].to(own.device, copy=True) for name, own in self.live.items()}
+        self.values = {name: start[name].to(value.device, copy=True) for name, value in self.live.items()}
 
     def weight(self, step: int) -> float:
-        """How much the weights after this step count, where steps count from 1."""
+        """The weight in the average of the model after this step, counted from 1."""
         return 1 / min(step, self.horizon)
 
     def update(self, weight: float | Float[Tensor, ""]) -> None:
-        """Add the present weights; a CUDA graph takes their weight from the device."""
+        """Add the current weights to the average; in a CUDA graph `weight` is a tensor on the device."""
         average, live = [*self.values.values()], [*self.live.values()]
         if isinstance(weight, float):
             torch._foreach_lerp_(average, live, weight)
@@ -216,17 +218,17 @@ class Ema:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the average into the model for the block; its own values are then restored exactly."""
-        own = {name: value.clone() for name, value in self.live.items()}
+        """Put the average into the model for the block, then restore the model's own values exactly."""
+        saved = {name: value.clone() for name, value in self.live.items()}
         torch._foreach_copy_([*self.live.values()], [*self.values.values()])
         try:
             yield
         finally:
-            torch._foreach_copy_([*self.live.values()], [*own.values()])
+            torch._foreach_copy_([*self.live.values()], [*saved.values()])
 
 
 def update_statistics(model: nn.Module, loader: Loader, epoch: int, half: bool) -> None:
-    """Set mean and variance of `Standard` layers for the present weights, from the same records on every rank."""
+    """Set mean and variance of `Standard` layers for the current weights, from the same records on every rank."""
     standards = [module for module in model.modules() if isinstance(module, Standard)]
     if not standards:
         return

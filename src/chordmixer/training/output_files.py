@@ -1,8 +1,8 @@
-"""Resumable files of rows: TSV, CSV, JSON Lines, Parquet or .npy.
+"""Resumable writers of rows: TSV, CSV, JSON Lines, Parquet or .npy.
 
-Rows are appended to `OUT.partial`; about once a second `OUT.journal` records how many windows of the input they are
-for and where they end. A resumed run cuts off what stands behind that place. The last step is a rename to OUT.
-Parquet and .npy files cannot be appended to: their rows are kept as an Arrow stream and converted at the end.
+Rows are appended to `OUT.partial`. About once a second `OUT.journal` records how many windows of the input have rows
+there, and the length of these rows in bytes. A resumed run cuts off any bytes after that. The last step is a rename
+to OUT. Parquet and .npy files cannot be appended to: their rows are stored as an Arrow stream, converted at the end.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from chordmixer.training import ranks, speed
 from chordmixer.training.inference import Item, batched
 
 SECONDS = 1.0
-"""Between two entries of the journal: the most work, beside a window, that a kill may cost."""
+"""Seconds between writes of the journal: the work, in addition to a window, that an interruption may lose."""
 NOT_OPTIONS = ("version", "run", "reading", "columns")
-"""Settings that rows depend on and that are not options of the command line."""
+"""Settings on which rows depend that are not command-line options."""
 GROUP_BYTES = 32 << 20
-"""Approximate size of a Parquet file's row groups, which a reader holds one at a time."""
-EXACT = {"value", "truth"}
-"""Columns whose numbers a TSV has with all their digits; elsewhere six decimals."""
-FLOAT32 = ".9g"
-"""Digits from which a float32 is read back exactly."""
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a cell that a spreadsheet takes for a formula."""
+"""Approximate size of the row groups of a Parquet file; readers load one at a time."""
+EXACT_COLUMNS = {"value", "truth"}
+"""Columns whose numbers a TSV has with all digits; other columns have six decimals."""
+FLOAT32_FORMAT = ".9g"
+"""Number format from which a float32 is read back exactly."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of a cell that a spreadsheet takes for a formula."""
 
 
 # --- Formats ---
 
 
 class Format(Protocol):
-    """How rows look in a file."""
+    """A file format for rows."""
 
     def head(self, schema: pa.Schema) -> bytes: ...
 
     def rows(self, batch: pa.RecordBatch) -> bytes: ...
 
     def finish(self, partial: Path, out: Path) -> None:
-        """Put all rows in place."""
+        """Convert or move the complete partial file to `out`."""
         ...
 
 
 class Tsv:
     """A header, then one line per record; a vector has a column per number, other lists are joined by `;`.
 
-    With `safe_cells`, a text that a spreadsheet would run as a formula has an apostrophe before it.
+    With `safe_cells`, text that a spreadsheet would run as a formula is preceded by an apostrophe.
     """
 
     def __init__(self, safe_cells: bool = False) -> None:
@@ -84,11 +84,11 @@ class Tsv:
         partial.replace(out)
 
     def _cells(self, name: str, column: pa.Array) -> Iterator[list[str]]:
-        """The text of each of its columns."""
+        """The cells of each TSV column for one Arrow column."""
         if pa.types.is_fixed_size_list(column.type):
-            yield from ([format(value, FLOAT32) for value in own] for own in _matrix(column).T.tolist())
+            yield from ([format(value, FLOAT32_FORMAT) for value in values] for values in _matrix(column).T.tolist())
         else:
-            yield [self._cell(value, name in EXACT) for value in column.to_pylist()]
+            yield [self._cell(value, name in EXACT_COLUMNS) for value in column.to_pylist()]
 
     def _cell(self, value: Any, exact: bool) -> str:
         if isinstance(value, float):
@@ -98,7 +98,7 @@ class Tsv:
         return self._text(value) if isinstance(value, str) else str(value)
 
     def _text(self, text: str) -> str:
-        return f"'{text}" if self.safe_cells and text.startswith(FORMULAS) else text
+        return f"'{text}" if self.safe_cells and text.startswith(FORMULA_STARTS) else text
 
     def _line(self, cells: Sequence[str]) -> bytes:
         line = "\t".join(cells)
@@ -109,7 +109,7 @@ class Tsv:
 
 
 class Csv(Tsv):
-    """The same with commas; a cell that holds a comma, a quote or a line break is quoted."""
+    """Like TSV, but with commas; cells with a comma, a quote or a line break are quoted."""
 
     def _line(self, cells: Sequence[str]) -> bytes:
         line = io.StringIO()
@@ -118,7 +118,7 @@ class Csv(Tsv):
 
 
 class Jsonl:
-    """One object per line, with the same names and numbers as the TSV's columns."""
+    """One object per line, with the names and values of the schema's columns."""
 
     def head(self, schema: pa.Schema) -> bytes:
         return b""
@@ -132,7 +132,7 @@ class Jsonl:
 
 
 class _Arrow:
-    """Rows as an Arrow stream, until all are there."""
+    """Base of formats whose rows are stored as an Arrow stream until all are written."""
 
     def head(self, schema: pa.Schema) -> bytes:
         return bytes(schema.serialize().to_pybytes())
@@ -154,7 +154,7 @@ class Parquet(_Arrow):
 
 
 class Npy(_Arrow):
-    """The vectors of the last column as one array, (records, numbers), for `numpy.load`; ids in a file beside it."""
+    """The vectors of the last column as an array, (records, numbers), for `numpy.load`; ids in a second file."""
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         bad = next((id for id in batch.column("id").to_pylist() if id.splitlines() != [id]), None)
@@ -181,7 +181,7 @@ FORMATS: dict[str, Callable[[], Format]] = {".jsonl": Jsonl, ".parquet": Parquet
 
 
 def files_of(out: Path) -> list[Path]:
-    """All files of an output.
+    """The paths of all files of an output.
 
     >>> [path.name for path in files_of(Path("vectors.npy"))]
     ['vectors.npy', 'vectors.ids.txt']
@@ -190,7 +190,7 @@ def files_of(out: Path) -> list[Path]:
 
 
 def batch_of(schema: pa.Schema, columns: Sequence[Any]) -> pa.RecordBatch:
-    """Columns of plain lists or of Arrow arrays, in the schema's order."""
+    """A record batch from columns, each a list or an Arrow array, in the order of the schema."""
     try:
         return pa.record_batch(list(columns), schema=schema)
     except UnicodeEncodeError as error:
@@ -204,7 +204,7 @@ def _column_names(field: pa.Field) -> list[str]:
 
 
 def _matrix(vectors: pa.Array) -> np.ndarray:
-    """Shape (records, numbers)."""
+    """Vectors as an array of shape (records, numbers)."""
     return np.asarray(vectors.flatten().to_numpy(zero_copy_only=False)).reshape(len(vectors), vectors.type.list_size)
 
 
@@ -212,13 +212,13 @@ def _matrix(vectors: pa.Array) -> np.ndarray:
 
 
 class Sink(Protocol):
-    """Takes rows, one window of the input at a time."""
+    """Destination for rows, which are written one window of the input at a time."""
 
     done: int
-    """Windows of the input whose rows were written before."""
+    """Number of input windows whose rows an interrupted run has already written."""
 
     def has(self, window: Sequence[Item]) -> bool:
-        """Whether the rows of this window, the next one of the input, are written already."""
+        """Whether the rows of this window, the next one of the input, are already written."""
         ...
 
     def write(self, batch: pa.RecordBatch) -> None: ...
@@ -228,7 +228,7 @@ class Sink(Protocol):
 def open_output(
     out: Path | str, schema: pa.Schema, settings: dict[str, Any], *, resume: bool = False, force: bool = False
 ) -> Iterator[Sink]:
-    """The sink of an output, put in place when the block ends well; `settings` are all that its rows depend on."""
+    """Open an output, which is completed when the block ends without error; its rows depend on `settings` alone."""
     if str(out) == "-":
         yield StandardOutput(schema, bool(settings.get("safe_cells")))
         return
@@ -241,15 +241,15 @@ def open_output(
 def open_shared_output(
     out: Path | str, schema: pa.Schema, settings: dict[str, Any], *, resume: bool = False, force: bool = False
 ) -> Iterator[Sink]:
-    """The same for several ranks, of which the main one writes; the others are told what is written already."""
+    """Open an output for several ranks: the main rank writes, the others only know what is already written."""
     with ExitStack() as stack:
         sinks: list[Sink] = []
 
-        def opened() -> int:
+        def open_on_main() -> int:
             sinks.append(stack.enter_context(open_output(out, schema, settings, resume=resume, force=force)))
             return sinks[0].done
 
-        done = ranks.from_main_rank(opened)
+        done = ranks.from_main_rank(open_on_main)
         yield sinks[0] if sinks else AbsentOutput(done)
 
 
@@ -262,7 +262,7 @@ def check_output(
     force: bool = False,
     safe_cells: bool = False,
 ) -> bool:
-    """Refuse early what cannot be written; False: the output is complete already, and `resume` has nothing to do."""
+    """Refuse early an output that cannot be written; False: it is complete, and `resume` has nothing to do."""
     if safe_cells and str(out) != "-" and Path(out).suffix not in TABLES:
         raise ValueError(
             f"--safe-cells is for tables that a spreadsheet opens, and {out} is none: name a .tsv or .csv file"
@@ -281,13 +281,13 @@ def check_output(
         raise ValueError(f"{out} ends in {path.suffix!r}: rows are written as {known}; name it so")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path.absolute().parent} is not a folder: make it, or give another name with -o")
-    if path.exists() and any(str(given) != "-" and path.samefile(given) for given in inputs if Path(given).exists()):
+    if path.exists() and any(str(name) != "-" and path.samefile(name) for name in inputs if Path(name).exists()):
         raise ValueError(f"{out} is also an input: give the output another name with -o")
-    partial = _beside(path, ".partial")
+    partial = _with_ending(path, ".partial")
     if path.exists() and resume and not partial.exists():
-        _beside(path, ".journal").unlink(missing_ok=True)  # left by a kill between the last two steps
+        _with_ending(path, ".journal").unlink(missing_ok=True)  # left by a kill between the last two steps
         return False
-    existing = next((made for made in files_of(path) if made.exists()), None)
+    existing = next((file for file in files_of(path) if file.exists()), None)
     if existing is not None and not (force or resume):
         raise ValueError(f"{existing} is there already: give another name with -o, or replace it with --force")
     if partial.exists() and not (force or resume):
@@ -298,7 +298,7 @@ def check_output(
 
 
 class AbsentOutput:
-    """What a rank that writes nothing knows of the output."""
+    """The sink of a rank that does not write: it only knows which windows are already written."""
 
     def __init__(self, done: int) -> None:
         self.done, self.windows = done, 0
@@ -312,7 +312,7 @@ class AbsentOutput:
 
 
 class StandardOutput:
-    """Standard output, in TSV; on a terminal, not in a file or a pipe, control characters are escaped."""
+    """Standard output as TSV; control characters are escaped if it is a terminal."""
 
     done = 0
 
@@ -342,23 +342,23 @@ class _Journal:
 
     settings: dict[str, Any]
     windows: int
-    """Windows of the input whose rows are written."""
+    """Number of input windows whose rows are written."""
     bytes: int
-    """Where these rows end."""
+    """Length of these rows in the partial file."""
     input: str
-    """The hash of the windows."""
+    """Hash of these windows."""
     threads: int = 0
-    """Threads of torch, on which the last bits depend; 0: unknown."""
+    """Number of torch threads, on which the last bits of outputs depend; 0 if unknown."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
 
 class PartialFile:
-    """A file that is being written, locked against other processes."""
+    """A resumable output file, locked against other processes while it is written."""
 
     def __init__(self, out: Path, schema: pa.Schema, settings: dict[str, Any], resume: bool, force: bool) -> None:
-        self.out, self.partial, self.journal = out, _beside(out, ".partial"), _beside(out, ".journal")
+        self.out, self.partial, self.journal = out, _with_ending(out, ".partial"), _with_ending(out, ".journal")
         table = TABLES.get(out.suffix)
         self.format: Format = table(bool(settings.get("safe_cells"))) if table else FORMATS[out.suffix]()
         self.schema, self.settings = schema, settings
@@ -393,24 +393,24 @@ class PartialFile:
 
     def _resume(self) -> None:
         try:
-            known = from_dict(_Journal, files.read_json(self.journal), self.journal.name)
+            journal = from_dict(_Journal, files.read_json(self.journal), self.journal.name)
         except ValueError:
             raise ValueError(f"{self.journal} is damaged: start again with --force") from None
-        speed.restore_threads(known.threads)
-        self.done, self.digest = known.windows, known.input
-        changed = next((key for key, value in self.settings.items() if known.settings.get(key) != value), None)
+        speed.restore_threads(journal.threads)
+        self.done, self.digest = journal.windows, journal.input
+        changed = next((key for key, value in self.settings.items() if journal.settings.get(key) != value), None)
         if changed is not None:
-            what = changed if changed in NOT_OPTIONS else f"--{changed.replace('_', '-')}"
+            name = changed if changed in NOT_OPTIONS else f"--{changed.replace('_', '-')}"
             raise ValueError(
-                f"{self.partial} was begun with another {what}: resume with the same, or start again with --force"
+                f"{self.partial} was begun with another {name}: resume with the same, or start again with --force"
             )
-        if known.bytes > self.partial.stat().st_size:
+        if journal.bytes > self.partial.stat().st_size:
             raise ValueError(f"{self.partial} is shorter than its journal says: start again with --force")
-        self.file.truncate(known.bytes)
-        self.file.seek(known.bytes)
+        self.file.truncate(journal.bytes)
+        self.file.seek(journal.bytes)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(OSError):  # rows that a full disk did not take
+        with suppress(OSError):  # the disk may be full
             self.file.close()
         if kind is not None and not self.journal.exists():  # nothing worth resuming
             self.partial.unlink(missing_ok=True)
@@ -442,7 +442,7 @@ class PartialFile:
             self.journal.unlink(missing_ok=True)
 
     def _save(self) -> None:
-        """First the rows, then the journal that names them."""
+        """Write the rows to disk, then the journal that counts them."""
         with self._explaining():
             self._sync()
             state = {"windows": self.windows, "bytes": self.file.tell(), "input": self.hash.hexdigest()}
@@ -470,5 +470,5 @@ class PartialFile:
             ) from error
 
 
-def _beside(out: Path, ending: str) -> Path:
+def _with_ending(out: Path, ending: str) -> Path:
     return out.with_name(out.name + ending)

@@ -32,14 +32,14 @@ from chordmixer.version import __version__
 logger = logging.getLogger(__name__)
 
 ENDINGS = ("-", ".tsv", ".csv", ".jsonl", ".parquet")
-"""Of predictions; `-` is standard output."""
+"""File name endings for predictions; `-` is standard output."""
 VECTOR_ENDINGS = (".parquet", ".npy", ".tsv", ".csv")
-"""Of embeddings of records; those of tokens are written as .parquet."""
+"""File name endings for embeddings of records; embeddings of tokens are written as .parquet."""
 RECORD = {"id": pa.string(), "length": pa.int64(), "windows": pa.int32()}
-"""The first columns of every output: length in tokens, and the windows that the record was cut into, 1 for whole."""
+"""First columns of every output: id, length in tokens, and number of windows (1 if the record was not cut)."""
 UNCLASSIFIED = "unclassified"
 MOST_BYTES = 2**31 - 1
-"""Of one row: what readers of Parquet can be trusted with."""
+"""Maximum size of one row: Parquet readers may fail on more."""
 
 
 def predict(
@@ -61,15 +61,15 @@ def predict(
 ) -> Account:
     """Predict a class, labels or a number for every record; `out` is .tsv, .csv, .jsonl, .parquet, or `-` for TSV.
 
-    Columns: id, length, windows; then for classes the most probable one with its calibrated probability, and that of
-    each class under its name; for several labels those above 0.5, and the probability of each; or the value. A class
-    whose name is that of another column has the column p(NAME). `safe_cells` puts an apostrophe before ids and
-    classes that a spreadsheet would run as formulas (TSV and CSV).
-    A record above the model's max_length is an error, or with `over_length="windows"` cut into windows of max_length
-    that overlap by half: its outputs are the mean of the windows', weighted by length. With `over_length="reject"` it
-    has no row and is counted in the account.
-    `using` selects the network, the baseline or both in place of the run's own choice. Labels in the files are not
-    read. Records read = rows + rejected ones in the account.
+    Columns: id, length, windows; then for classes the most probable class, its calibrated probability, and the
+    probability of each class under its name; for several labels those above 0.5, and the probability of each; for
+    numbers the value. A class with the name of another column has the column p(NAME). `safe_cells` puts an apostrophe
+    before ids and classes that a spreadsheet would run as formulas (TSV and CSV).
+    A record longer than the model's max_length is an error. With `over_length="windows"` it is cut into windows of
+    max_length that overlap by half, and its outputs are the mean over the windows, weighted by length. With
+    `over_length="reject"` it has no row and is counted in the account.
+    `using` selects the network, the baseline or both instead of the run's own choice. Labels in the files are not
+    read. Records read = rows + records rejected in the account.
     """
     if not _check(out, paths, ENDINGS, resume=resume, force=force, safe_cells=safe_cells):
         logger.info(f"{out} is whole already: nothing is left to do")
@@ -81,8 +81,8 @@ def predict(
         return prediction_columns(engine.labels, engine.outputs(window, pieces), min_confidence)
 
     schema, settings = prediction_schema(engine.labels), {"min_confidence": min_confidence, "safe_cells": safe_cells}
-    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad}
-    return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
+    options: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad}
+    return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **options)
 
 
 def embed(
@@ -102,11 +102,11 @@ def embed(
 ) -> Account:
     """Write id, length, windows and embedding of every record to a .parquet file.
 
-    A .tsv or .csv file has a column for each number of the embedding, and a .npy file the embeddings alone, of shape
-    (records, C), with the ids of its rows in the file NAME.ids.txt beside it.
-    An embedding is the mean of the encoder's tokens, as the average head takes it: a list of C float32; over both
-    strands and over windows it is the mean of theirs, as of outputs in `predict`. With `per_token` it is a list of N
-    such lists, of the strand that the file has.
+    A .tsv or .csv file has a column for each number of the embedding. A .npy file has the embeddings alone, of shape
+    (records, C), and the ids of its rows are in the file NAME.ids.txt.
+    An embedding is the mean over the encoder's output tokens, as in the average head: a list of C float32. Embeddings
+    of both strands and of windows are averaged as outputs are in `predict`. With `per_token` it is a list of N such
+    lists, for the strand in the file only.
     """
     if not _check(out, paths, (".parquet",) if per_token else VECTOR_ENDINGS, resume=resume, force=force):
         logger.info(f"{out} is whole already: nothing is left to do")
@@ -126,15 +126,15 @@ def embed(
         return [pa.ListArray.from_arrays(ends, _vectors(np.concatenate(rows), width))]
 
     schema, settings = pa.schema({**RECORD, "embedding": kind}), {"per_token": per_token}
-    how: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad}
-    return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **how)
+    options: dict[str, Any] = {"reading": reading, "over_length": over_length, "on_bad": on_bad}
+    return _write_rows(engine, paths, out, schema, columns, settings, resume=resume, force=force, **options)
 
 
-def _check(out: Path | str, paths: Sequence[Path | str], endings: Sequence[str], **how: bool) -> bool:
-    """As `check_output`, which the main rank decides for all."""
+def _check(out: Path | str, paths: Sequence[Path | str], endings: Sequence[str], **options: bool) -> bool:
+    """Call `check_output` on the main rank and return its result on every rank."""
     if rank_count() > 1 and "-" in map(str, paths):
         raise ValueError(f"{rank_count()} ranks cannot share standard input: name a file")
-    return ranks.from_main_rank(lambda: check_output(out, paths, endings, **how))
+    return ranks.from_main_rank(lambda: check_output(out, paths, endings, **options))
 
 
 def _write_rows(
@@ -151,16 +151,16 @@ def _write_rows(
     resume: bool,
     force: bool,
 ) -> Account:
-    """Write the records of files; `columns` gives those behind the first three.
+    """Write a row for each record of the files; `columns` computes the columns after those of `RECORD`.
 
-    All ranks read all records, and take windows in turns: these and their batches are the same for any number of
-    ranks, and so are the rows, which the main rank writes.
+    Every rank reads all records and computes every n-th window. Windows and their batches do not depend on the number
+    of ranks, and so the rows do not either. The main rank writes them.
     """
     check_choice("over_length", over_length, get_args(OverLength))
     check_choice("on_bad", on_bad, (None, *get_args(OnBad)))
     reading = (reading or Reading()).unlabelled
-    how = asdict(reading)
-    del how["names"]  # of classes, which rows do not depend on
+    reading_settings = asdict(reading)
+    del reading_settings["names"]  # class names, which do not affect rows
     settings = {
         "version": __version__,
         "run": engine.digest,
@@ -168,7 +168,7 @@ def _write_rows(
         "batch_tokens": engine.batch_tokens,
         "over_length": over_length,
         "on_bad": on_bad,
-        "reading": how,
+        "reading": reading_settings,
         **settings,
     }
     account, pace = Account(), Throughput()
@@ -178,13 +178,13 @@ def _write_rows(
         return batch_of(schema, [*record_columns(window, pieces), *columns(window, pieces)])
 
     with open_shared_output(out, schema, settings, resume=resume, force=force) as sink:
-        if chosen := speed.threads_line():
-            logger.info(chosen)
+        if line := speed.threads_line():
+            logger.info(line)
         windows = engine.windows(read(paths, reading, account), account, on_bad, over_length)
         todo = (window for window in windows if not sink.has(window))
-        while turn := list(islice(todo, rank_count())):
-            own = rows(turn[rank]) if (rank := ranks.own()) < len(turn) else None
-            for batch in ranks.gathered(own)[: len(turn)]:
+        while group := list(islice(todo, rank_count())):
+            rank_rows = rows(group[rank]) if (rank := ranks.this_rank()) < len(group) else None
+            for batch in ranks.gather(rank_rows)[: len(group)]:
                 assert batch is not None, "each window of the turn has a rank"
                 sink.write(batch)
                 pace.done(batch.num_rows, sum(batch.column("length").to_pylist()))
@@ -196,61 +196,61 @@ def _write_rows(
 
 def record_columns(window: Sequence[Item], pieces: Sequence[Piece]) -> list[list[Any]]:
     """The columns of `RECORD`."""
-    cuts = np.bincount([piece.record for piece in pieces], minlength=len(window))
-    return [[entry.id for entry, _ in window], [len(tokens) for _, tokens in window], cuts.tolist()]
+    windows = np.bincount([piece.record for piece in pieces], minlength=len(window))
+    return [[entry.id for entry, _ in window], [len(tokens) for _, tokens in window], windows.tolist()]
 
 
 def prediction_schema(labels: OutputLabels, first: Mapping[str, pa.DataType] = RECORD) -> pa.Schema:
-    """The columns of a prediction behind those of a record, or others that come `first`."""
+    """The columns of a prediction, after the `first` ones."""
     target = labels.target
     if isinstance(target, Regression):
         return pa.schema({**first, "value": pa.float64()})
-    own = {"class": pa.string(), "probability": pa.float64()}
+    predicted = {"class": pa.string(), "probability": pa.float64()}
     if isinstance(target, MultiLabel):
-        own = {"labels": pa.list_(pa.string())}
-    fixed = {**first, **own}
+        predicted = {"labels": pa.list_(pa.string())}
+    fixed = {**first, **predicted}
     names = column_names(target.labels, {*fixed, "labels", "value"})
     return pa.schema({**fixed, **dict.fromkeys(names, pa.float64())})
 
 
 def column_names(labels: Sequence[str], taken: Collection[str]) -> list[str]:
-    """A column for each label: its name, or p(NAME) where that is taken, or p(p(NAME)) and so on.
+    """A column name for each label: its name, or if that is taken p(NAME), or p(p(NAME)) and so on.
 
     >>> column_names(["class", "p(class)", "worm"], {"id", "class"})
     ['p(p(class))', 'p(class)', 'worm']
     """
-    used, found = {*taken, *labels}, []
+    used, names = {*taken, *labels}, []
     for label in labels:
         name = label
         while name in taken or (name != label and name in used):
             name = f"p({name})"
         used.add(name)
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def prediction_columns(labels: OutputLabels, outputs: ndarray, min_confidence: float | None = None) -> list[Any]:
-    """The columns of predictions; numbers are rounded here, so that all formats hold the same."""
+    """The columns of predictions; numbers are rounded here, so that all formats have the same values."""
     target = labels.target
     if isinstance(target, Regression):
         return [[target.rounded(value) for value in target.values(outputs).tolist()]]
-    shares = labels.probabilities(outputs)
-    shown = [[round(share, 6) for share in column] for column in shares.T.tolist()]
+    probabilities = labels.probabilities(outputs)
+    columns = [[round(probability, 6) for probability in column] for column in probabilities.T.tolist()]
     if isinstance(target, MultiLabel):
-        return [label_names(target, shares > 0.5), *shown]
-    best = shares.argmax(axis=1).tolist()
-    sure = shares.max(axis=1) >= (min_confidence or 0)
-    classes = [target.labels[k] if known else UNCLASSIFIED for k, known in zip(best, sure, strict=True)]
-    return [classes, [shown[k][row] for row, k in enumerate(best)], *shown]
+        return [label_names(target, probabilities > 0.5), *columns]
+    best = probabilities.argmax(axis=1).tolist()
+    confident = probabilities.max(axis=1) >= (min_confidence or 0)
+    classes = [target.labels[k] if sure else UNCLASSIFIED for k, sure in zip(best, confident, strict=True)]
+    return [classes, [columns[k][row] for row, k in enumerate(best)], *columns]
 
 
-def _check_confidence(least: float | None, labels: OutputLabels) -> None:
-    if least is None:
+def _check_confidence(min_confidence: float | None, labels: OutputLabels) -> None:
+    if min_confidence is None:
         return
     if not isinstance(labels.target, Classification):
         raise ValueError("--min-confidence is for a choice between classes: this run gives none; leave it out")
-    if not 0 <= least <= 1:
-        raise ValueError(f"--min-confidence {least:g} is not a probability: give one from 0 to 1")
+    if not 0 <= min_confidence <= 1:
+        raise ValueError(f"--min-confidence {min_confidence:g} is not a probability: give one from 0 to 1")
 
 
 # --- Embeddings ---
@@ -275,13 +275,13 @@ def token_vectors(engine: Engine, window: Sequence[Item], pieces: Sequence[Piece
                 f"{entry.place} ({entry.id}) would be a row of {size:,} bytes, {len(tokens):,} tokens of {width} "
                 f"numbers: a row has up to {MOST_BYTES:,}; leave out --per-token, or cut the record"
             )
-    found: list[ndarray] = [np.empty(0)] * len(window)
+    embeddings: list[ndarray] = [np.empty(0)] * len(window)
     for batch, packed in engine.batches(window, pieces):
         with engine.computing(packed, window[batch[0].record].entry):
             vectors = [y.float().cpu().numpy() for y in engine.model.encode(packed).to_list()]
-        for piece, own in zip(batch, vectors, strict=True):
-            found[piece.record] = own[: piece.stop]  # without tokens that a head adds behind the record
-    return found
+        for piece, rows in zip(batch, vectors, strict=True):
+            embeddings[piece.record] = rows[: piece.stop]  # without tokens that a head appends to the record
+    return embeddings
 
 
 def _vectors(rows: Float[ndarray, "B C"], width: int) -> pa.Array:

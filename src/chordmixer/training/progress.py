@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
 """Seconds between lines where there is no terminal."""
-FORECAST_AFTER, LONG = 20.0, 900.0
-"""Seconds after which the remaining time is estimated, and from how many on a long run is announced."""
+FORECAST_AFTER, LONG_RUN = 20.0, 900.0
+"""Seconds after which the remaining time is estimated, and the estimate in seconds above which it is announced."""
 
 
 def tensorboard_writer() -> Any:
@@ -38,7 +38,7 @@ def tensorboard_writer() -> Any:
 
 
 def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) -> Iterator[str]:
-    """A description of the run that starts.
+    """A line that describes the run at its start.
 
     >>> print(*introduction("adding", TokenSampler([3, 9], tokens=9, sequences=1), "a network", epochs=5))
     adding: 2 training sequences of 3 to 9 tokens; a network; 2 batches an epoch, 5 epochs
@@ -52,24 +52,24 @@ def introduction(task: str, sampler: TokenSampler, network: str, epochs: int) ->
 
 
 class Throughput:
-    """A line every ten seconds, for work on a stream of unknown length."""
+    """Logs the throughput every ten seconds, for work on a stream of unknown length."""
 
     def __init__(self) -> None:
         self.records, self.tokens = 0, 0
-        self.start = self.said = time.monotonic()
+        self.start = self.logged = time.monotonic()
 
     def done(self, records: int, tokens: int) -> None:
         """Count finished records and tokens."""
         self.records, self.tokens = self.records + records, self.tokens + tokens
         now = time.monotonic()
-        if now - self.said >= EVERY_SECONDS:
-            self.said = now
+        if now - self.logged >= EVERY_SECONDS:
+            self.logged = now
             rate = self.tokens / (now - self.start)
             logger.info(f"{self.records:,} records, {self.tokens:,} tokens done, {rate:,.0f} tokens/s")
 
 
 class Journal:
-    """metrics.jsonl, a line per event, appended at once; optionally also TensorBoard."""
+    """Writes metrics.jsonl, one line per event, and optionally TensorBoard files."""
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
@@ -79,7 +79,7 @@ class Journal:
             self.board = tensorboard_writer()(str(folder / "tensorboard"))
 
     def keep(self, lines: int) -> None:
-        """Drop lines that a killed process wrote after the checkpoint."""
+        """Keep this number of lines; remove those that a killed process wrote after its checkpoint."""
         written = self.path.read_bytes().splitlines(True) if self.path.exists() else []
         self.lines = min(lines, len(written))
         if len(written) > lines:
@@ -98,7 +98,7 @@ class Journal:
 
 
 class Display:
-    """A progress bar on a terminal, a line every ten seconds elsewhere, nothing on ranks other than the main one."""
+    """Shows progress: a bar on a terminal, otherwise a line every ten seconds; only on the main rank."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -116,7 +116,7 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self.quiet:
             self.bar.start()
-        self.began = self.spoke = time.monotonic()
+        self.began = self.printed = time.monotonic()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -131,7 +131,7 @@ class Display:
         left = elapsed / max(done - self.start, 1e-9) * (1 - done)
         if not self.forecast and elapsed > FORECAST_AFTER:
             self.forecast = True
-            if left > LONG:
+            if left > LONG_RUN:
                 self.say(
                     f"at this pace {_clock(left)} are left: Ctrl-C stops the run, --resume goes on with it, on a GPU "
                     "too; --minutes M, or --set training.epochs=N, makes a new one shorter"
@@ -142,8 +142,8 @@ class Display:
         )
         if self.console.is_terminal:
             self.bar.update(self.line, completed=done, description=text)
-        elif time.monotonic() - self.spoke > EVERY_SECONDS:
-            self.spoke = time.monotonic()
+        elif time.monotonic() - self.printed > EVERY_SECONDS:
+            self.printed = time.monotonic()
             self.say(f"{done:4.0%}  {text}")
 
     def say(self, text: str) -> None:
@@ -159,9 +159,9 @@ def _short(number: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    whole = int(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{whole % 60:02d}s"
+    rounded = int(seconds)
+    hours, minutes = divmod(rounded // 60, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rounded % 60:02d}s"
 
 
 # --- Signals ---
@@ -175,7 +175,7 @@ class Interrupted(SystemExit):
 
 
 class Interrupts:
-    """Catches the first SIGTERM or SIGINT, so that a step is finished and saved; a second one acts at once."""
+    """Catches the first SIGTERM or SIGINT, so that the step is finished and saved; a second one ends the process."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -1,6 +1,6 @@
-"""Ranks: the processes of one run that torchrun or accelerate has started. How they meet, agree, add up and fail.
+"""Ranks, the processes of a run started by torchrun or accelerate: process group, collective operations, failures.
 
-A rank is known by the launcher's environment variables (`RANK`, `WORLD_SIZE`). With one process nothing is started.
+The launcher's environment variables (`RANK`, `WORLD_SIZE`) identify a rank. A single process has no process group.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from chordmixer.terminal import first_rank, rank_count
 T = TypeVar("T")
 
 TIMEOUT = timedelta(hours=2)
-"""Longest wait for another rank, which may be reading files or fitting baselines. A death is noticed at once."""
-FAILING = timedelta(seconds=20)
-"""Longest wait of a rank that fails before it has met the others."""
+"""Maximum wait for another rank, which may be reading files or fitting baselines. Dead ranks are noticed at once."""
+FAILURE_TIMEOUT = timedelta(seconds=20)
+"""Maximum wait for the store of a rank that fails before it has joined the group."""
 POLL_SECONDS = 0.02
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
-"""Words of gloo's errors when another rank has ended."""
+LOST_MESSAGES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed")
+"""Parts of gloo's error messages when another rank has ended."""
 
 _store: Store | None = None
-"""Shared by the ranks once they have met."""
+"""The store of the process group, once this rank has joined it."""
 
 
-# --- Meeting ---
+# --- Process group ---
 
 
 def join() -> None:
-    """Join the other ranks, if there are any and this process has not."""
+    """Join the process group, if there are several ranks and this one has not joined yet."""
     global _store
     if rank_count() == 1 or distributed.is_initialized():
         return
@@ -46,23 +46,23 @@ def join() -> None:
     if local < gpus:
         torch.cuda.set_device(local)
     store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-    _store = PrefixStore(_meeting_name(store, rank, size), store)
-    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"  # objects travel by the CPU, without a wait for the device
+    _store = PrefixStore(_group_name(store, rank, size), store)
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"  # objects are sent by gloo, without a wait for the device
     distributed.init_process_group(backend, store=_store, rank=rank, world_size=size, timeout=TIMEOUT)
     atexit.register(_leave)
 
 
 def _leave() -> None:
-    """End the threads of the group, which otherwise may abort the process as it exits."""
+    """End the threads of the process group, which may otherwise abort the process at exit."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def end_rank(code: str | int | None) -> None:
-    """End this process, if it is one of several ranks, without what the interpreter does at its own end.
+    """End this process, if it is one of several ranks, without the interpreter's shutdown.
 
-    There a thread that a library left sometimes aborts the process: about one of 60 ranks did with torch 2.13 and
-    gloo, and torchrun takes that for a failure.
+    During the shutdown a thread of a library sometimes aborts the process, which torchrun takes for a failure: about
+    one in 60 ranks did with torch 2.13 and gloo.
     """
     if not distributed.is_initialized():
         return
@@ -73,71 +73,71 @@ def end_rank(code: str | int | None) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _meeting_name(store: Store, rank: int, size: int) -> str:
-    """A name that the first rank draws for this start, on every rank.
+def _group_name(store: Store, rank: int, size: int) -> str:
+    """A name for the group of this start, drawn by the first rank and the same on every rank.
 
-    torchrun keeps one store for all restarts, with the addresses of dead processes (pytorch issue 135712), and counts
-    restarts on each machine by itself. The first rank therefore answers every visitor that it finds in the store,
-    dead or alive, until each rank has confirmed the new name.
+    torchrun keeps one store for all restarts, with the addresses of dead processes (pytorch issue 135712), and each
+    machine counts its restarts separately. The first rank therefore answers every id in the store, of dead and living
+    processes, until each rank has confirmed the new name.
     """
-    own = uuid4().hex
-    store.set(f"visitor/{rank}", own)
+    process_id = uuid4().hex
+    store.set(f"visitor/{rank}", process_id)
     if rank > 0:
-        name: str = store.get(f"answer/{own}").decode()
+        name: str = store.get(f"answer/{process_id}").decode()
         store.set(f"confirmed/{name}/{rank}", "")
         return name
     missing, deadline = set(range(1, size)), time.monotonic() + TIMEOUT.total_seconds()
     while missing:
-        here = [other for other in missing if store.check([f"visitor/{other}"])]
-        for other in here:
-            store.set(f"answer/{store.get(f'visitor/{other}').decode()}", own)
-        missing -= {other for other in here if store.check([f"confirmed/{own}/{other}"])}
+        waiting = [other for other in missing if store.check([f"visitor/{other}"])]
+        for other in waiting:
+            store.set(f"answer/{store.get(f'visitor/{other}').decode()}", process_id)
+        missing -= {other for other in waiting if store.check([f"confirmed/{process_id}/{other}"])}
         if time.monotonic() > deadline:
             raise ValueError(f"ranks {sorted(missing)} of {size} did not start within {TIMEOUT}: see their output")
         time.sleep(POLL_SECONDS)
-    return own
+    return process_id
 
 
-def own() -> int:
-    """The number of this rank; 0 where there is one."""
+def this_rank() -> int:
+    """The number of this rank; 0 if there is only one."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
-# --- Agreeing and adding up ---
+# --- Collective operations ---
 
 
 def from_main_rank(decide: Callable[[], T]) -> T:
-    """The result of `decide` on the main rank, on every rank. An error there ends all ranks, and is shown once."""
+    """Call `decide` on the main rank and return its result on every rank. An error ends all ranks, shown once."""
     if rank_count() == 1:
         return decide()
     join()
-    told: list[Any] = [False, None]
+    message: list[Any] = [False, None]
     error: Exception | None = None
     if first_rank():
         try:
-            told = [True, decide()]
+            message = [True, decide()]
         except Exception as failed:
             error = failed
-    distributed.broadcast_object_list(told, src=0)
+    distributed.broadcast_object_list(message, src=0)
     if error is not None:
         raise error
-    if not told[0]:
+    if not message[0]:
         raise SystemExit(2)
-    value: T = told[1]
+    value: T = message[1]
     return value
 
 
 def maximum(number: int) -> int:
-    """The largest of the numbers of all ranks, on every rank; nothing waits for a GPU."""
+    """The maximum over all ranks, on every rank, without a wait for the GPU."""
     if not distributed.is_initialized():
         return number
-    found = torch.tensor(number)
-    distributed.all_reduce(found, distributed.ReduceOp.MAX)
-    return int(found)
+    largest = torch.tensor(number)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+    return int(largest)
 
 
 def total(values: Tensor) -> Tensor:
-    """The sum over all ranks, on every rank, with its gradient."""
+    """The differentiable sum over all ranks, on every rank."""
     if not distributed.is_initialized():
         return values
     summed: Tensor = _Total.apply(values)
@@ -156,38 +156,38 @@ class _Total(torch.autograd.Function):
         return total(gradient.contiguous())
 
 
-def gathered(thing: T) -> list[T]:
-    """The things of all ranks, in the ranks' order, on the main rank; elsewhere nothing."""
+def gather(value: T) -> list[T]:
+    """The values of all ranks, in the order of ranks, on the main rank; an empty list on the others."""
     if not distributed.is_initialized():
-        return [thing]
-    found: list[Any] | None = [None] * distributed.get_world_size() if first_rank() else None
-    distributed.gather_object(thing, found)
-    return found or []
+        return [value]
+    values: list[Any] | None = [None] * distributed.get_world_size() if first_rank() else None
+    distributed.gather_object(value, values)
+    return values or []
 
 
-def gathered_everywhere(thing: T) -> list[T]:
-    """The things of all ranks, in the ranks' order, on every rank."""
+def all_gather(value: T) -> list[T]:
+    """The values of all ranks, in the order of ranks, on every rank."""
     if not distributed.is_initialized():
-        return [thing]
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, thing)
-    return found
+        return [value]
+    values: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
+    return values
 
 
-# --- Failing ---
+# --- Failures ---
 
 
 def first_to_fail() -> bool:
-    """Whether no other rank has failed before this one: only the first prints why."""
+    """Whether no other rank has failed before this one; only the first one prints its error."""
     if rank_count() == 1:
         return True
     try:
-        store = _store or next(rendezvous("env://", timeout=FAILING))[0]
+        store = _store or next(rendezvous("env://", timeout=FAILURE_TIMEOUT))[0]
         return int(store.add(f"failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 1)) == 1
-    except (RuntimeError, ValueError):  # whoever held the store is gone
+    except (RuntimeError, ValueError):  # the process that held the store has ended
         return first_rank()
 
 
 def is_lost(error: Exception) -> bool:
     """Whether the error says that another rank has ended."""
-    return isinstance(error, distributed.DistError) or any(words in str(error) for words in LOST)
+    return isinstance(error, distributed.DistError) or any(words in str(error) for words in LOST_MESSAGES)

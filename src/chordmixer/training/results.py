@@ -1,8 +1,8 @@
-"""What a finished run leaves: its labels and scores, and baselines on the same records.
+"""Results of a finished run: its labels and scores, and baselines on the same records.
 
-baselines.json has the scores of each baseline, the paired difference of the run to it, and the ladder: what each step
-from the baseline to the delivered prediction adds. baselines.parquet has the predictions of the baselines, as
-predictions.parquet has the run's, so that any run on the same data can be compared with them.
+baselines.json has the scores of each baseline, the paired difference between the run and that baseline, and the
+ladder: the gain of each step from the best baseline to the delivered prediction. baselines.parquet has the
+predictions of the baselines in the format of predictions.parquet, so that any run on the data can be compared.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ if TYPE_CHECKING:
 
 BASELINES, BASELINE_ROWS = "baselines.json", "baselines.parquet"
 MODEL_ROWS = predictions_file("test")
-LONG = 20_000_000
-"""Tokens from which on fitting baselines takes minutes."""
+LARGE_TOKENS = 20_000_000
+"""Number of tokens above which fitting baselines takes minutes."""
 LOCAL_FOLDER, LOCAL = "local", "local network"
-"""Folder, within a run's, and name of the network without its encoder (`nested_runs`)."""
+"""Folder inside the run folder, and name, of the network without its encoder (`nested_runs`)."""
 DELIVERED = "delivered"
 NETWORKS = (LOCAL, combination.NETWORK)
-"""Compared rows that are not baselines."""
+"""Names of rows in the comparison that are not baselines."""
 
 Row = tuple[str, str, Predictions]
-"""What a run is compared with: its name, a description, and its predictions for the test records."""
+"""A row of the comparison: name, description, and predictions for the test records."""
 
 
 def evaluate_parts(
     experiment: Experiment, task: Task, predictions: Mapping[str, Predictions]
 ) -> dict[str, Evaluation]:
-    """The scores of each part that was predicted."""
+    """The scores of each predicted part."""
     return {
-        part: summarise(own.of_task(task, part), task.target, experiment, part) for part, own in predictions.items()
+        part: summarise(rows.of_task(task, part), task.target, experiment, part) for part, rows in predictions.items()
     }
 
 
@@ -81,40 +81,41 @@ def write_results(
     evaluations: Mapping[str, Evaluation],
     predictions: Mapping[str, Predictions],
 ) -> None:
-    """Write the network, what its outputs mean, its scores and predictions, and a manifest of it all."""
-    combined = [combination.FILE, combination.BASELINE]  # of a run that is finished once more: they are fitted again
+    """Write the weights, the meaning of the outputs, scores, predictions and the manifest."""
+    combined = [combination.FILE, combination.BASELINE]  # of an earlier end of this run; they will be fitted again
     for name in {*combined} & {*files.recorded(folder)}:
         (folder / name).unlink(missing_ok=True)
     files.unrecord(folder, combined)
-    how = [PROVENANCE] if (folder / PROVENANCE).exists() else []
-    files.write_manifest(folder, [CONFIG, JOURNAL, *how])
+    provenance = [PROVENANCE] if (folder / PROVENANCE).exists() else []
+    files.write_manifest(folder, [CONFIG, JOURNAL, *provenance])
     files.write_recorded(folder, {WEIGHTS: files.tensor_bytes(weights), **task_documents(task, predictions)})
     for part, evaluation in evaluations.items():
         save_evaluation(folder, evaluation, predictions[part].of_task(task, part))
 
 
 def task_documents(task: Task, predictions: Mapping[str, Predictions]) -> dict[str, bytes]:
-    """The documents of a task, labels.json with a temperature from the validation set, and hashes of records seen."""
+    """Contents by file name: the task's documents, labels.json with a temperature fitted on the validation set, and
+    the hashes of training and validation records."""
     documents = task.documents()
     if not documents:
         return {}
     versions = {"chordmixer": __version__, "python": platform.python_version(), "torch": torch.__version__}
     documents["data.json"]["versions"] = versions
     written = {name: files.json_bytes(content) for name, content in documents.items()}
-    if isinstance(task.target, TokenTarget):  # predicts nothing of records
+    if isinstance(task.target, TokenTarget):  # predicts tokens, so that records have no labels
         return written
     tokenizer = documents["tokenizer.json"]["tokenizer"]
-    own = OutputLabels(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
-    written |= _labels_file(own, predictions["validation"])
+    output_labels = OutputLabels(task.target, tokenizer, both_strands=task.complement is not None)  # type: ignore[arg-type]
+    written |= _labels_file(output_labels, predictions["validation"])
     return {**written, leakage.SEEN_FILE: leakage.pack_seen(task.seen())} if isinstance(task, Files) else written
 
 
-def _labels_file(known: OutputLabels, validation: Predictions) -> dict[str, bytes]:
-    """labels.json with the temperature that suits the validation records; numbers have none."""
-    if not isinstance(known.target, Regression):
-        found = fit_temperature(known.unweighted(validation.outputs), validation.targets)
-        known = replace(known, temperature=found)
-    return {labels.FILE: files.json_bytes(known.to_json())}
+def _labels_file(output_labels: OutputLabels, validation: Predictions) -> dict[str, bytes]:
+    """labels.json with a temperature fitted on the validation records; regression has none."""
+    if not isinstance(output_labels.target, Regression):
+        temperature = fit_temperature(output_labels.unweighted(validation.outputs), validation.targets)
+        output_labels = replace(output_labels, temperature=temperature)
+    return {labels.FILE: files.json_bytes(output_labels.to_json())}
 
 
 # --- Comparison with baselines ---
@@ -127,10 +128,10 @@ def compare(
     deliver: bool = False,
     announce: bool = True,
 ) -> list[Evaluation]:
-    """Score baselines on the test part of a run on files or variants, by the run's own code; writes baselines.json.
+    """Fit baselines to the data of a run, score them on its test part, and write baselines.json.
 
-    With `deliver`, the run then predicts with its network, its best baseline or both, as the validation records
-    choose; its scores become those of that choice, and the network alone is one of the rows beside it.
+    With `deliver`, the run then predicts with its network, its best baseline or both, whichever is best on the
+    validation records. Its scores become those of that choice, and the network alone is one of the compared rows.
     """
     folder = Path(run)
     experiment = Experiment.load(folder, cache=cache)
@@ -138,15 +139,16 @@ def compare(
         raise ValueError(f"{folder} is a run of {experiment.task}, which has no baselines: give a run on files")
     task: Any = experiment.build_task()
     if experiment.task == "variants":
-        rows = [_row(task, own) for own in fit_variant_baselines(task)]
+        rows = [_row(task, baseline) for baseline in fit_variant_baselines(task)]
         return write_baselines(folder, experiment, task.target, rows)
-    if announce and len(task.store.values) > LONG:
+    if announce and len(task.store.values) > LARGE_TOKENS:
         logger.info("baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines")
     if experiment.task == "masking":
         return write_baselines(folder, experiment, task.target, _markov_rows(task, experiment))
     fitted = list(_fit_file_baselines(task))
-    rows = [_row(task, own) for own in fitted]
-    best = min((own for own in fitted if own.fitted), key=lambda own: own.loss, default=None)
+    rows = [_row(task, baseline) for baseline in fitted]
+    candidates = (baseline for baseline in fitted if baseline.fitted)
+    best = min(candidates, key=lambda baseline: baseline.loss, default=None)
     if deliver and best is not None and not (folder / combination.FILE).exists():
         rows.append(_deliver(folder, experiment, task, best))
         local = folder / LOCAL_FOLDER / MODEL_ROWS
@@ -175,20 +177,20 @@ def _row(task: Any, baseline: Baseline) -> Row:
 
 
 def _markov_rows(task: Masking, experiment: Experiment) -> Iterator[Row]:
-    """Markov chains see the same masked tokens as the network."""
+    """The rows of Markov chains, for the same masked tokens as the network's."""
     test, config, cpu = task.records("test"), experiment.training, torch.device("cpu")
     for chain_ in task.baselines():
-        found = predict_records(chain_, test, config, cpu, task.target, alone=True)  # type: ignore[arg-type]  # frozen
-        yield chain_.name, chain_.sentence, found
+        rows = predict_records(chain_, test, config, cpu, task.target, alone=True)  # type: ignore[arg-type]  # frozen
+        yield chain_.name, chain_.sentence, rows
 
 
 def _deliver(folder: Path, experiment: Experiment, task: Files, best: Baseline) -> Row:
-    """Fit and store the combination, and score its predictions; the network alone is the row beside it."""
+    """Fit and store the combination, score its predictions, and return the row of the network alone."""
     network = {part: Predictions.read(folder / predictions_file(part)) for part in ("validation", "test")}
     assert best.fitted is not None, "the baseline predicts new sequences"
     target: Any = task.target
     validation, tokens = network["validation"], {part: task.tokens(part) for part in network}
-    found = combination.fit_combination(
+    combined = combination.fit_combination(
         target,
         validation.outputs,
         validation.targets,
@@ -197,10 +199,10 @@ def _deliver(folder: Path, experiment: Experiment, task: Files, best: Baseline) 
         tokens["validation"],
         task.complement,
     )
-    contents = found.contents()
+    contents = combined.contents()
     for part, alone in network.items():
-        predictions = replace(alone, outputs=found.outputs(alone.outputs, tokens[part]))
-        evaluation = replace(summarise(predictions, target, experiment, part), encoder=found.title)
+        predictions = replace(alone, outputs=combined.outputs(alone.outputs, tokens[part]))
+        evaluation = replace(summarise(predictions, target, experiment, part), encoder=combined.title)
         contents |= evaluation_contents(evaluation, predictions)
         if part == "validation":
             contents |= _labels_file(OutputLabels.load(folder), predictions)
@@ -211,9 +213,11 @@ def _deliver(folder: Path, experiment: Experiment, task: Files, best: Baseline) 
 
 
 def write_baselines(folder: Path, experiment: Experiment, target: Target, rows: Iterable[Row]) -> list[Evaluation]:
-    """Score the rows by the run's own code; writes baselines.json and baselines.parquet."""
+    """Score the rows as a run is scored; write baselines.json and baselines.parquet."""
     rows = list(rows)
-    scored = [replace(summarise(own, target, experiment, "test"), encoder=name) for name, _, own in rows]
+    scored = [
+        replace(summarise(predictions, target, experiment, "test"), encoder=name) for name, _, predictions in rows
+    ]
     document = [
         {"name": name, "sentence": sentence, "evaluation": asdict(evaluation)}
         for (name, sentence, _), evaluation in zip(rows, scored, strict=True)
@@ -229,11 +233,11 @@ def write_baselines(folder: Path, experiment: Experiment, target: Target, rows: 
 
 
 def write_differences(folder: Path, target: Target) -> None:
-    """Add the paired differences to the baselines, and the ladder, to baselines.json."""
+    """Add the paired difference of each baseline, and the ladder, to baselines.json."""
     document = files.read_json(folder / BASELINES)
-    found = differences([folder], target, target.headline)
+    by_name = differences([folder], target, target.headline)
     for row in document["baselines"]:
-        row["difference"] = asdict(found[row["name"]]) if row["name"] in found else None
+        row["difference"] = asdict(by_name[row["name"]]) if row["name"] in by_name else None
     document["ladder"] = [asdict(step) for step in ladder_steps(folder, target)]
     with RunLock(folder, WAIT):
         files.write_recorded(folder, {BASELINES: files.json_bytes(document)})
@@ -241,14 +245,14 @@ def write_differences(folder: Path, target: Target) -> None:
 
 def baseline_rows(baselines: Mapping[str, Predictions]) -> bytes:
     """The bytes of baselines.parquet: the baseline's name, then the columns of its predictions."""
-    tables = [own.columns() for own in baselines.values()]
-    names = [[name] * len(own.names) for name, own in baselines.items()]
+    tables = [rows.columns() for rows in baselines.values()]
+    names = [[name] * len(rows.names) for name, rows in baselines.items()]
     columns = {key: list(chain(*(table[key] for table in tables))) for key in tables[0]}
     return parquet_bytes({"baseline": list(chain(*names)), **columns})
 
 
 def read_baseline_rows(folder: Path) -> dict[str, Predictions]:
-    """The predictions of each baseline; none where the run has no baselines.parquet."""
+    """The predictions of each baseline by its name; empty if the run has no baselines.parquet."""
     path = folder / BASELINE_ROWS
     return read_table(path, _by_baseline) if path.exists() else {}
 
@@ -259,43 +263,43 @@ def _by_baseline(rows: pa.Table) -> dict[str, Predictions]:
 
 
 def differences(runs: Sequence[Path], target: Target, metric: str) -> dict[str, Difference]:
-    """By baseline, the score of a model less the baseline's, with a paired interval.
+    """The score of a model minus the score of each baseline, with a paired interval, by the baseline's name.
 
-    `runs` are those of one model with several seeds, whose scores are averaged. A baseline that predicted other
-    records has no difference.
+    `runs` are runs of one model with different seeds; their scores are averaged. A baseline that predicted other
+    records is left out.
     """
     if not runs or not all((run / MODEL_ROWS).exists() for run in runs):
         return {}
-    models, known = [Predictions.read(run / MODEL_ROWS) for run in runs], read_baseline_rows(runs[0])
+    models, baselines = [Predictions.read(run / MODEL_ROWS) for run in runs], read_baseline_rows(runs[0])
     sample = models[0].sample(target)
     return {
         name: sample.difference(metric, [model.outputs for model in models], baseline.outputs)
-        for name, baseline in known.items()
+        for name, baseline in baselines.items()
         if all(baseline.same_records(model) for model in models)
     }
 
 
 @dataclass(frozen=True)
 class LadderStep:
-    """A method and what it adds to the one before."""
+    """A method on the ladder, and its gain over the method before it."""
 
     name: str
     gain: Difference | None = None
-    """Of the headline metric; None for the first."""
+    """Gain in the headline metric; None for the first method."""
 
 
 def ladder_steps(run: Path, target: Target) -> list[LadderStep]:
-    """From the baseline to the delivered prediction; none where the run keeps no baseline."""
+    """The ladder from the best baseline to the delivered prediction; empty if the run stores no baseline."""
     document = combination.read_document(run)
-    known = read_baseline_rows(run) if document else {}
-    if document is None or document.baseline not in known:
+    rows = read_baseline_rows(run) if document else {}
+    if document is None or document.baseline not in rows:
         return []
-    found = {name: known[name] for name in (document.baseline, *NETWORKS) if name in known}
+    steps = {name: rows[name] for name in (document.baseline, *NETWORKS) if name in rows}
     if document.using == "both":
-        found[DELIVERED] = Predictions.read(run / MODEL_ROWS)
-    sample, names = found[document.baseline].sample(target), list(found)
+        steps[DELIVERED] = Predictions.read(run / MODEL_ROWS)
+    sample, names = steps[document.baseline].sample(target), list(steps)
     gains = [
-        sample.difference(target.headline, [found[own].outputs], found[before].outputs)
-        for before, own in pairwise(names)
+        sample.difference(target.headline, [steps[after].outputs], steps[before].outputs)
+        for before, after in pairwise(names)
     ]
     return [LadderStep(names[0]), *map(LadderStep, names[1:], gains)]

@@ -1,4 +1,4 @@
-"""Run folders: checked by a manifest, locked by one writer, opened for training, and saved as a model to share."""
+"""Run folders: verification by a manifest, locking, opening for training, and saving as a model to share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODEL = (
     "baseline.safetensors",
     ENSEMBLE,
 )
-"""Files that predictions need."""
+"""Files that are needed for predictions."""
 EXPLANATIONS = "explanations.json"
 RESULTS = (
     "evaluation-*.json",
@@ -49,15 +49,15 @@ RESULTS = (
     "trials.json",
     EXPLANATIONS,
 )
-"""Patterns of further files that a report reads."""
+"""Name patterns of further files that a report reads."""
 CARD = "README.md"
 SHARED = tuple(name for name in MODEL if name != "data.json")
-"""Files of a saved model; data.json names records of the training set."""
+"""Files of a saved model; data.json is left out, since it names records of the training set."""
 PATTERNS = (*SHARED, files.MANIFEST, CARD, *(f"{MEMBERS}/*/{name}" for name in (*SHARED, files.MANIFEST)))
 """Files that are downloaded from a model repository."""
 LOCK = ".lock"
 WAIT = 5.0
-"""Seconds that a command which writes briefly waits for another one."""
+"""Seconds that a command with a short write waits for the lock."""
 
 
 def check(folder: Path, names: Iterable[str] = MODEL, unverified: bool = False) -> None:
@@ -65,7 +65,7 @@ def check(folder: Path, names: Iterable[str] = MODEL, unverified: bool = False) 
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: give the --out folder of a training run")
     if CONFIG not in files.recorded(folder):
-        if unverified or not (folder / CONFIG).exists():  # whoever reads it says what is missing
+        if unverified or not (folder / CONFIG).exists():  # its reader reports a missing file
             return
         raise ValueError(
             f"{folder} has no {files.MANIFEST} that records its {CONFIG}: nothing tells whether its files are whole "
@@ -75,15 +75,15 @@ def check(folder: Path, names: Iterable[str] = MODEL, unverified: bool = False) 
 
 
 def stored_precision(folder: Path) -> str | None:
-    """The precision of a run that has begun in a folder."""
+    """The precision of the run in a folder; None if there is no run."""
     if not (folder / CONFIG).exists():
         return None
-    found: str | None = (read_config(folder).get("training") or {}).get("precision")
-    return found
+    precision: str | None = (read_config(folder).get("training") or {}).get("precision")
+    return precision
 
 
 def check_all(folder: Path, unverified: bool = False) -> None:
-    """Check every file that a report reads, and the weights; metrics.jsonl and run.json once the run is finished."""
+    """Check the weights and every file that a report reads; metrics.jsonl and run.json only of a finished run."""
     results = sorted(path.name for pattern in RESULTS for path in folder.glob(pattern))
     recorded = files.recorded(folder) if folder.is_dir() else {}
     finished = [name for name in (JOURNAL, PROVENANCE) if name in recorded]
@@ -91,7 +91,7 @@ def check_all(folder: Path, unverified: bool = False) -> None:
 
 
 class RunLock:
-    """Held by the process that writes into a run folder; the lock of a killed process is free again.
+    """Lock of the process that writes into a run folder; it is released when the process ends or is killed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, RunLock(Path(folder)):
@@ -116,7 +116,7 @@ class RunLock:
         self._identity = folder.stat()
 
     def check(self) -> None:
-        """Refuse to continue where the folder is no longer the one that was locked."""
+        """Refuse to continue if the folder is no longer the one that was locked."""
         with suppress(OSError):
             if os.path.samestat(self._identity, self.folder.stat()):
                 return
@@ -151,15 +151,15 @@ class RunLock:
 
 
 class RunFolder:
-    """The folder of a run in training: only the main rank holds its lock and writes."""
+    """The folder of a run in training; only the main rank holds its lock and writes."""
 
     def __init__(self, experiment: Experiment, out: Path, resume: bool, unverified: bool = False) -> None:
         self.experiment, self.out = experiment, out
         self.lock: RunLock | None = None
         self.checkpoint: Path | None
-        """The newest checkpoint that is whole, on every rank."""
+        """The newest intact checkpoint, on every rank; None if there is none."""
         self.refused: list[str]
-        """Why newer ones are not used."""
+        """Reasons why newer checkpoints are not used."""
         try:
             self.checkpoint, self.refused = from_main_rank(lambda: self._open(resume, unverified))
         except BaseException:
@@ -168,20 +168,20 @@ class RunFolder:
 
     def _open(self, resume: bool, unverified: bool) -> tuple[Path | None, list[str]]:
         self.lock = open_folder(self.experiment, self.out, resume, unverified)
-        found, refused = checkpoints.newest_good(self.out)
-        if found:
-            checkpoints.check_settings(found, self.experiment.settings(), unverified)
-        if not found or not found.name.endswith(checkpoints.FINISHED):  # these will grow
+        checkpoint, refused = checkpoints.newest_good(self.out)
+        if checkpoint:
+            checkpoints.check_settings(checkpoint, self.experiment.settings(), unverified)
+        if not checkpoint or not checkpoint.name.endswith(checkpoints.FINISHED):  # both files will change
             files.unrecord(self.out, [JOURNAL, PROVENANCE])
-        return found, refused
+        return checkpoint, refused
 
     def messages(self) -> list[str]:
-        """What to tell the user about the checkpoints."""
-        going_on = [f"going on from {self.checkpoint}"] if self.checkpoint else []
-        return [*(f"refused: {why}" for why in self.refused), *going_on]
+        """Messages for the user about the checkpoints."""
+        resuming = [f"going on from {self.checkpoint}"] if self.checkpoint else []
+        return [*(f"refused: {reason}" for reason in self.refused), *resuming]
 
     def check(self) -> None:
-        """Refuse to continue where the folder is gone."""
+        """Refuse to continue if the folder was removed or replaced."""
         if self.lock:
             self.lock.check()
 
@@ -197,19 +197,19 @@ class RunFolder:
 
 
 def open_folder(experiment: Experiment, out: Path, resume: bool, unverified: bool = False) -> RunLock:
-    """Lock a new folder for a new run, or that of the same experiment to resume; the caller releases the lock."""
+    """Lock a new folder, or the folder of the same experiment to resume; the caller releases the lock."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} cannot be made a folder ({error.strerror}): give another --out") from None
-    begun = (out / CONFIG).exists()
-    _check_resumable(experiment, out, resume, unverified) if begun else _check_new(out)
+    has_run = (out / CONFIG).exists()
+    _check_resumable(experiment, out, resume, unverified) if has_run else _check_new(out)
     lock = RunLock(out)
     try:
-        if (out / CONFIG).exists() != begun:
+        if (out / CONFIG).exists() != has_run:
             raise ValueError(f"{out} was begun by another process: give a new folder, or add --resume")
         files.sweep_run(out)
-        if not begun:
+        if not has_run:
             experiment.save(out)
     except BaseException:
         lock.release()
@@ -219,7 +219,7 @@ def open_folder(experiment: Experiment, out: Path, resume: bool, unverified: boo
 
 @contextmanager
 def main_folder(experiment: Experiment, out: Path, resume: bool, unverified: bool = False) -> Iterator[None]:
-    """The folder of several runs, locked by the main rank as long as they last."""
+    """Lock the folder that contains several runs, on the main rank, for the block."""
     locks: list[RunLock] = []
     from_main_rank(lambda: locks.append(open_folder(experiment, out, resume, unverified)))
     try:
@@ -230,7 +230,7 @@ def main_folder(experiment: Experiment, out: Path, resume: bool, unverified: boo
 
 
 def _check_new(out: Path) -> None:
-    """Refuse a folder with anything in it but what a kill may leave when a run has just begun."""
+    """Refuse a folder that is not empty, except for files of a run that was killed when it had just begun."""
     names = {path.name for path in out.iterdir() if not path.name.startswith(files.TEMPORARY)} - {LOCK}
     if names and not (names == {files.MANIFEST} and {*files.read_json(out / files.MANIFEST)} == {CONFIG}):
         raise ValueError(f"{out} is not empty and holds no run: give a new folder")
@@ -252,32 +252,33 @@ def _check_resumable(experiment: Experiment, out: Path, resume: bool, unverified
 
 @contextmanager
 def recording_provenance(folder: Path, device: torch.device) -> Iterator[None]:
-    """Write run.json (date, command, device) when a training starts, and its seconds when it ends in any way.
+    """Write run.json (date, command, device) when training starts, and its seconds when it ends or fails.
 
-    It is the only file in which two runs of the same settings differ, and nothing is computed from it. The seconds of
-    all starts are added up, but for those that were killed. A disk without room for it stops no training.
+    It is the only file in which two runs with the same settings differ, and nothing is computed from it. Its seconds
+    are the sum over all starts that were not killed. A full disk does not stop the training.
     """
-    path, began = folder / PROVENANCE, time.monotonic()
+    path, start = folder / PROVENANCE, time.monotonic()
     with suppress(ValueError):
-        files.update_json(path, lambda known: _started(known, device))
+        files.update_json(path, lambda document: _started(document, device))
     try:
         yield
     finally:
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         if path.exists():  # a folder that was deleted meanwhile is not created again
             with suppress(ValueError):
-                files.update_json(path, lambda known: _ended(known, seconds))
+                files.update_json(path, lambda document: _ended(document, seconds))
 
 
-def _started(known: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Date and command of the first start, device of the last."""
+def _started(document: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """run.json at a start: date and command of the first start, device of the last."""
     first: dict[str, Any] = {"started": _now(), "command": _command(), "seconds": 0.0, "starts": 0, "ends": 0}
-    first |= {key: known[key] for key, value in first.items() if type(known.get(key)) is type(value)}
+    first |= {key: document[key] for key, value in first.items() if type(document.get(key)) is type(value)}
     return {"format": 1, **first, "device": device_name(device), "starts": first["starts"] + 1}
 
 
-def _ended(known: dict[str, Any], seconds: float) -> dict[str, Any]:
-    return {**known, "ended": _now(), "seconds": round(known["seconds"] + seconds, 1), "ends": known["ends"] + 1}
+def _ended(document: dict[str, Any], seconds: float) -> dict[str, Any]:
+    seconds, ends = round(document["seconds"] + seconds, 1), document["ends"] + 1
+    return {**document, "ended": _now(), "seconds": seconds, "ends": ends}
 
 
 def _now() -> str:
@@ -285,7 +286,7 @@ def _now() -> str:
 
 
 def _command() -> str:
-    """The command line; empty where Python called the library."""
+    """The command line; empty if the library was called from Python."""
     program, *words = sys.argv or [""]
     return shlex.join(["chordmixer", *words]) if Path(program).name in ("chordmixer", "__main__.py") else ""
 
@@ -294,9 +295,9 @@ def _command() -> str:
 
 
 def save_model(run: Path, out: Path, card: str) -> None:
-    """Copy what predictions of a finished run need into a new or empty folder, with a model card.
+    """Copy the files that predictions of a finished run need into a new or empty folder, with a model card.
 
-    Neither file paths nor record ids of the user are in it.
+    The folder has neither file paths nor record ids of the user.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} is there already: a model is saved into a new or empty folder; give another name")
@@ -311,7 +312,7 @@ def save_model(run: Path, out: Path, card: str) -> None:
 
 
 def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """The same with file names in place of paths."""
+    """The config with file names instead of paths."""
     data, training = dict(config.get("data") or {}), dict(config.get("training") or {})
     if "files" in data:
         data["files"] = [PurePath(path).name for path in data["files"]]

@@ -1,4 +1,4 @@
-"""Both strands of DNA: the answer for a sequence and for its reverse complement is the same."""
+"""Both strands of DNA: predictions that are equal for a sequence and its reverse complement."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from chordmixer.packed import Packed
 
 
 def both_strands(
-    answer: Callable[[Packed], Tensor], x: Packed, complement: Int[Tensor, "vocabulary"]
+    forward: Callable[[Packed], Tensor], x: Packed, complement: Int[Tensor, "vocabulary"]
 ) -> Float[Tensor, "B outputs"]:
-    """The mean of a model's rows for the two strands of each sequence.
+    """The mean of a model's outputs for the two strands of each sequence.
 
-    Outputs are averaged, not probabilities: the mean is then again an output, which one temperature calibrates and
-    which a regression has as well. Of classes it is the geometric mean of the two strands' odds.
+    Outputs are averaged instead of probabilities, so that the mean can be calibrated by a temperature and also exists
+    for regression. For classes it corresponds to the geometric mean of the odds of the two strands.
     """
-    return (answer(x).float() + answer(other_strand(x, complement)).float()) / 2
+    return (forward(x).float() + forward(other_strand(x, complement)).float()) / 2
 
 
 def other_strand(x: Packed, complement: Int[Tensor, "vocabulary"]) -> Packed:
-    """Each sequence read backwards, every token as the one that stands opposite.
+    """The reverse complement of each sequence.
 
     >>> x = Packed.from_list([torch.tensor([0, 0, 1]), torch.tensor([2])])
     >>> other_strand(x, torch.tensor([3, 2, 1, 0])).to_list()
     [tensor([2, 3, 3]), tensor([1])]
     """
-    turn = (x.offsets[:-1] + x.offsets[1:] - 1).repeat_interleave(x.offsets.diff(), output_size=x.tokens)
-    back = turn - torch.arange(x.tokens, device=x.device)
-    return x.with_values(complement[x.values.long()[back]])
+    mirrored = (x.offsets[:-1] + x.offsets[1:] - 1).repeat_interleave(x.offsets.diff(), output_size=x.tokens)
+    indices = mirrored - torch.arange(x.tokens, device=x.device)
+    return x.with_values(complement[x.values.long()[indices]])
 
 
 class BothStrands(nn.Module):
-    """A model that answers with the mean over both strands."""
+    """A model whose outputs are the mean over both strands."""
 
     complement: Int[Tensor, "vocabulary"]
 
@@ -50,5 +50,5 @@ class BothStrands(nn.Module):
 
 
 def averaged(model: nn.Module, complement: ndarray | None, device: torch.device | str = "cpu") -> nn.Module:
-    """The model itself, or where there is a complement, the mean over both strands."""
+    """The model itself, or if there is a complement, the model with outputs averaged over both strands."""
     return model if complement is None else BothStrands(model, complement).to(device)

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 OPTIONAL = ("context",)
-"""What is read beside the variants: no labels."""
+"""Optional columns that are read in addition to the variants; labels are not among them."""
 VARIANT = {
     "contig": pa.string(),
     "position": pa.int64(),
@@ -55,31 +55,31 @@ VARIANT = {
 
 
 class PlacedVariant(NamedTuple):
-    """A variant, and its window of the reference."""
+    """A variant and its window of the reference."""
 
     variant: Variant
     window: Window
 
     @property
     def entry(self) -> Entry:
-        """Its name and place, for messages."""
+        """An entry with the variant's id and place, for messages."""
         return Entry(self.variant.id, b"", self.variant.place)
 
 
 @dataclass(frozen=True)
 class ScoringConfig:
-    """How variants are read that a run is to score; windows and alleles are as they were in its training."""
+    """Settings for reading and scoring variants; windows and alleles are built as in the training of the run."""
 
     columns: VariantColumns = field(default_factory=VariantColumns)
-    """Of a table; or the key of a VCF's INFO that holds the context."""
+    """Columns of a table; or the INFO key of a VCF that has the context."""
     context: str | None = None
-    """Of all variants, where the file does not say it."""
+    """Context of all variants, for files without contexts."""
     on_mismatch: OnMismatch = "error"
-    """Variants that do not fit the reference: stop, or leave them without a score and count them."""
+    """Action for variants that do not fit the reference: stop, or leave them without a score and count them."""
     batch_tokens: int | None = None
-    """Most tokens at once; None: by the device."""
+    """Maximum number of tokens per batch; None: chosen by the device."""
     device: str | None = None
-    """auto, cpu or cuda."""
+    """Device: auto, cpu or cuda."""
     safe_cells: bool = False
     """Put an apostrophe before cells of a TSV that a spreadsheet would run as formulas."""
 
@@ -97,10 +97,10 @@ def score(
 ) -> Account:
     """Score the variants of a file, in its order.
 
-    To a name that ends in .vcf or .vcf.gz go all lines of a VCF file as they were, with CHORDMIXER=score in INFO: the
-    probability of the second class, or the number. The file is there when it is whole, or not at all.
-    To a .tsv, .csv, .jsonl or .parquet file, or as TSV to standard output, goes a row for each variant with a score.
-    Variants read = scored + those that the account has as rejected.
+    A .vcf or .vcf.gz output has all lines of the input VCF unchanged, with CHORDMIXER=score added to INFO: the
+    probability of the second class, or the number. The file appears only when it is complete.
+    A .tsv, .csv, .jsonl or .parquet output, or standard output (TSV), has a row for each variant with a score.
+    Variants read = variants scored + variants rejected in the account.
     """
     config = config or ScoringConfig()
     as_vcf = str(out).endswith((".vcf", ".vcf.gz"))
@@ -119,7 +119,7 @@ def score(
 
 
 class _Scorer:
-    """A run, a reference, and the account of what was read."""
+    """Scores variants with a run and a reference, and counts what it reads in an account."""
 
     def __init__(
         self,
@@ -128,21 +128,21 @@ class _Scorer:
         config: ScoringConfig,
         unverified: bool = False,
     ) -> None:
-        self.config, self.account, self.pace = config, Account(), Throughput()
+        self.config, self.account, self.throughput = config, Account(), Throughput()
         self.engine = Engine(run, config.device, config.batch_tokens, using="network", unverified=unverified)
         folder, trained = self.engine.folder, self.engine.config
         if trained.get("task") != "variants":
             raise ValueError(f"{run} is a run of {trained.get('task')}: give one of chordmixer variants")
-        about = files.read_json(folder / "data.json")
-        self.contexts = _contexts(about.get("contexts"), f"{folder / 'data.json'}: contexts")
+        document = files.read_json(folder / "data.json")
+        self.contexts = _contexts(document.get("contexts"), f"{folder / 'data.json'}: contexts")
         data = from_dict(VariantsConfig, trained.get("data"), f"{folder / 'config.json'}: data")  # type: ignore[arg-type]
         self.alleles = Alleles(Reference(reference), data.window, data.longest, config.on_mismatch)
-        self.given = {} if config.context is None else {"context": config.context}
+        self.defaults = {} if config.context is None else {"context": config.context}
         self.chunk = max(1, min(4096, BATCHES * self.engine.batch_tokens // (2 * data.window)))
-        """Variants at a time: the same whenever an output is resumed."""
+        """Number of variants that are read at a time; it is the same when an output is resumed."""
 
     def write_vcf(self, path: Path, out: Path) -> None:
-        """All lines as they were, with scores in INFO."""
+        """Write all lines unchanged but for the scores in INFO."""
         description = self._description()
         with open_vcf(path) as lines, writing(out) as file:
             for group in _groups(lines, self.chunk):
@@ -163,9 +163,10 @@ class _Scorer:
         return f"probability of {target.labels[1]} by chordmixer"
 
     def _scored(self, lines: Sequence[Line]) -> Iterator[tuple[Line, dict[int, float]]]:
-        """Each line with the scores of its alternatives."""
+        """Each line with the scores of its alternative alleles by number."""
         by_line = [
-            variants_of_line(line, self.config.columns, self.given, OPTIONAL) if line.fields else [] for line in lines
+            variants_of_line(line, self.config.columns, self.defaults, OPTIONAL) if line.fields else []
+            for line in lines
         ]
         flat = [variant for variants in by_line for variant in variants]
         windows = list(self.alleles.windows(flat, self.account))
@@ -174,17 +175,17 @@ class _Scorer:
         for line, variants in zip(lines, by_line, strict=True):
             yield line, {k: next(values) for k in range(len(variants)) if next(placed) is not None}
 
-    def _values(self, kept: Sequence[PlacedVariant]) -> Iterator[float]:
-        """The number predicted for each, or the probability of the second class."""
-        if not kept:
+    def _values(self, variants: Sequence[PlacedVariant]) -> Iterator[float]:
+        """The predicted number, or the probability of the second class, of each variant."""
+        if not variants:
             return iter(())
-        rows, labels = self._outputs(kept), self.engine.labels
+        rows, labels = self._outputs(variants), self.engine.labels
         if isinstance(labels.target, Regression):
             return iter([labels.target.rounded(value) for value in labels.target.values(rows).tolist()])
-        return iter([float(f"{share:.6g}") for share in labels.probabilities(rows)[:, 1].tolist()])
+        return iter([float(f"{p:.6g}") for p in labels.probabilities(rows)[:, 1].tolist()])
 
     def write_table(self, path: Path | str, out: Path | str, resume: bool, force: bool) -> None:
-        """One row per variant with a score."""
+        """Write one row per variant with a score."""
         engine = self.engine
         schema = prediction_schema(engine.labels, VARIANT)
         used = {"version": __version__, "run": engine.digest, "device": engine.device.type}
@@ -192,41 +193,41 @@ class _Scorer:
         variants = read_variants(path, self.config.columns, roles=OPTIONAL)
         with open_output(out, schema, settings, resume=resume, force=force) as sink:
             for group in _groups(variants, self.chunk):
-                known = [replace(v, **self.given) for v in group]  # type: ignore[arg-type]
-                windows = self.alleles.windows(known, self.account)
-                kept = [PlacedVariant(v, w) for v, w in zip(known, windows, strict=True) if w is not None]
-                items = [Item(own.entry, np.concatenate(self._tokens(own))) for own in kept]
-                if sink.has(items) or not kept:
+                complete = [replace(v, **self.defaults) for v in group]  # type: ignore[arg-type]
+                windows = self.alleles.windows(complete, self.account)
+                placed = [PlacedVariant(v, w) for v, w in zip(complete, windows, strict=True) if w is not None]
+                items = [Item(variant.entry, np.concatenate(self._tokens(variant))) for variant in placed]
+                if sink.has(items) or not placed:
                     continue
-                rows = prediction_columns(engine.labels, self._outputs(kept))
-                first = [[getattr(v, name) for v, _ in kept] for name in ("contig", "position", "ref", "alt")]
-                contexts = [variant.context or "" for variant, _ in kept]
+                rows = prediction_columns(engine.labels, self._outputs(placed))
+                first = [[getattr(v, name) for v, _ in placed] for name in ("contig", "position", "ref", "alt")]
+                contexts = [variant.context or "" for variant, _ in placed]
                 sink.write(batch_of(schema, [*first, contexts, *rows]))
 
-    def _tokens(self, pair: PlacedVariant) -> tuple[ndarray, ndarray]:
-        """Of the reference and of the alternative."""
-        return self.alleles.tokens(pair.window, context_number(pair.variant, self.contexts))
+    def _tokens(self, placed: PlacedVariant) -> tuple[ndarray, ndarray]:
+        """The tokens of the reference allele and of the alternative allele."""
+        return self.alleles.tokens(placed.window, context_number(placed.variant, self.contexts))
 
-    def _outputs(self, kept: Sequence[PlacedVariant]) -> ndarray:
-        """The rows of the head, computed under the token budget."""
-        engine, found = self.engine, []
-        for batch in batched(kept, lambda own: sum(own.window.lengths), engine.batch_tokens):
-            packed = engine.packed([tokens for own in batch for tokens in self._tokens(own)])
+    def _outputs(self, variants: Sequence[PlacedVariant]) -> ndarray:
+        """The outputs of the head for each variant, computed in batches under the token budget."""
+        engine, outputs = self.engine, []
+        for batch in batched(variants, lambda placed: sum(placed.window.lengths), engine.batch_tokens):
+            packed = engine.packed([tokens for placed in batch for tokens in self._tokens(placed)])
             with engine.computing(packed, batch[0].entry):
                 rows = engine.model(packed).double().cpu().numpy()
-            found.append(finite(rows, [own.entry for own in batch]))
-            self.pace.done(len(batch), packed.tokens)
-        return np.concatenate(found)
+            outputs.append(finite(rows, [placed.entry for placed in batch]))
+            self.throughput.done(len(batch), packed.tokens)
+        return np.concatenate(outputs)
 
 
-def _contexts(given: Any, where: str) -> list[str]:
-    """The names of the contexts that a run has learnt."""
-    names: list[str] = typed(list[str], given, where)
+def _contexts(value: Any, where: str) -> list[str]:
+    """The names of the contexts in a run's training data."""
+    names: list[str] = typed(list[str], value, where)
     if len(names) > CONTEXTS:
         raise ValueError(f"{where} has {len(names):,} names, above the {CONTEXTS} of a model: use another copy")
     return names
 
 
-def _groups(things: Iterator[T], size: int) -> Iterator[list[T]]:
-    while group := list(islice(things, size)):
+def _groups(values: Iterator[T], size: int) -> Iterator[list[T]]:
+    while group := list(islice(values, size)):
         yield group

@@ -75,7 +75,7 @@ def search(
     from chordmixer.tuning.results import study_result
     from chordmixer.tuning.study import Search
 
-    if ensemble.of(experiment):
+    if ensemble.kind_and_size(experiment):
         raise ValueError("--folds and --replicates train several networks: tune one, then train them with best.toml")
     work = Search(experiment, [*given], out, 60 * minutes, trials, steps)
     logger.info(f"study in {out}: {len(work.space)} settings, trials of {work.steps:,} steps")

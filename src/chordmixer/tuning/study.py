@@ -32,7 +32,7 @@ from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, format_bytes
 from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun
-from chordmixer.training.memory import COUNTED
+from chordmixer.training.memory import COUNTED_ENCODER
 from chordmixer.training.progress import Interrupted
 from chordmixer.training.run_folder import CONFIG
 from chordmixer.training.speed import settle_precision
@@ -271,7 +271,7 @@ class Search:
 
     def _check_memory(self, experiment: Experiment) -> None:
         """End a trial that needs more memory than is free, before it allocates any."""
-        if experiment.model.encoder != COUNTED:  # other encoders are refused by the memory of their weights
+        if experiment.model.encoder != COUNTED_ENCODER:  # other encoders are refused by the memory of their weights
             return
         expected = forecast(experiment, self.lengths, self.device, limits=False)
         if not expected.fits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from chordmixer.tasks.scores import SHARES
-from chordmixer.training.intervals import LEAST, Score
+from chordmixer.training.intervals import MIN_SUPPORT, Score
 
 NAMES = {
     "accuracy": "accuracy",
@@ -48,8 +48,8 @@ INTERVALS = (
     "95 % intervals are percentiles over 1,000 bootstrap resamples of the test records, or of whole groups where "
     "records have groups. Accuracy over single records has Wilson's interval, and so has a share that is 0 or 1 in "
     "all resamples, for as many records as the rarer class has. There is no interval and no verdict below "
-    f"{LEAST} records or groups, nor, for metrics by class, below {LEAST} records of the rarer class; with several "
-    "classes or labels, half of them need as many."
+    f"{MIN_SUPPORT} records or groups, nor, for metrics by class, below {MIN_SUPPORT} records of the rarer class; "
+    "with several classes or labels, half of them need as many."
 )
 DIFFERENCES = (
     "Model and baseline are compared on the same resamples, by the interval of their difference: above zero the "

@@ -37,7 +37,7 @@ def plan_lines(experiment: Experiment, timed: bool = True) -> Iterator[str]:
     forecast = forecasts.forecast(experiment, training.lengths, device, training.name, timed=timed, scored=scored)
     cures = forecasts.cures(experiment, training.lengths, device, task.max_length) if near(forecast) else {}
     yield from lines(experiment, task, forecast, cures)
-    if members := ensemble.of(experiment):
+    if members := ensemble.kind_and_size(experiment):
         yield f"{members[1]} members: this is what one of them takes, and they are trained one after the other"
 
 
@@ -56,8 +56,8 @@ def lines(
     yield from _model(experiment, forecast)
     yield from _batches(experiment, forecast)
     yield from _memory(forecast)
-    if forecast.seconds is not None and forecast.whole is not None:
-        yield from _time(forecast, forecast.seconds, forecast.whole)
+    if forecast.seconds is not None and forecast.total_seconds is not None:
+        yield from _time(forecast, forecast.seconds, forecast.total_seconds)
     if cures:
         yield "To need less memory, add one of these, here and to the run"
         for setting, cheaper in cures.items():

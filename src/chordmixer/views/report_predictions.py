@@ -237,7 +237,7 @@ def _curve_figure(title: str, plot: charts.Plot, curves: Sequence[Curve], captio
 def calibration_section(labels: OutputLabels, predictions: Predictions) -> Section:
     """Build the section on probabilities and observed frequencies, before and after temperature scaling."""
     is_multilabel = isinstance(labels.target, MultiLabel)
-    before = probabilities(labels.unweighted(predictions.outputs), several=is_multilabel)
+    before = probabilities(labels.unweighted(predictions.outputs), multi_label=is_multilabel)
     stages = [("before temperature scaling", *_outcomes(before, predictions.targets))]
     if labels.temperature is not None:
         after = labels.probabilities(predictions.outputs)

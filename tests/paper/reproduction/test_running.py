@@ -272,7 +272,7 @@ def test_a_signal_is_handed_on_and_a_dead_parent_is_noticed(
     long_runs: dict[str, Experiment], tmp_path: Path, number: signal.Signals
 ) -> None:
     parent = Forked([sys.executable, "-c", PARENT, str(tmp_path)])
-    until(lambda: all(checkpoints.found(tmp_path / name) for name in long_runs))
+    until(lambda: all(checkpoints.newest_first(tmp_path / name) for name in long_runs))
     os.kill(parent.pid, number)
     said, _ = parent.communicate(timeout=WAIT)
     processes = [int(path.stem) for path in tmp_path.glob("*.pid")]

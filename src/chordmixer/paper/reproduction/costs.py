@@ -36,7 +36,7 @@ from chordmixer.training import Experiment
 from chordmixer.training.devices import choose_device, device_name, format_bytes
 from chordmixer.training.forecast import forecast, scored_lengths, with_times
 from chordmixer.training.loop import TrainingRun
-from chordmixer.training.memory import COUNTED
+from chordmixer.training.memory import COUNTED_ENCODER
 from chordmixer.version import __version__
 from chordmixer.views.charts import compact
 from chordmixer.views.metrics import duration
@@ -102,8 +102,8 @@ def cost(experiment: Experiment, parts: Mapping[str, PartLengths], timed: bool) 
         training = replace(training, steps=-(-training.steps // max(1, round(parts["training"].share))))
     experiment, device = replace(experiment, training=training), choose_device(training)
     counted = experiment
-    if experiment.model.encoder != COUNTED:
-        counted = replace(experiment, model=experiment.model.with_encoder(COUNTED))
+    if experiment.model.encoder != COUNTED_ENCODER:
+        counted = replace(experiment, model=experiment.model.with_encoder(COUNTED_ENCODER))
     estimate = forecast(counted, lengths, device)
     if timed:
         scored_parts = {name: part.lengths for name, part in parts.items() if name != "training"}
