@@ -81,7 +81,7 @@ def fit(
     try:
         with log:
             resuming, stored = resume and (folder / "config.json").exists(), data.stored(cache)
-            if resuming and minutes:
+            if resuming:
                 experiment = _resumed(folder, stored, nested(changes))
             else:
                 experiment = build(recipe, stored, nested(changes))
@@ -96,7 +96,7 @@ def fit(
 
 
 def _resumed(run: Path, data: FilesConfig, changes: Mapping[str, Any]) -> Experiment:
-    """Load the experiment of a run to resume: its number of steps was measured, and would now differ."""
+    """Load the experiment of a run to resume: settings that were measured when it began may now differ."""
     experiment = override(Experiment.load(run, cache=data.cache), changes)
     if experiment.data.key != Files(data).config.key:
         raise ValueError(f"{run} was started on other records: resume with the same ones, or give a new folder")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from chordmixer import Model, Packed
 from chordmixer.recipes import files
 from chordmixer.recipes.files import EVALUATIONS, MIN_EVALUATIONS, ONE_PASS, STEPS, TOKENS, TRIAL, training
 from chordmixer.tasks.files import FilesConfig
 from chordmixer.training import Experiment
+from chordmixer.training.forecast import peak_bytes
 
 
 def series(folder: Path, label: str) -> FilesConfig:
@@ -28,6 +32,27 @@ def test_letters_have_a_stem_three_pools_and_words_on_trial(motifs: list[str]) -
     assert (model.network.prenorm, model.network.init, model.drop_tokens) == ("layer", "identity", 0.1)
     assert made.data.augment is False and not model.within_record
     assert Model(model)(Packed.from_list([made.build_task().records("training")[0].values])).shape == (1, 2)
+
+
+@pytest.mark.parametrize(("lengths", "positions"), [((41, 41), 41), ((41, 42), 0)], ids=["aligned", "not"])
+def test_aligned_records_have_positions_on_trial(tmp_path: Path, lengths: tuple[int, int], positions: int) -> None:
+    letters = np.random.default_rng(0).choice([*"ACGT"], (60, 42))
+    rows = [f"{''.join(row[: lengths[i % 2]])},{i % 2}" for i, row in enumerate(letters)]
+    (tmp_path / "t.csv").write_text("\n".join(["sequence,label", *rows]))
+    assert files(FilesConfig((str(tmp_path / "t.csv"),))).model.positions == positions
+
+
+def test_a_network_that_would_fill_the_memory_is_reversible(
+    motifs: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    usual = files(FilesConfig(tuple(motifs)), device="cpu")
+    needed = peak_bytes(usual, usual.build_task().records("training").lengths, torch.device("cpu"))
+    assert not usual.model.network.reversible
+    monkeypatch.setattr(sys.modules[files.__module__], "free_bytes", lambda device: needed)
+    with caplog.at_level("INFO"):
+        made = files(FilesConfig(tuple(motifs)), device="cpu")
+    assert made.model.network == replace(usual.model.network, reversible=True)
+    assert "the network is reversible: on records of up to" in caplog.text
 
 
 def test_series_are_cropped_where_they_are_told_apart(tmp_path: Path) -> None:

@@ -62,9 +62,10 @@ def test_the_count_is_what_a_step_takes(
     [
         {"stem": StemConfig(2, 7)},
         {"words": WordsConfig((3, 5), bits=8)},
+        {"positions": 64},
         {"stem": StemConfig(1, 9, 16), "head": "mean_maximum"},
     ],
-    ids=["stem", "words", "maximum"],
+    ids=["stem", "words", "positions", "maximum"],
 )
 def test_the_count_of_local_parts(peak_bytes: Peak, steps: Steps, lengths: list[int], parts: dict[str, Any]) -> None:
     config = model({"prenorm": "layer"}, max(lengths), final_norm="layer", **parts)

@@ -28,7 +28,7 @@ from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluation
 from chordmixer.training.evaluation import Predictions, evaluate
 from chordmixer.training.labels import OutputLabels, fit_temperature
 from chordmixer.training.loop import TrainingRun, train
-from chordmixer.training.nested_runs import decide_words, local_experiment, read_trials
+from chordmixer.training.nested_runs import local_experiment, read_trials, run_trials
 from chordmixer.views.report import write_report
 from chordmixer.views.runs import Run
 
@@ -208,7 +208,7 @@ def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [(own / "model.safetensors").read_bytes() for own in folders] == weights
 
 
-# --- Trials of words ---
+# --- Trials ---
 
 
 SMALL = {
@@ -225,7 +225,7 @@ def experiment(motifs: list[str]) -> Experiment:
 
 def decided_by(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Experiment, str]:
     said = io.StringIO()
-    decided, begun = decide_words(experiment, out, resume=resume, console=Console(file=said, width=200))
+    decided, begun = run_trials(experiment, out, resume=resume, console=Console(file=said, width=200))
     assert begun
     return decided, said.getvalue()
 
@@ -242,7 +242,19 @@ def test_the_lower_loss_wins_and_is_kept(experiment: Experiment, tmp_path: Path)
     assert not (tmp_path / "run" / "trials").exists(), "the short runs are removed"
     assert decided_by(experiment, tmp_path / "run", resume=True) == (decided, ""), "no second trial"
     with pytest.raises(ValueError, match="already holds a run"):
-        decide_words(experiment, tmp_path / "run", resume=False)
+        run_trials(experiment, tmp_path / "run", resume=False)
+
+
+def test_positions_are_tried_on_the_better_of_both(experiment: Experiment, tmp_path: Path) -> None:
+    experiment = override(experiment, {"model": {"positions": 8}})
+    decided, _ = decided_by(experiment, tmp_path / "run")
+    trials = read_trials(tmp_path / "run")
+    assert trials is not None
+    words, no_words, _ = trials.losses.values()
+    assert [*trials.losses] == ["words", "no words", "words and positions" if words < no_words else "positions"]
+    assert trials.chosen == min(trials.losses, key=trials.losses.__getitem__)
+    assert bool(decided.model.words.lengths) == trials.chosen.startswith("words")
+    assert decided.model.positions == (8 if "positions" in trials.chosen else 0)
 
 
 def test_a_kill_among_the_short_runs(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +270,7 @@ def test_a_kill_among_the_short_runs(experiment: Experiment, tmp_path: Path, mon
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(TrainingRun, "_step", step)
-            decide_words(experiment, own, resume=own.exists())
+            run_trials(experiment, own, resume=own.exists())
     assert Experiment.load(own).training.trial == 0.2, "--resume RUN knows that the trial is not over"
     decided_by(Experiment.load(own), own, resume=True)
     assert (own / "trials.json").read_bytes() == (tmp_path / "whole" / "trials.json").read_bytes()
@@ -267,14 +279,14 @@ def test_a_kill_among_the_short_runs(experiment: Experiment, tmp_path: Path, mon
 
 def test_without_words_there_is_nothing_to_try(experiment: Experiment, tmp_path: Path) -> None:
     none = override(experiment, {"model": {"words": {"lengths": []}}})
-    decided, begun = decide_words(none, tmp_path / "run", resume=False)
+    decided, begun = run_trials(none, tmp_path / "run", resume=False)
     assert decided.training.trial == 0 and not begun and not (tmp_path / "run").exists()
 
 
 def test_what_a_run_refuses_is_refused_before_a_folder_is_made(experiment: Experiment, tmp_path: Path) -> None:
     short = override(experiment, {"model": {"network": {"max_length": 40}}})
     with pytest.raises(ValueError, match=r"above model\.network\.max_length=40"):
-        decide_words(short, tmp_path / "run", resume=False)
+        run_trials(short, tmp_path / "run", resume=False)
     assert not (tmp_path / "run").exists()
 
 

@@ -33,7 +33,7 @@ def series() -> Experiment:
 
 
 def test_only_what_applies_to_the_data_is_searched(letters: Experiment, series: Experiment) -> None:
-    assert {*search_space(letters)} == GENERAL | NETWORK | {USES_WORDS, "model.words.dropout"}
+    assert {*search_space(letters)} == GENERAL | NETWORK | {USES_WORDS, "model.words.dropout", "model.positions"}
     assert {*search_space(series)} == GENERAL | NETWORK | {"data.augment"}
     started = replace(letters, training=replace(letters.training, start="RUN"))
     assert {*search_space(started)} == GENERAL

@@ -91,8 +91,8 @@ class TrainingConfig:
     checkpoint_minutes: float = 5.0
     """Most minutes between checkpoints: the work that a crash may cost. Default 5."""
     trial: float = 0.0
-    """Length of each of two trial runs, with and without words, as a share of the run. The validation loss decides
-    whether the run has words. Default 0: no trial."""
+    """Length of each trial run as a share of the run: with words, without, and the better of both with positions,
+    where the model has these parts. The lowest validation loss decides. Default 0: no trials."""
     seed: int = 0
     """Seed of the initial weights, the order of the data and dropout. Default 0."""
     replicates: int = 0
@@ -239,6 +239,17 @@ def _edited(folder: Path) -> str:
 
 def _part(cls: type, config: Mapping[str, Any], key: str, path: Path) -> Any:
     return from_dict(cls, config[key], f"{path}: {key}")
+
+
+def trial_count(model: ModelConfig) -> int:
+    """Number of trial runs that decide about parts of this model.
+
+    >>> trial_count(ModelConfig(inputs=5, outputs=2, positions=41))
+    2
+    """
+    if model.words.lengths:
+        return 3 if model.positions else 2
+    return 2 if model.positions else 0
 
 
 def check_lengths(records: Records, max_length: int, config: TrainingConfig) -> None:

@@ -20,11 +20,11 @@ from chordmixer.tasks.targets import Target, target_outputs
 from chordmixer.terminal import rank_count
 from chordmixer.training import memory, speed
 from chordmixer.training.devices import format_bytes, free_bytes
-from chordmixer.training.experiment import Experiment
+from chordmixer.training.experiment import Experiment, trial_count
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = 1.2
+TOLERANCE = {"cuda": 1.2, "cpu": 1.0}
 """A run is refused if its forecast memory is above this many times the free memory."""
 MAX_PLANNED = 1_000_000
 """Maximum number of records, over all epochs, whose batches are planned to find the largest batch."""
@@ -76,7 +76,7 @@ class Forecast:
     test: float = 0.0
     """Seconds of the pass over the test records."""
     trial: float = 0.0
-    """Length of each of the two trial runs, as a share of the training."""
+    """Length of all trial runs together, as a share of the training."""
     threads: str = ""
     """A message on the number of CPU threads; empty if none was chosen."""
 
@@ -95,7 +95,7 @@ class Forecast:
         """Maximum seconds of the run, with validation and test; None: not measured."""
         if self.seconds is None:
             return None
-        return self.seconds * self.epochs * (1 + 2 * self.trial) + self.validation + self.test
+        return self.seconds * self.epochs * (1 + self.trial) + self.validation + self.test
 
     @property
     def fits(self) -> bool:
@@ -151,7 +151,7 @@ def forecast(
         too_long=tuple(name(i) for i in too_long),
         started=config.start is not None,
         resident=resident,
-        trial=config.trial if experiment.model.words.lengths else 0.0,
+        trial=config.trial * trial_count(experiment.model),
     )
     return with_times(untimed, experiment, lengths, device, scored or {}) if timed else untimed
 
@@ -206,7 +206,7 @@ def check_memory(
         check_fits(forecast(experiment, lengths, device, name, limits=False))
         return
     needed, free = 16 * memory.weights(experiment.model), free_bytes(device)
-    if needed > TOLERANCE * free:
+    if needed > TOLERANCE[device.type] * free:
         raise ValueError(
             f"the weights of this {experiment.model.encoder} need about {format_bytes(needed)} of memory in "
             f"training, and {device.type} has {format_bytes(free)} free: give smaller numbers in model.network"
@@ -215,13 +215,22 @@ def check_memory(
 
 def check_fits(forecast: Forecast) -> None:
     """Refuse a run whose largest batch needs far more memory than is free."""
-    if forecast.peak > TOLERANCE * forecast.free:
+    if forecast.peak > TOLERANCE[forecast.device] * forecast.free:
         freeze = "" if forecast.trainable < forecast.weights else "training.freeze=true or "
         other = f"{freeze}--from a run with a smaller network" if forecast.started else SMALLER
         raise ValueError(
             f"a training step needs about {format_bytes(forecast.peak)} of memory, and {forecast.device} has "
             f"{format_bytes(forecast.free)} free: {_remedies(forecast.lengths, forecast.longest, other)}"
         )
+
+
+def peak_bytes(experiment: Experiment, lengths: Sequence[int], device: torch.device) -> int:
+    """Upper bound of the peak bytes of a step, for the fullest batch; precision `auto` counts as fp32."""
+    training = experiment.training
+    budget, longest = training.tokens_for(lengths), max(lengths)
+    hardware = memory.Hardware.of(device, training.precision.replace("auto", "fp32"))
+    fullest = [longest] * max(1, budget // longest)
+    return sum(memory.peak(experiment.model, fullest, hardware, training.accumulate).values())
 
 
 def largest_batch(sampler: TokenSampler, epochs: int) -> list[int]:

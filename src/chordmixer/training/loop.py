@@ -63,7 +63,7 @@ def train(
             experiment, Path(out), resume=resume, console=console, unverified=unverified, baselines=False
         )
     options: dict[str, Any] = {"console": console, "unverified": unverified, "resumed_as": resumed_as}
-    experiment, resume = nested_runs.decide_words(experiment, Path(out), resume=resume, **options)
+    experiment, resume = nested_runs.run_trials(experiment, Path(out), resume=resume, **options)
     with closing(TrainingRun(experiment, Path(out), resume, **options)) as run:
         return run.train()
 

@@ -1,4 +1,4 @@
-"""Runs inside a run folder: trial runs with and without words, the local network, the members of an ensemble.
+"""Runs inside a run folder: trials of parts of the model, the local network, the members of an ensemble.
 
 They are ordinary runs in RUN/trials, RUN/local and RUN/members, each with its own checkpoints to resume from.
 """
@@ -29,7 +29,7 @@ from chordmixer.training.evaluation import (
     predictions_file,
     summarise,
 )
-from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths
+from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths, trial_count
 from chordmixer.training.forecast import check_memory
 from chordmixer.training.labels import FILE as LABELS
 from chordmixer.training.labels import OutputLabels, RecordTarget
@@ -40,7 +40,13 @@ from chordmixer.training.run_folder import CONFIG, PROVENANCE, main_folder, reco
 logger = logging.getLogger(__name__)
 
 TRIALS_FILE, TRIALS = "trials.json", "trials"
-WITH, WITHOUT = "words", "no words"
+VARIANTS = {
+    "words": (True, False),
+    "no words": (False, False),
+    "words and positions": (True, True),
+    "positions": (False, True),
+}
+"""Whether the model of a trial run has words and positions, by its name."""
 LOCAL_SHARE = 0.5
 """Training length of the local network, as a share of the training length of the run."""
 MEMBER_FILES = (LABELS, *(predictions_file(part) for part in ("validation", "test")), "evaluation-validation.json")
@@ -74,7 +80,7 @@ def read_trials(folder: Path) -> Trials | None:
     return from_dict(Trials, files.read_json(path), str(path)) if path.exists() else None
 
 
-def decide_words(
+def run_trials(
     experiment: Experiment,
     out: Path,
     *,
@@ -83,19 +89,19 @@ def decide_words(
     unverified: bool = False,
     resumed_as: Path | None = None,
 ) -> tuple[Experiment, bool]:
-    """Choose by two short runs whether the model has words; return the experiment and whether to resume it in `out`.
+    """Choose by short runs whether the model has words and positions.
 
-    Words help on some data and hurt on others; the validation loss of the trials decides. `resumed_as` is the folder
-    to pass to `--resume`.
+    Return the experiment and whether to resume it in `out`. Both parts help on some data and hurt on others; the
+    validation loss of the trials decides. `resumed_as` is the folder to pass to `--resume`.
     """
     if not experiment.training.trial:
         return experiment, resume
-    if not experiment.model.words.lengths:
-        return _decided(experiment, WITH), resume
+    if not trial_count(experiment.model):
+        return replace(experiment, training=replace(experiment.training, trial=0.0)), resume
     trials = from_main_rank(lambda: read_trials(out) if resume and TRIALS_FILE in files.recorded(out) else None)
     if trials is None:
         trials = _run_trials(experiment, out, resume, console or terminal.console(), unverified, resumed_as or out)
-    decided = _decided(experiment, trials.chosen)
+    decided = _variant(experiment, trials.chosen)
 
     def save() -> None:
         if Experiment.load(out, unverified=unverified).training.trial:
@@ -108,15 +114,21 @@ def decide_words(
 def _run_trials(
     experiment: Experiment, out: Path, resume: bool, console: Console, unverified: bool, resumed_as: Path
 ) -> Trials:
-    """Train both trials, or resume them."""
+    """Train all trials, or resume them: with and without words, and the better of these with positions."""
     _check_runnable(experiment)
+    model, losses = experiment.model, {}
+
+    def learn(name: str) -> None:
+        console.print(f"trial run with {name}", markup=False, highlight=False)
+        short = _shortened(_variant(experiment, name), experiment.training.trial)
+        with _open_run(short, _trial_folder(out / TRIALS, name), resumed_as, console) as trial:
+            losses[name] = trial.learn()
+
     with main_folder(experiment, out, resume, unverified):
-        losses = {}
-        for name in (WITH, WITHOUT):
-            console.print(f"trial run with {name}", markup=False, highlight=False)
-            short = _shortened(_decided(experiment, name), experiment.training.trial)
-            with _open_run(short, _trial_folder(out / TRIALS, name), resumed_as, console) as trial:
-                losses[name] = trial.learn()
+        for name in ("words", "no words") if model.words.lengths else ("no words",):
+            learn(name)
+        if model.positions:
+            learn({"words": "words and positions", "no words": "positions"}[min(losses, key=losses.__getitem__)])
         trials = Trials(losses, min(losses, key=losses.__getitem__))
         from_main_rank(lambda: _end_trials(out, trials))
     console.print(trials.line(), markup=False, highlight=False, soft_wrap=True)
@@ -138,8 +150,12 @@ def _check_runnable(experiment: Experiment) -> None:
     check_memory(experiment, training.lengths, choose_device(experiment.training), training.name)
 
 
-def _decided(experiment: Experiment, chosen: str) -> Experiment:
-    model = experiment.model if chosen == WITH else replace(experiment.model, words=WordsConfig())
+def _variant(experiment: Experiment, name: str) -> Experiment:
+    """The experiment with the model of a trial, and without further trials."""
+    (words, positions), model = VARIANTS[name], experiment.model
+    model = replace(
+        model, words=model.words if words else WordsConfig(), positions=model.positions if positions else 0
+    )
     return replace(experiment, model=model, training=replace(experiment.training, trial=0.0))
 
 
@@ -164,7 +180,7 @@ def _trial_folder(folder: Path, name: str) -> Path:
 
 def _remove_trials(folder: Path) -> None:
     """Remove the trial runs, but no other files in their folder."""
-    for trial in (_trial_folder(folder, name) for name in (WITH, WITHOUT)):
+    for trial in (_trial_folder(folder, name) for name in VARIANTS):
         if not trial.is_symlink() and CONFIG in files.recorded(trial):
             shutil.rmtree(trial)
     if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):

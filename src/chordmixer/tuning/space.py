@@ -53,6 +53,8 @@ def search_space(experiment: Experiment, fixed: Collection[str] = ()) -> Space:
                 USES_WORDS: CategoricalDistribution((True, False)),
                 "model.words.dropout": FloatDistribution(0.1, 0.9, step=0.1),
             }
+        if experiment.model.positions:
+            space["model.positions"] = CategoricalDistribution((0, experiment.model.positions))
     if experiment.model.embedding == "real":
         space["data.augment"] = CategoricalDistribution((True, False))
     names = {*fixed} | ({USES_WORDS} if WORD_LENGTHS in fixed else set())
@@ -96,7 +98,7 @@ def _suggested(trial: Trial, name: str, values: BaseDistribution) -> Any:
 
 
 def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the values of a trial to settings of `train`, with three digits, and without short runs for words.
+    """Convert the values of a trial to settings of `train`, with three digits, and without trial runs.
 
     >>> settings_of({"model.words": False, "model.words.dropout": 0.5, "training.learning_rate": 0.00123456})
     {'training.learning_rate': 0.00123, 'model.words.lengths': [], 'training.trial': 0.0}
@@ -106,7 +108,8 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if words is False:
         settings.pop("model.words.dropout", None)
         settings[WORD_LENGTHS] = []
-    return settings if words is None else {**settings, "training.trial": 0.0}
+    decided = words is not None or "model.positions" in settings
+    return {**settings, "training.trial": 0.0} if decided else settings
 
 
 def with_values(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
