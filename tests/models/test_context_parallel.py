@@ -46,10 +46,12 @@ ENCODERS = {
 }
 MODELS = {
     **{head: replace(LETTERS, head=head) for head in HEADS},
-    "stem-words": replace(LETTERS, head="mean_maximum", stem=STEM, words=WORDS, mark_start=True, final_norm="layer"),
+    "stem-words": replace(
+        LETTERS, head="mean_maximum", stem=STEM, words=WORDS, length=True, mark_start=True, final_norm="layer"
+    ),
     "tokens-stem-words": replace(LETTERS, head="tokens", positions=3, stem=STEM, words=WORDS, decoder="network"),
     "real-stem-reversible": replace(
-        REAL, stem=STEM, within_record=True, network=ENCODERS["reversible"], head="attention"
+        REAL, stem=STEM, length=True, within_record=True, network=ENCODERS["reversible"], head="attention"
     ),
 }
 CASES = {

@@ -211,7 +211,7 @@ def test_pooled_heads_against_a_loop(random_batch: Make) -> None:
         "attention": lambda own: torch.softmax(head.score(own)[:, 0], dim=0) @ own,
     }
     for name, pool in ways.items():
-        head: Any = HEADS[name](8, 3, words=2).eval()  # type: ignore[call-arg]
+        head: Any = HEADS[name](8, 3, further=2).eval()  # type: ignore[call-arg]
         for parameter in head.parameters():
             torch.nn.init.normal_(parameter)
         pooled = torch.stack([pool(own) for own in x.to_list()])

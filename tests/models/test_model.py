@@ -322,3 +322,14 @@ def test_bf16_on_a_cpu() -> None:
     scale = exact.abs().max()
     assert 1e-6 < (rounded - exact).abs().max() / scale < 0.03
     assert (rounded - lone).abs().max() / scale < 0.03
+
+
+@pytest.mark.parametrize("words", [WordsConfig(), WordsConfig(lengths=(2,), bits=4)], ids=["no words", "words"])
+def test_a_head_reads_the_length(words: WordsConfig) -> None:
+    """A linear map that reads the last feature alone gives its logarithm."""
+    model = Model(replace(CONFIG, outputs=1, head="mean_maximum", length=True, words=words)).eval()
+    head: Any = model.head
+    torch.nn.init.zeros_(head.linear.weight)
+    head.linear.weight.data[0, -1] = 1
+    head.standard.eps = 0.0
+    torch.testing.assert_close(model(ids([4, 1, 9]))[:, 0], torch.tensor([4.0, 1.0, 9.0]).log())

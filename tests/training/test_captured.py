@@ -37,6 +37,7 @@ LETTERS = ModelConfig(
     final_norm="layer",
     mark_start=True,
     positions=3,
+    length=True,
     stem=StemConfig(layers=2, taps=5, width=4),
     words=WordsConfig(lengths=(2, 3), bits=5, width=4, dropout=0.0),
     network=NETWORK,

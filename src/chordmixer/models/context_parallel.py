@@ -19,7 +19,7 @@ from chordmixer import ops
 from chordmixer.models.chordmixer import Block, ChordMixer, check_lengths, check_width, depth
 from chordmixer.models.embeddings import StartMark, add_standardised
 from chordmixer.models.exchange import Sharding
-from chordmixer.models.heads import StandardHead
+from chordmixer.models.heads import StandardHead, log_lengths
 from chordmixer.models.model import Model
 from chordmixer.models.positions import PositionEmbedding
 from chordmixer.models.reversible import through
@@ -99,25 +99,26 @@ def check_module(module: nn.Module) -> None:
 def _forward_model(model: Model, x: Shard) -> Shard | Float[Tensor, "B outputs"]:
     """`Model.forward` on shares of sequences."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and not model.frozen):
-        tokens, word_means = _embed(model, x)
+        tokens, further = _embed(model, x)
         y = _encode(model.encoder, tokens)
         y = y.with_values(normalise(y, model.final_norm.state()))
     if model.decoder is not None:
         y = _encode(model.decoder, y)
         y = y.with_values(normalise(y, model.decoder_norm.state()))
-    outputs: Shard | Tensor = model.head(y, *word_means)
+    outputs: Shard | Tensor = model.head(y, *further)
     return outputs
 
 
 def _embed(model: Model, x: Shard) -> tuple[Shard, tuple[Tensor, ...]]:
-    """`Model._embed` on shares: the encoder's input, and the mean word vectors if the head reads them."""
+    """`Model._embed` on shares: the encoder's input, and further features of the sequences if the head reads any."""
     x = add_standardised(x) if model.config.within_record else x
     tokens: Shard = model.embedding(x)
     if isinstance(model.start, StartMark):
         tokens = _with_start_mark(tokens, model.start)
     if model.positions is not None:
         tokens = _with_positions(tokens, model.positions)
-    word_means: tuple[Tensor, ...] = ()
+    reads_further = isinstance(model.head, StandardHead)
+    further: list[Tensor] = []
     values = tokens.values
     if model.stem is not None:
         config = model.config.stem
@@ -128,8 +129,11 @@ def _embed(model: Model, x: Shard) -> tuple[Shard, tuple[Tensor, ...]]:
         wide, trim = with_neighbours(x, 0, max(model.config.words.lengths) - 1)
         vectors, added = (trim(part) for part in model.words(wide))
         values = values + added
-        word_means = (mean(x.with_values(vectors)),) if isinstance(model.head, StandardHead) else ()
-    return tokens.with_values(values), word_means
+        if reads_further:
+            further.append(mean(x.with_values(vectors)))
+    if model.config.length and reads_further:
+        further.append(log_lengths(torch.tensor(x.lengths, device=values.device)))
+    return tokens.with_values(values), (torch.cat(further, dim=1),) if further else ()
 
 
 def _with_positions(x: Shard, positions: PositionEmbedding) -> Shard:

@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from chordmixer import ops
@@ -79,27 +79,32 @@ def _without_filler(rows: Float[Tensor, "B D"], x: Packed) -> Float[Tensor, "B D
 class StandardHead(AverageHead):
     """Pooled channels, each standardised over records, then a linear map. This class pools by the mean.
 
-    `words` is the number of further features of each record; `dropout` applies to all features.
+    `further` is the number of other features of each record, such as its length; `dropout` applies to all features.
     """
 
     views = 1
     """Number of pooled vectors of a sequence, which are concatenated."""
 
-    def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
-        super().__init__(self.views * width + words, outputs)
-        self.standard, self.dropout = Standard(self.views * width + words), dropout
+    def __init__(self, width: int, outputs: int, further: int = 0, dropout: float = 0.0) -> None:
+        super().__init__(self.views * width + further, outputs)
+        self.standard, self.dropout = Standard(self.views * width + further), dropout
 
     def pool(self, x: Packed) -> Float[Tensor, "B D"]:
         """One vector per sequence."""
         return mean(x)
 
-    def forward(self, x: Packed, words: Float[Tensor, "B W"] | None = None) -> Float[Tensor, "B outputs"]:
+    def forward(self, x: Packed, further: Float[Tensor, "B F"] | None = None) -> Float[Tensor, "B outputs"]:
         pooled = _without_filler(self.pool(x), x).float()
-        inputs = pooled if words is None else torch.cat([pooled, _without_filler(words, x).float()], dim=1)
+        inputs = pooled if further is None else torch.cat([pooled, _without_filler(further, x).float()], dim=1)
         features = self.standard(inputs)
         with torch.autocast(features.device.type, enabled=False):  # few rows, in full precision
             outputs: Tensor = self.linear(F.dropout(features, self.dropout, self.training))
         return outputs
+
+
+def log_lengths(lengths: Shaped[Tensor, "B"]) -> Float[Tensor, "B 1"]:
+    """The logarithm of each length, as a feature of a head."""
+    return lengths.float().log()[:, None]
 
 
 class MaximumHead(StandardHead):
@@ -135,8 +140,8 @@ class AttentionHead(StandardHead):
     torch.Size([2, 3])
     """
 
-    def __init__(self, width: int, outputs: int, words: int = 0, dropout: float = 0.0) -> None:
-        super().__init__(width, outputs, words, dropout)
+    def __init__(self, width: int, outputs: int, further: int = 0, dropout: float = 0.0) -> None:
+        super().__init__(width, outputs, further, dropout)
         self.score = nn.Linear(width, 1)
         nn.init.zeros_(self.score.weight)  # starts as the mean
         nn.init.zeros_(self.score.bias)

@@ -19,7 +19,7 @@ from chordmixer.config import LONGEST, check_numbers, from_dict, to_dict, typed
 from chordmixer.models import encoders, strategies
 from chordmixer.models.chordmixer import ChordMixerConfig
 from chordmixer.models.embeddings import EMBEDDINGS, StartMark, add_standardised
-from chordmixer.models.heads import HEADS, StandardHead, TokensHead
+from chordmixer.models.heads import HEADS, StandardHead, TokensHead, log_lengths
 from chordmixer.models.norms import Norm
 from chordmixer.models.positions import PositionEmbedding
 from chordmixer.models.stem import Stem, StemConfig
@@ -82,6 +82,9 @@ class ModelConfig:
     records that are aligned. Default 0: none, as in the paper."""
     stem: StemConfig = field(default_factory=StemConfig)
     """Convolutions before the encoder, for local patterns. Default: none, as in the paper."""
+    length: bool = False
+    """Whether a standardised head also reads the logarithm of each sequence's length. Pooling hides it. Default: no,
+    as in the paper."""
     words: WordsConfig = field(default_factory=WordsConfig)
     """K-mers with embeddings of their own, added to the tokens; a standardised head also reads their mean.
     Default: none, as in the paper."""
@@ -189,8 +192,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         config = self.config
         if not issubclass(head, StandardHead):
             return head.for_length(width, config.outputs, longest)
-        words = config.words.width if config.words.lengths and config.strategy == "packed" else 0
-        return head(width, config.outputs, words, config.head_dropout)
+        further = (config.words.width if config.words.lengths else 0) + config.length
+        return head(width, config.outputs, further if config.strategy == "packed" else 0, config.head_dropout)
 
     def freeze(self) -> None:
         """Train only the head from now on; all parts before it are fixed and run in evaluation mode."""
@@ -231,29 +234,33 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
         return self._encode(x)[0]
 
     def _encode(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
-        """The head's inputs: the encoder's tokens, of the sequences or of the strategy's pieces of them, and the mean
-        word vectors if the head reads them."""
+        """The head's inputs: the encoder's tokens, of the sequences or of the strategy's pieces of them, and further
+        features of the sequences if the head reads any."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            tokens, word_means = self._embed(x)
+            tokens, further = self._embed(x)
             y = self.encoder(self.head.prepare(self.strategy.split(tokens)))
-            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state())), word_means
+            return y.with_values(ops.normalise(y.values, y.offsets, self.final_norm.state())), further
 
     def _embed(self, x: Packed) -> tuple[Packed, tuple[Tensor, ...]]:
-        """The encoder's input: the sum of embedding, start mark, positions, stem and words; and mean word vectors."""
+        """The encoder's input, which is the sum of embedding, start mark, positions, stem and words; and further
+        features of the sequences for the head, which are mean word vectors and the length."""
         x = add_standardised(x) if self.config.within_record else x
         tokens: Packed = self.start(self.embedding(x))
         if self.positions is not None:
             tokens = self.positions(tokens)
-        word_means: tuple[Tensor, ...] = ()
+        reads_further = isinstance(self.head, StandardHead) and self.config.strategy == "packed"
+        further: list[Tensor] = []
         if self.stem is not None:
             local = self.stem(tokens if self.config.embedding == "tokens" else x)
             tokens = tokens.with_values(tokens.values + local)
         if self.words is not None:
             vectors, added = self.words(x)
             tokens = tokens.with_values(tokens.values + added)
-            if isinstance(self.head, StandardHead) and self.config.strategy == "packed":
-                word_means = (ops.segment_mean(vectors, x.offsets),)
-        return tokens, word_means
+            if reads_further:
+                further.append(ops.segment_mean(vectors, x.offsets))
+        if self.config.length and reads_further:
+            further.append(log_lengths(x.offsets.diff()))
+        return tokens, (torch.cat(further, dim=1),) if further else ()
 
     def _decode(self, x: Packed) -> Packed:
         if self.decoder is None:
@@ -264,8 +271,8 @@ class Model(nn.Module, PyTorchModelHubMixin, library_name="chordmixer", license=
     def forward(self, x: Packed) -> Float[Tensor, "B outputs"] | Packed:
         check_packed(x)
         x, marks = self.head.split_marks(x)
-        y, word_means = self._encode(x)
-        outputs: Tensor | Packed = self.head(self._decode(y), *marks, *word_means)
+        y, further = self._encode(x)
+        outputs: Tensor | Packed = self.head(self._decode(y), *marks, *further)
         return outputs if isinstance(outputs, Packed) else self.strategy.combine(outputs, x)
 
     def _save_pretrained(self, save_directory: Path) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from chordmixer.models import ModelConfig
@@ -52,6 +53,9 @@ WORD_LENGTHS = {"dna": (4, 6, 8), "protein": (2, 3), "text": (3, 5, 7)}
 WORD_BITS = {"dna": 16, "protein": 14, "text": 18}
 MEMORY_SHARE = 0.6
 """Maximum share of the free memory for a step, above which the network is reversible."""
+MIN_SPREAD = 0.1
+"""Minimum standard deviation of the logarithm of the lengths for a head that reads it: a constant feature would be
+scaled by next to nothing, and be far off for a record of another length."""
 MAX_POSITIONS = 1024
 """Maximum length of records for which the network may have a vector for each position."""
 MIN_STEPS = 20
@@ -125,8 +129,8 @@ def _fitting_memory(experiment: Experiment, lengths: list[int], device: torch.de
 
 def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
     symbols, kind = task.embedding == "tokens", task.kind
-    lengths = set(task.records("training").lengths)
-    aligned = symbols and len(lengths) == 1 and max(lengths) <= MAX_POSITIONS
+    lengths = np.array(task.records("training").lengths)
+    aligned = symbols and bool((lengths == lengths[0]).all()) and lengths[0] <= MAX_POSITIONS
     words = WordsConfig()
     if symbols:
         words = WordsConfig(lengths=WORD_LENGTHS[kind], bits=WORD_BITS[kind], dropout=0.5 if cpu else 0.7)
@@ -139,7 +143,8 @@ def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
         drop_tokens=0.1 if symbols else 0.0,
         final_norm="layer",
         within_record=not symbols,
-        positions=max(lengths) if aligned else 0,
+        positions=int(lengths[0]) if aligned else 0,
+        length=symbols and bool(np.log(lengths).std() > MIN_SPREAD),
         stem=StemConfig(
             layers=3, taps=7 if symbols else 9, width=32 if cpu else 64
         ),  # there it takes half of the time
