@@ -83,7 +83,7 @@ class Dataset:
         reading: Reading | None = None,
         **options: Unpack[DataOptions],
     ) -> Dataset:
-        """Read files and folders: FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, `.npy` or texts, also compressed.
+        """Read FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, `.npy`, WAV and text files, also compressed.
 
         `Dataset.from_files({"worm": "a.fa", "fly": "b.fa"})` names the class of each file. `labels` is `files`,
         `header:NAME`, `header:/REGEX/` or the path of a table with ids; `group` takes the same, but no table.

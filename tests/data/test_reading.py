@@ -422,7 +422,7 @@ def test_flat_folders_as_classes(tmp_path: Path) -> None:
 def test_a_folder_of_other_files(tmp_path: Path) -> None:
     put(tmp_path / "a.fa", FILES["fasta"])
     with pytest.raises(
-        ValueError, match=r"is a folder of fasta files: of folders, texts and .npy .*; give .*/\*, or --for"
+        ValueError, match=r"is a folder of fasta files: of folders, texts, .npy and .wav .*; give .*/\*, or --for"
     ):
         entries(tmp_path)
     with pytest.raises(ValueError, match=r"is a folder of csv files"):

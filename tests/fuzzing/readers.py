@@ -10,6 +10,7 @@ import json
 import lzma
 import random
 import re
+import wave
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,16 @@ def _npy(save: Callable[..., None] = np.save) -> bytes:
     return file.getvalue()
 
 
+def _wav() -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as recording:
+        recording.setnchannels(2)
+        recording.setsampwidth(2)
+        recording.setframerate(8000)
+        recording.writeframes(np.arange(80, dtype="<i2").tobytes())
+    return file.getvalue()
+
+
 def _npy_with_header(text: bytes) -> bytes:
     """A damaged header, of a length that fits."""
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(240)
@@ -167,6 +178,7 @@ RECORDS: dict[str, Target] = {
     "npy header": replace(
         reading({"s.npy": _npy_with_header(HEADER)}, _one), changes=tuple(map(_in_header, CHANGES))
     ),
+    "wav": reading({"s.wav": _wav()}, _one),
     "npz": reading({"s.npz": _npy(np.savez)}, _one),
     "texts": reading(TEXTS, kind="text"),
     "text": reading({"t.txt": TEXTS["texts/a/0.txt"] * 9}, _one, kind="text"),

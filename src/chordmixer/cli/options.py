@@ -28,7 +28,7 @@ OVER_LENGTH = ("error", "windows", "reject")
 DEVICES = ("auto", "cpu", "cuda")
 TARGET_TYPES = ("auto", "classes", "labels", "number")
 SPLITS = ("auto", "given", "grouped", "similarity", "random")
-FORMATS = ("auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy")
+FORMATS = ("auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy", "wav")
 POLICIES = ("error", "reject")
 
 
@@ -56,7 +56,7 @@ def argument(help: str, metavar: str | None = "FILES") -> Any:
 Run = Annotated[Path, argument("A run folder.", None)]
 Inputs = Annotated[
     list[str],
-    argument("FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, folders of texts; also compressed; - is stdin."),
+    argument("FASTA, FASTQ, GenBank, CSV, TSV, JSONL, Parquet, .npy, WAV, folders; also compressed; - is stdin."),
 ]
 OnBad = Annotated[
     str | None,
@@ -124,7 +124,7 @@ class FileOptions:
     format: Annotated[
         str,
         option(
-            "fasta, fastq, genbank, csv, jsonl, parquet, text or npy; auto: detected from the content.",
+            "fasta, fastq, genbank, csv, jsonl, parquet, text, npy or wav; auto: detected from the content.",
             READING,
             choices=FORMATS,
         ),

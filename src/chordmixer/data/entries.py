@@ -32,6 +32,8 @@ class Entry:
     """Records of one group never cross a split."""
     weight: float = 1.0
     """Weight in the loss."""
+    rate: int | None = None
+    """Samples per second of a recording."""
     circular: bool = False
     """Whether the molecule is circular, according to the file."""
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from chordmixer.data.columns import ABSENT, Columns
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.record_files import MAGIC, class_files, read_folder, read_record
+from chordmixer.data.recordings import RIFF
 from chordmixer.data.sequence_files import read_fasta, read_fastq, read_genbank
 from chordmixer.data.sources import MAX_RECORD, Source, open_source, until_broken
 from chordmixer.data.tables import PARQUET, delimiter, read_table, table_rows
@@ -27,11 +28,13 @@ FILES = "files"
 HEADER = "header:"
 
 Policy = Literal["error", "reject"]
+ONE_RECORD = ("text", "npy", "wav")
+"""Formats of files with one record each."""
 
 _COMPRESSION = ("gz", "bz2", "xz", "zst")
 _FORMATS = (
     *("fa", "fasta", "fas", "fna", "ffn", "faa", "frn", "fq", "fastq", "gb", "gbk", "gbff", "genbank"),
-    *("csv", "tsv", "txt", "jsonl", "ndjson", "json", "parquet", "npy"),
+    *("csv", "tsv", "txt", "jsonl", "ndjson", "json", "parquet", "npy", "wav"),
 )
 _SUFFIX = re.compile(rf"(?<=.)(\.({'|'.join(_FORMATS)}))?(\.({'|'.join(_COMPRESSION)}))?$", re.IGNORECASE)
 
@@ -189,7 +192,7 @@ def with_table(
         account.notes[f"rows of {name} without a record: {shown}"] += len(unused)
 
 
-Kind = Literal["auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy"]
+Kind = Literal["auto", "fasta", "fastq", "genbank", "csv", "jsonl", "parquet", "text", "npy", "wav"]
 
 
 @dataclass(frozen=True)
@@ -276,7 +279,10 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
     if reading.table is not None:
         table = read_label_table(reading.table, reading.columns, reading.max_record)
         entries = with_table(entries, table, reading.table, reading.on_unmatched, account)
+    rates: dict[int, str] = {}
     for entry in entries:
+        if entry.rate is not None:
+            _check_rate(entry.rate, entry.place, rates, account)
         if entry.length > reading.max_record:
             raise ValueError(
                 f"{entry.place}: record {entry.id!r} has a length of {entry.length:,}, and {reading.max_record:,} is "
@@ -293,6 +299,18 @@ def read(paths: Sequence[Path | str], reading: Reading, account: Account) -> Ite
             )
 
 
+def _check_rate(rate: int, place: str, rates: dict[int, str], account: Account) -> None:
+    """Refuse recordings with different numbers of samples per second: `rates` has the first file of each."""
+    rates.setdefault(rate, place)
+    if len(rates) > 1:
+        (first, earlier), *_ = rates.items()
+        raise ValueError(
+            f"{place} has {rate:,} samples per second, and {earlier} {first:,}: all recordings need the same; "
+            "resample them, as by ffmpeg -i IN.wav -ar 16000 OUT.wav"
+        )
+    account.notes[f"recordings at {rate:,} samples per second"] += 1
+
+
 def sniff(source: Source) -> Kind:
     """Detect the format of an open file from its first bytes."""
     if (kind := _format_by_mark(source)) is not None:
@@ -303,8 +321,8 @@ def sniff(source: Source) -> Kind:
         return "csv"
     seen = f"begins with {line[:40]!r}" if line else "begins with nothing but blanks"
     raise ValueError(
-        f"{source.name} {seen}: this is not FASTA, FASTQ, GenBank, JSONL, Parquet, .npy, or a table with a header; "
-        "give such a file, or say what it is with --format (text: each file is one record)"
+        f"{source.name} {seen}: this is not FASTA, FASTQ, GenBank, JSONL, Parquet, .npy, WAV, or a table with a "
+        "header; give such a file, or say what it is with --format (text: each file is one record)"
     )
 
 
@@ -317,7 +335,7 @@ def _file_entries(path: Path | str, reading: Reading) -> Iterator[Entry]:
     columns = given if reading.table is None else Columns(id=given.id, sequence=given.sequence)
     with open_source(path, reading.max_record) as source:
         kind = sniff(source) if reading.kind == "auto" else reading.kind
-        if kind in ("text", "npy"):
+        if kind in ONE_RECORD:
             yield read_record(source, kind)
         else:
             yield from until_broken(source, _format_reader(source, kind, reading, columns))
@@ -335,7 +353,8 @@ def _format_by_mark(source: Source) -> Kind | None:
     """The format that the first bytes identify, None if they do not; a damaged binary file is an error."""
     head = source.head.lstrip()
     suffix = Path(source.name).suffix.lower()
-    if suffix in (".npy", ".parquet") and head and not source.head.startswith(MAGIC if suffix == ".npy" else PARQUET):
+    mark = {".npy": MAGIC, ".parquet": PARQUET, ".wav": RIFF}.get(suffix)
+    if mark is not None and head and not source.head.startswith(mark):
         raise ValueError(f"{source.name} does not begin like a {suffix} file: use another copy, or rename it")
     if head.startswith(b";") and b"\n>" in head.replace(b"\r", b"\n"):
         return "fasta"  # old FASTA files may begin with comments
@@ -344,6 +363,7 @@ def _format_by_mark(source: Source) -> Kind | None:
 
 _FORMAT_MARKS: dict[Kind, bytes] = {
     "npy": MAGIC,
+    "wav": RIFF,
     "parquet": PARQUET,
     "fasta": b">",
     "fastq": b"@",
@@ -353,11 +373,11 @@ _FORMAT_MARKS: dict[Kind, bytes] = {
 
 
 def _folder_entries(folder: Path, reading: Reading, account: Account) -> Iterator[Entry]:
-    """Read a folder of texts or of `.npy` series."""
+    """Read a folder of texts, `.npy` series or WAV recordings."""
     kind = reading.kind if reading.kind != "auto" else _sniff_folder(folder)
-    if kind not in ("text", "npy"):
+    if kind not in ONE_RECORD:
         raise ValueError(
-            f"{folder} is a folder of {kind} files: of folders, texts and .npy files are read; "
+            f"{folder} is a folder of {kind} files: of folders, texts, .npy and .wav files are read; "
             f"give {folder / '*'}, or --format text"
         )
     return read_folder(folder, kind, account, reading.max_record)

@@ -1,4 +1,4 @@
-"""Read files of one record each, texts and `.npy` series: single files, a folder, or one folder per class."""
+"""Read files of one record each, texts, `.npy` series and recordings: alone, in a folder, in one folder per class."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import numpy as np
 
 from chordmixer.data.columns import as_series
 from chordmixer.data.entries import Account, Entry
+from chordmixer.data.recordings import read_wave
 from chordmixer.data.sources import Source, open_source
 
 
 def read_record(source: Source, kind: str) -> Entry:
-    """Read a file as one record: a `text`, or a series (`npy`) of shape (N,) or (N, channels)."""
-    return Entry(Path(source.name).name, _LOADERS[kind](source), place=source.name)
+    """Read a file as one record: a `text`, or a series (`npy`, `wav`) of shape (N,) or (N, channels)."""
+    return _entry(Path(source.name).name, source, kind)
 
 
 def read_folder(folder: Path, kind: str, account: Account, limit: int | None = None) -> Iterator[Entry]:
@@ -30,7 +31,14 @@ def read_folder(folder: Path, kind: str, account: Account, limit: int | None = N
             yield Entry(name, "", place=str(path), label=label)
         else:
             with open_source(path, limit) as source:
-                yield Entry(name, _LOADERS[kind](source), place=source.name, label=label)
+                yield _entry(name, source, kind, label)
+
+
+def _entry(entry_id: str, source: Source, kind: str, label: str | None = None) -> Entry:
+    if kind == "wav":
+        samples, rate = read_wave(source)
+        return Entry(entry_id, samples, place=source.name, label=label, rate=rate)
+    return Entry(entry_id, _LOADERS[kind](source), place=source.name, label=label)
 
 
 def class_files(folder: Path, account: Account) -> Iterator[tuple[Path, str | None]]:
