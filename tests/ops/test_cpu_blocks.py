@@ -117,7 +117,7 @@ def test_dropout(norm: str | None) -> None:
 
 @pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64], ids=str)
 def test_a_mask_drops_the_share_that_was_asked(kind: torch.dtype) -> None:
-    mask = cpu_blocks._draw(torch.empty(1001, 301, dtype=kind), 0.3)
+    mask = cpu_blocks.draw_mask(torch.empty(1001, 301, dtype=kind), 0.3)
     assert set(mask.unique().tolist()) == {-1, 0}
     columns = (mask == 0).double().mean(0)
     assert float(columns.mean()) == pytest.approx(0.3, abs=0.005) and float(columns.std()) < 0.02

@@ -145,7 +145,7 @@ def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], kept: list[
             z, after = rotation.gather(own.source, lo, hi, out=rotated[: hi - lo]), active[: hi - lo]
             before = after if kept is None else own.hidden[lo:hi]
             if network.dropout:
-                _drop(z, _draw(own.mask[lo:hi], network.dropout))
+                _drop(z, draw_mask(own.mask[lo:hi], network.dropout))
             torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=before)
             torch.ops.aten.gelu.out(before, out=after)
             add_product(after, mlp, stream[lo:hi], mixed, out=made[lo:hi])
@@ -197,7 +197,7 @@ def add_product(active: Tensor, mlp: Mlp, residual: Tensor, mixed: Tensor | None
         torch.add(residual, product, out=out)
 
 
-def _draw(mask: Tensor, dropout: float) -> Tensor:
+def draw_mask(mask: Tensor, dropout: float) -> Tensor:
     """A dropout mask from 16 random bits a number, of which 15 count: a tenth of the time of `bernoulli_`."""
     noise = torch.empty(-(-mask.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     bits = noise.view(torch.int16)[: mask.numel()].view(mask.shape)

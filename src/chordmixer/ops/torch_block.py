@@ -12,10 +12,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chordmixer.ops import reference
-from chordmixer.ops.cpu_blocks import add_product, cast, product_type
+from chordmixer.ops.cpu_blocks import MASKS, add_product, cast, draw_mask, product_type
 from chordmixer.ops.reference import Mlp, NormState, mix
 from chordmixer.ops.rotation import Rotation, rotate, tiles
 from chordmixer.ops.sums import segment_mean, segment_squares
+
+
+def drop(values: Float[Tensor, "T C"], dropout: float) -> Float[Tensor, "T C"]:
+    """`F.dropout`, except that on a CPU the mask comes from 16 random bits per number, in a tenth of the time."""
+    if not dropout or values.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(values, dropout)
+    mask = draw_mask(torch.empty_like(values, dtype=MASKS[values.dtype.itemsize]), dropout)  # -1 or 0
+    return values * mask.to(values.dtype).mul_(-1 / (1 - dropout))
 
 
 def block(
@@ -32,9 +40,9 @@ def block(
     """`reference.block` with gradients: the same formula, with the fast rotation and norms."""
     z = normalise(values, offsets, prenorm)
     if order == "paper":
-        branch = mix(F.dropout(rotate(z, offsets, track_size), dropout), mlp)
+        branch = mix(drop(rotate(z, offsets, track_size), dropout), mlp)
     else:
-        branch = rotate(F.dropout(mix(z, mlp), dropout), offsets, track_size)
+        branch = rotate(drop(mix(z, mlp), dropout), offsets, track_size)
     return normalise(residual + branch, offsets, norm)
 
 
