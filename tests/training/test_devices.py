@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,21 @@ def test_bf16_is_native_where_torch_says_so(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     assert devices.native_bf16() is expected
+
+
+def test_freed_memory_is_kept_until_it_is_released() -> None:
+    """A tensor of 64 MiB, which glibc would return to the system at once; in a process of its own, as it lasts."""
+    program = """
+import psutil, torch
+from chordmixer.training.devices import keep_freed_memory, release_freed_memory
+def resident(): return psutil.Process().memory_info().rss >> 20
+keep_freed_memory()
+before = resident()
+torch.zeros(1 << 24).add_(1)
+kept = resident() - before
+release_freed_memory()
+print(kept, resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    kept, left = map(int, done.stdout.split())
+    assert kept > 60 and left < 10

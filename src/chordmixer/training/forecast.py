@@ -24,7 +24,7 @@ from chordmixer.training.experiment import Experiment, trial_count
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = {"cuda": 1.2, "cpu": 1.0}
+TOLERANCE = {"cuda": 1.2, "cpu": 0.9}
 """A run is refused if its forecast memory is above this many times the free memory."""
 MAX_PLANNED = 1_000_000
 """Maximum number of records, over all epochs, whose batches are planned to find the largest batch."""

@@ -23,7 +23,7 @@ from chordmixer.tasks.targets import Classification, MultiLabel, target_outputs
 from chordmixer.training import captured, checkpoints, ensemble, fine_tuning, ranks, results, speed
 from chordmixer.training.captured import CapturedSteps
 from chordmixer.training.checkpoints import State
-from chordmixer.training.devices import start_accelerator
+from chordmixer.training.devices import keep_freed_memory, release_freed_memory, start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths
 from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
@@ -100,6 +100,8 @@ class TrainingRun:
         sampler = self.config.sampler(self.training.lengths, self.share, self.shares)
         self.loader = Loader(self.training, sampler, self.config.workers, self.accelerator.device, drawing=True)
         check_memory(experiment, self.training.lengths, self.accelerator.device, self.training.name)
+        if self.accelerator.device.type == "cpu":
+            keep_freed_memory()
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
         fine_tuning.initialise(self.model, self.config, out)
@@ -113,9 +115,10 @@ class TrainingRun:
             raise
 
     def close(self) -> None:
-        """Release the lock of the folder, and the memory of graphs."""
+        """Release the lock of the folder, and the memory of graphs and of earlier steps."""
         self.captured = None
         self.folder.close()
+        release_freed_memory()
 
     def _begin(self) -> None:
         self.split = self.config.context_parallel > 1
