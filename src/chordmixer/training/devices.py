@@ -26,6 +26,8 @@ M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 """Parameters of glibc's `mallopt`: sizes from which memory is mapped separately, and trimmed."""
 MAX_SIZE = (1 << 31) - 1
 """The largest size that `mallopt` takes."""
+DEFAULT_SIZE = 32 << 20
+"""The size from which glibc maps memory separately once a process has freed as much; it trims from twice as much."""
 
 
 def choose_device(config: TrainingConfig) -> torch.device:
@@ -47,8 +49,10 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Return what was kept to the system, at the end of a run."""
+    """Return what was kept to the system, and large tensors from now on, as glibc does by default."""
     if (libc := _glibc()) is not None:
+        libc.mallopt(M_MMAP_THRESHOLD, DEFAULT_SIZE)
+        libc.mallopt(M_TRIM_THRESHOLD, 2 * DEFAULT_SIZE)
         libc.malloc_trim(0)
 
 

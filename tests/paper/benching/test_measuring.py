@@ -26,6 +26,7 @@ from chordmixer.paper.benching.measuring import (
     seconds,
     time_case,
 )
+from chordmixer.training.devices import release_freed_memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 CONFIG = BenchConfig(device="cpu", precision="fp32", batch=2)
@@ -141,6 +142,7 @@ def test_seconds_of_a_clock() -> None:
 
 
 def test_peak_of_what_is_resident() -> None:
+    release_freed_memory()  # which an earlier test may have kept
     meter = Meter(CPU)
     if meter.before is None:
         pytest.skip("this system has no /proc/self/status")
