@@ -24,6 +24,8 @@ from chordmixer.training.forecast import (
     explaining_out_of_memory,
     forecast,
     largest_batch,
+    may_keep_memory,
+    peak_bytes,
     scored_lengths,
 )
 from chordmixer.training.loop import train
@@ -158,6 +160,16 @@ def test_far_too_much_is_refused(experiment: Experiment, free: SimpleNamespace) 
     with pytest.raises(ValueError, match=rule) as refused:
         check_fits(forecast(experiment, LENGTHS, CPU, "r{}".format))
     assert "\n" not in str(refused.value)
+
+
+def test_memory_is_kept_where_there_is_enough(experiment: Experiment, free: SimpleNamespace) -> None:
+    needed = peak_bytes(experiment, LENGTHS, CPU)
+    assert needed >= forecast(experiment, LENGTHS, CPU).peak
+    for free.bytes, keeps in ((2 * needed, True), (2 * needed - 1, False)):
+        assert may_keep_memory(experiment, LENGTHS, CPU) == keeps
+    other = replace(experiment, model=experiment.model.with_encoder("lstm"))
+    free.bytes = 1 << 60
+    assert not may_keep_memory(other, LENGTHS, CPU), "its memory is not counted"
 
 
 def test_a_frozen_encoder(experiment: Experiment, free: SimpleNamespace) -> None:

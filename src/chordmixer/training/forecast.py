@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 TOLERANCE = {"cuda": 1.2, "cpu": 0.9}
 """A run is refused if its forecast memory is above this many times the free memory."""
+KEPT_MEMORY = 2.0
+"""Memory of a process that keeps freed memory, at most, as a multiple of the forecast peak (measured: up to 1.65)."""
 MAX_PLANNED = 1_000_000
 """Maximum number of records, over all epochs, whose batches are planned to find the largest batch."""
 LIBRARY_BYTES = 200 << 20
@@ -229,8 +231,14 @@ def peak_bytes(experiment: Experiment, lengths: Sequence[int], device: torch.dev
     training = experiment.training
     budget, longest = training.tokens_for(lengths), max(lengths)
     hardware = memory.Hardware.of(device, training.precision.replace("auto", "fp32"))
-    fullest = [longest] * max(1, budget // longest)
+    fullest = [longest] * max(1, budget // longest) + ([budget % longest] if budget % longest else [])
     return sum(memory.peak(experiment.model, fullest, hardware, training.accumulate).values())
+
+
+def may_keep_memory(experiment: Experiment, lengths: Sequence[int], device: torch.device) -> bool:
+    """Whether a run on a CPU has memory to spare for `keep_freed_memory`."""
+    counted = device.type == "cpu" and experiment.model.encoder == memory.COUNTED_ENCODER
+    return counted and KEPT_MEMORY * peak_bytes(experiment, lengths, device) <= free_bytes(device)
 
 
 def largest_batch(sampler: TokenSampler, epochs: int) -> list[int]:

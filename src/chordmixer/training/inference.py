@@ -32,7 +32,7 @@ from chordmixer.packed import Packed
 from chordmixer.tasks.targets import Regression
 from chordmixer.training import combination, ensemble, labels, run_folder, speed
 from chordmixer.training.combination import CombinedModel, Using
-from chordmixer.training.devices import choose_device, keep_freed_memory, native_bf16
+from chordmixer.training.devices import choose_device, native_bf16
 from chordmixer.training.experiment import TrainingConfig
 from chordmixer.training.labels import OutputLabels
 from chordmixer.training.strands import both_strands
@@ -90,8 +90,6 @@ class Engine:
             raise ValueError(f"--batch-tokens {batch_tokens} is too small: give 1 or more")
         check_choice("device", device, (None, "auto", "cpu", "cuda"))
         self.device = choose_device(TrainingConfig(device=device or "auto"))  # type: ignore[arg-type]  # checked
-        if self.device.type == "cpu":
-            keep_freed_memory()
         self._labels = None if _is_pretrained(self.folder) else OutputLabels.load(self.folder)
         self.documents = [tokenizers.FILE] if self._labels is None else [labels.FILE, tokenizers.FILE]
         self.tokenizer = tokenizers.load_tokenizer(self.folder)

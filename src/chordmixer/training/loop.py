@@ -26,7 +26,13 @@ from chordmixer.training.checkpoints import State
 from chordmixer.training.devices import keep_freed_memory, release_freed_memory, start_accelerator
 from chordmixer.training.evaluation import Evaluation, Predictions, predict_records
 from chordmixer.training.experiment import Experiment, check_context_parallel, check_lengths
-from chordmixer.training.forecast import check_memory, dry_run, explaining_out_of_memory, largest_batch
+from chordmixer.training.forecast import (
+    check_memory,
+    dry_run,
+    explaining_out_of_memory,
+    largest_batch,
+    may_keep_memory,
+)
 from chordmixer.training.optimiser import Budget, Ema, Optimiser, PendingStep, update_statistics
 from chordmixer.training.progress import Display, Interrupted, Interrupts, Journal, introduction, tensorboard_writer
 from chordmixer.training.run_folder import RunFolder, recording_provenance
@@ -100,7 +106,7 @@ class TrainingRun:
         sampler = self.config.sampler(self.training.lengths, self.share, self.shares)
         self.loader = Loader(self.training, sampler, self.config.workers, self.accelerator.device, drawing=True)
         check_memory(experiment, self.training.lengths, self.accelerator.device, self.training.name)
-        if self.accelerator.device.type == "cpu":
+        if may_keep_memory(experiment, self.training.lengths, self.accelerator.device):
             keep_freed_memory()
         torch.manual_seed(self.config.seed)
         self.model = Model(experiment.model)
