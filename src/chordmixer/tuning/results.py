@@ -42,7 +42,7 @@ class TrialResult:
     values: dict[str, Any]
     """Values of the settings that are searched."""
     default: bool
-    """Whether these are the values of the recipe, with or without words."""
+    """Whether these are the values of the recipe, with or without words and positions."""
     seconds: float
     minute: float
     """The minute of the study in which the trial ended."""
@@ -84,7 +84,7 @@ class StudyResult:
 
     @property
     def default(self) -> TrialResult | None:
-        """The trial of the recipe itself, with or without words, whichever has the lower loss."""
+        """The trial of the recipe itself with the lowest loss, with or without words and positions."""
         return min((trial for trial in self.finished if trial.default), key=lambda trial: trial.loss, default=None)
 
     @property

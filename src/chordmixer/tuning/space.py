@@ -23,6 +23,7 @@ Space = dict[str, BaseDistribution]
 """The possible values of each setting, by dotted name."""
 USES_WORDS = "model.words"
 """Whether the network has words. All other names in a space are those of settings."""
+POSITIONS = "model.positions"
 WORD_LENGTHS = "model.words.lengths"
 HEADS = ("mean_maximum_attention", "mean_maximum", "attention", "standard")
 
@@ -54,7 +55,7 @@ def search_space(experiment: Experiment, fixed: Collection[str] = ()) -> Space:
                 "model.words.dropout": FloatDistribution(0.1, 0.9, step=0.1),
             }
         if experiment.model.positions:
-            space["model.positions"] = CategoricalDistribution((0, experiment.model.positions))
+            space[POSITIONS] = CategoricalDistribution((0, experiment.model.positions))
     if experiment.model.embedding == "real":
         space["data.augment"] = CategoricalDistribution((True, False))
     names = {*fixed} | ({USES_WORDS} if WORD_LENGTHS in fixed else set())
@@ -108,7 +109,7 @@ def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if words is False:
         settings.pop("model.words.dropout", None)
         settings[WORD_LENGTHS] = []
-    decided = words is not None or "model.positions" in settings
+    decided = words is not None or POSITIONS in settings
     return {**settings, "training.trial": 0.0} if decided else settings
 
 

@@ -38,6 +38,7 @@ from chordmixer.training.run_folder import CONFIG
 from chordmixer.training.speed import settle_precision
 from chordmixer.tuning.journal import StudyClock, open_journal, quiet_optuna, seconds_of
 from chordmixer.tuning.space import (
+    POSITIONS,
     USES_WORDS,
     Space,
     default_values,
@@ -122,10 +123,11 @@ class Search:
         return min(max(MIN_STEPS, steps_for(self.trials) if self.trials else steps), self.full)
 
     def _begin(self, steps: int) -> None:
-        """Enqueue the recipe first, with and without words, since its own short runs choose between the two."""
-        default = default_values(self.experiment, self.space)
-        others = [{**default, USES_WORDS: False}] if USES_WORDS in self.space else []
-        for values in [default, *others]:
+        """Enqueue the recipe first, with and without words and positions, of which its own short runs choose."""
+        variants = [default_values(self.experiment, self.space)]
+        for name, absent in ((USES_WORDS, False), (POSITIONS, 0)):
+            variants += [{**values, name: absent} for values in variants] if name in self.space else []
+        for values in variants:
             self.study.enqueue_trial(values, {DEFAULT: True}, skip_if_exists=True)
         self.study.set_user_attr(ABOUT, self._about(steps))
 
