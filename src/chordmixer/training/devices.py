@@ -40,7 +40,7 @@ def choose_device(config: TrainingConfig) -> torch.device:
 def keep_freed_memory() -> None:
     """Let glibc keep freed memory for later tensors, also large ones, instead of returning it to the system.
 
-    The first write to fresh pages takes a CPU longer than the arithmetic on them: steps on records of 100,000
+    The first write to fresh pages is slow (benchmarks/heap.py): training steps on records of 100,000
     tokens are 1.3 times as fast, those of reversible networks twice. The process needs 7 to 65 % more memory.
     """
     if (libc := _glibc()) is not None:
