@@ -40,6 +40,15 @@ class GeneratedRecords(Protocol):
 
 
 @runtime_checkable
+class AugmentedRecords(GeneratedRecords, Protocol):
+    """Generated records with random augmentation, a deterministic function of record and epoch."""
+
+    def drawn_batch(self, indices: Sequence[int], device: torch.device, epoch: int) -> tuple[Packed, Tensor]:
+        """Inputs and targets of the records at these indices, as training sees them in this epoch."""
+        ...
+
+
+@runtime_checkable
 class PairedRecords(Protocol):
     """Records of two sequences, which are consecutive in a batch; `lengths` counts the tokens of both."""
 
@@ -255,6 +264,7 @@ class Loader:
         drawing: bool = False,
     ) -> None:
         self.records, self.sampler, self.device = records, sampler, torch.device(device)
+        self.drawing = drawing
         self.batches: DataLoader[Batch] = DataLoader(
             _Collated(records, drawing),
             sampler=_WithEpoch(sampler),
@@ -270,13 +280,15 @@ class Loader:
         """The batches of one epoch, from batch number `start` on."""
         self.sampler.set_epoch(epoch, start)  # at once, not when the iterator is first used
         if isinstance(self.records, GeneratedRecords):
-            return map(self.batch, self.sampler)
+            return (self.batch(indices, epoch) for indices in self.sampler)
         return (batch.to(self.device) for batch in self.batches)
 
     def batch(self, indices: list[int], epoch: int = 0) -> Batch:
         """One batch of the records at these indices, outside the sampler's order, loaded in this process."""
         if isinstance(self.records, GeneratedRecords):
             ordered = _longest_first(self.records, indices)
+            if self.drawing and isinstance(self.records, AugmentedRecords):
+                return Batch(*self.records.drawn_batch(ordered, self.device, epoch), ordered)
             return Batch(*self.records.batch(ordered, self.device), ordered)
         batch: Batch = self.batches.dataset[epoch, indices]
         return batch.to(self.device)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from chordmixer.data import Loader, TokenSampler
 from chordmixer.paper.lra.image import BATCHES, CLASSES, Image, ImageConfig, grey, layout, read_binary
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "cifar10.parquet"
@@ -110,6 +111,41 @@ def test_records(binary: Path, tmp_path: Path) -> None:
     assert np.bincount(held.targets).tolist() == [1] * 10
     other = Image(replace(image.config, seed=1)).records("validation")
     assert other.folder == held.folder and set(other.indices) != set(held.indices)
+
+
+def test_training_pictures_are_mirrored_and_moved(binary: Path, tmp_path: Path) -> None:
+    plain = task(binary, tmp_path / "cache")
+    moving = Image(replace(plain.config, augment=True))
+    records, same = moving.records("training"), plain.records("training")
+    chosen = list(range(40))
+
+    def seen(epoch: int) -> np.ndarray:
+        loader = Loader(records, TokenSampler(records.lengths, 40 * 1024, 40), drawing=True)
+        batch = next(loader.epoch(epoch))
+        assert torch.equal(batch.targets, same.targets[batch.indices])
+        pixels = np.empty((40, 32, 32), dtype=np.int64)
+        pixels[batch.indices] = np.rint(batch.inputs.values.numpy() * 255).reshape(40, 32, 32)
+        return pixels
+
+    first, second = seen(0), seen(1)
+    found = set()
+    for moved, number in zip(first, chosen, strict=True):
+        picture = np.pad(same.bytes(number).reshape(32, 32), 4).astype(np.int64)
+        ways = {
+            (down, right, mirrored)
+            for down in range(9)
+            for right in range(9)
+            for mirrored in (False, True)
+            if np.array_equal(picture[down : down + 32, right : right + 32][:, :: -1 if mirrored else 1], moved)
+        }
+        assert len(ways) == 1
+        found |= ways
+    assert len(found) > 30 and {mirrored for *_, mirrored in found} == {False, True}
+    assert np.array_equal(first, seen(0)) and (first != second).any(axis=(1, 2)).all()
+    alone = records.drawn_batch([7], torch.device("cpu"), 0)[0].values
+    assert np.array_equal(np.rint(alone.numpy() * 255).reshape(32, 32), first[7])
+    assert torch.equal(records[7].values, same[7].values)
+    assert type(moving.records("test")) is type(same) is type(moving.records("validation"))
 
 
 def test_jpeg_is_nearly_the_same(binary: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class BytesRecords:
         self, folder: Path, split: str, real: bool, indices: ndarray | None = None, longest: int | None = None
     ) -> None:
         self.folder, self.split, self.real = folder, split, real
-        self.arguments = (folder, split, real, indices, longest)
+        self.arguments: tuple[Any, ...] = (folder, split, real, indices, longest)
         lengths, targets = np.load(folder / LENGTHS), np.load(folder / TARGETS)
         self.values = np.asarray(np.memmap(folder / VALUES, np.uint8, mode="r"))
         if len(self.values) != lengths.sum():
@@ -96,7 +96,7 @@ class BytesRecords:
         return f"{self.split}-{self.indices[index]}"
 
     def __reduce__(self) -> tuple[type[BytesRecords], tuple[Any, ...]]:
-        return BytesRecords, self.arguments
+        return type(self), self.arguments
 
     def bytes(self, index: int) -> ndarray:
         view: ndarray = self.values[self.starts[index] : self.starts[index] + self.lengths[index]]

@@ -1,8 +1,9 @@
 """Image: classify grey pictures of 32 x 32 pixels into ten classes, read row by row as one real channel.
 
 The pictures are CIFAR-10's (Krizhevsky, 2009). As in the Long Range Arena they are made grey by TensorFlow's
-`rgb_to_grayscale`, are not augmented, and 5,000 of the 50,000 training pictures are used for validation: the last
-tenth there, drawn by the seed here. Copies of CIFAR-10 in JPEG are slightly lossy; scores on them should say so.
+`rgb_to_grayscale`, are not augmented unless the user asks for it, and 5,000 of the 50,000 training pictures are used
+for validation: the last tenth there, drawn by the seed here. Copies of CIFAR-10 in JPEG are slightly lossy; scores on
+them should say so.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int, UInt8
 from numpy import ndarray
+from torch import Tensor
 
 from chordmixer.config import check_numbers
+from chordmixer.data import draws
 from chordmixer.data.entries import Account
 from chordmixer.data.record_files import class_files
-from chordmixer.paper.lra import Part, ReleaseLayout, ReleaseTask, class_of, in_chunks, load, part_of
+from chordmixer.packed import Packed
+from chordmixer.paper.lra import BytesRecords, Part, ReleaseLayout, ReleaseTask, class_of, in_chunks, load, part_of
 from chordmixer.tasks.targets import Classification
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -32,6 +38,7 @@ RECORD = 1 + 3 * SIDE**2
 COLUMNS = ("jpeg", "png", "image", "img")  # of Parquet: bytes, or Hugging Face's struct of bytes and path
 CURE = "unpack cifar-10-binary.tar.gz of cs.toronto.edu/~kriz/cifar.html and give its folder as data.source"
 CHUNK = 1024  # pictures decoded at a time
+SHIFT = 4  # pixels by which augmentation moves a picture at most, in either direction
 
 Row = tuple[bytes | Path, int, str]
 """A picture (bytes or path of JPEG or PNG), its class, and its name for error messages."""
@@ -47,7 +54,10 @@ class ImageConfig:
     validation: int = 5_000
     """Number of pictures held out from the official training set."""
     seed: int = 0
-    """Seed of the validation split."""
+    """Seed of the validation split and of the augmentation."""
+    augment: bool = False
+    """Mirror each training picture with a probability of one half, and move it by up to four pixels in both
+    directions, anew in each epoch. The Arena does neither. Default false."""
     cache: str | None = field(default=None, compare=False)
     """Folder that stores the grey pictures; None: the user's cache folder."""
 
@@ -69,6 +79,45 @@ class Image(ReleaseTask):
 
     def __init__(self, config: ImageConfig) -> None:
         super().__init__(config, layout)
+
+    def records(self, split: str) -> BytesRecords:
+        records = super().records(split)
+        augmenting = self.config.augment and split == "training"
+        return AugmentedPictures(self.config.seed, *records.arguments) if augmenting else records
+
+
+class AugmentedPictures(BytesRecords):
+    """Pictures that training sees mirrored and moved at random."""
+
+    def __init__(
+        self, seed: int, folder: Path, split: str, real: bool, indices: ndarray | None, longest: int | None
+    ) -> None:
+        super().__init__(folder, split, real, indices, longest)
+        self.seed, self.arguments = seed, (seed, *self.arguments)
+
+    def drawn_batch(self, indices: Sequence[int], device: torch.device, epoch: int) -> tuple[Packed, Tensor]:
+        numbers, pictures = torch.tensor(indices), np.stack([self.bytes(i) for i in indices])
+        moved = augmented(torch.from_numpy(pictures).view(-1, SIDE, SIDE).to(device), self.seed, epoch, numbers)
+        targets = self.targets[numbers].to(device, non_blocking=True)
+        return Packed.from_lengths(self._read(moved.flatten()), [SIDE**2] * len(indices)), targets
+
+
+def augmented(
+    pictures: UInt8[Tensor, "B H W"], seed: int, epoch: int, numbers: Int[Tensor, "B"]
+) -> UInt8[Tensor, "B H W"]:
+    """Each picture mirrored or not, and moved by -`SHIFT` to `SHIFT` pixels in both directions; zeros are shifted in.
+
+    What is drawn is a function of seed, epoch and the picture's number.
+    """
+    limits = torch.full_like(numbers, 2 * SHIFT + 1)
+    key = [draws.key(seed, name, epoch) for name in ("rows", "columns", "mirror")]
+    down, right = (draws.below(key[i], numbers, limits).to(pictures.device) for i in (0, 1))
+    mirrored = (draws.bits(key[2], numbers) & 1).bool().to(pictures.device)
+    place = torch.arange(SIDE, device=pictures.device)
+    rows = down[:, None] + place
+    columns = right[:, None] + torch.where(mirrored[:, None], SIDE - 1 - place, place)
+    each = torch.arange(len(pictures), device=pictures.device)[:, None, None]
+    return F.pad(pictures, [SHIFT] * 4)[each, rows[:, :, None], columns[:, None, :]]
 
 
 def grey(pictures: UInt8[ndarray, "*rows 3"]) -> UInt8[ndarray, "*rows"]:

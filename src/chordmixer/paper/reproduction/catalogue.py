@@ -168,6 +168,7 @@ ENTRIES: dict[str, RunEntry | Figure] = {
         ),
         "Validation pictures are drawn from the official training set; those of the Arena are its last tenth.",
         "Copies of CIFAR-10 in JPEG are slightly lossy; the official ones are not.",
+        "With data.augment=true training pictures are mirrored and moved at random; the Arena's are not.",
     ),
     "text": _arena(
         "text",
