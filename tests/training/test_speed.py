@@ -84,6 +84,18 @@ def test_a_run_keeps_its_number(machine: list[int]) -> None:
     assert torch.get_num_threads() == 8, "of another machine"
 
 
+def test_one_thread_beside_a_gpu(machine: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with speed.single_threaded_host(torch.device("cpu")):
+        assert machine == []
+    with pytest.raises(RuntimeError), speed.single_threaded_host(torch.device("cuda")):
+        assert machine == [1]
+        raise RuntimeError
+    assert machine == [1, 8]
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    with speed.single_threaded_host(torch.device("cuda")):
+        assert machine == [1, 8]
+
+
 @pytest.mark.parametrize("how", [*speed.VARIABLES, "WORLD_SIZE", "torch"])
 def test_the_users_own_number_stays(machine: list[int], monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     if how == "torch":

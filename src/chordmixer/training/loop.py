@@ -169,7 +169,8 @@ class TrainingRun:
         self._describe()
         if self.state.step == 0:
             self._dry_run()
-        with Interrupts() as self.interrupts, self.display:
+        alone = speed.single_threaded_host(self.accelerator.device)
+        with Interrupts() as self.interrupts, self.display, alone:
             while self._goes_on():
                 self._epoch()
             self.state.finished = True
