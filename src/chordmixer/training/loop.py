@@ -159,8 +159,10 @@ class TrainingRun:
 
     def learn(self) -> float:
         """Take all remaining steps; return the validation loss of the best weights."""
+        device = self.accelerator.device
         if not self.state.finished:
-            with recording_provenance(self.out, self.accelerator.device) if self.main else nullcontext():
+            recording = recording_provenance(self.out, device) if self.main else nullcontext()
+            with recording, speed.single_threaded_host(device):
                 self._learn()
         return self.state.best_loss
 
@@ -169,8 +171,7 @@ class TrainingRun:
         self._describe()
         if self.state.step == 0:
             self._dry_run()
-        alone = speed.single_threaded_host(self.accelerator.device)
-        with Interrupts() as self.interrupts, self.display, alone:
+        with Interrupts() as self.interrupts, self.display:
             while self._goes_on():
                 self._epoch()
             self.state.finished = True
@@ -439,7 +440,8 @@ class TrainingRun:
             self.journal.close()
         self.model.load_state_dict(self.state.best_weights)
         parts = {"validation": self.validation} if self.task.keeps_validation else {}
-        predictions = {part: self._predict(records) for part, records in {**parts, "test": self.test}.items()}
+        with speed.single_threaded_host(self.accelerator.device):
+            predictions = {part: self._predict(records) for part, records in {**parts, "test": self.test}.items()}
         self.folder.check()
         return ranks.from_main_rank(lambda: self._write_results(predictions))
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from chordmixer.tasks.targets import Classification
 from chordmixer.training.baselines import choosing
 from chordmixer.training.baselines.candidates import Candidate
-from chordmixer.training.baselines.choosing import Data, choose, loss_of
+from chordmixer.training.baselines.choosing import Data, choose, few_threads, loss_of
 from chordmixer.training.baselines.linear import Linear
 from chordmixer.training.labels import fit_temperature
 
@@ -63,3 +64,13 @@ def test_a_class_that_training_has_not_leaves_the_temperature_alone() -> None:
     known = odd.answers["validation"] != 7
     assert (odd.target.decided(linear.outputs)[known] == odd.answers["validation"][known]).mean() > 0.9
     assert np.exp(linear.outputs[:, 7]).max() < 1e-11
+
+
+@pytest.mark.parametrize(("now", "limit"), [(16, 4), (2, 2)])
+def test_few_threads(now: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than there were: OpenMP would start them."""
+    limits: list[int] = []
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: [{"num_threads": 1}, {"num_threads": now}])
+    monkeypatch.setattr(threadpoolctl, "threadpool_limits", limits.append)
+    few_threads()
+    assert limits == [limit]

@@ -50,6 +50,8 @@ MIN_VALIDATION_RECORDS = 100
 records."""
 MAX_TREE_COLUMNS = 1500
 """Maximum number of features for trees; of series these are the descriptive ones and some of the convolutions."""
+MAX_THREADS = 4
+"""Maximum number of threads for trees and dense products."""
 MAX_LOGISTIC_WORK = 200_000_000
 """Number of matrix entries times outputs up to which logistic regression is fitted; above, class centroids are."""
 
@@ -104,10 +106,11 @@ class Choice:
 def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
     """Choose the best model of each family by its validation loss; `neighbours` allows neighbours and trees."""
     best: dict[int, Choice] = {}
-    for candidate in candidates:
-        for choice in _fitted_choices(candidate, data, neighbours):
-            if choice.family not in best or choice.loss < best[choice.family].loss:
-                best[choice.family] = choice
+    with few_threads():
+        for candidate in candidates:
+            for choice in _fitted_choices(candidate, data, neighbours):
+                if choice.family not in best or choice.loss < best[choice.family].loss:
+                    best[choice.family] = choice
     return [best[family] for family in sorted(best)]
 
 
@@ -269,9 +272,19 @@ def _centroids(rows: Any, answers: ndarray, target: Classification) -> Iterator[
         yield Linear((sharpness * means).astype(np.float32), offset)
 
 
+def few_threads() -> AbstractContextManager[Any]:
+    """Limit BLAS and OpenMP to `MAX_THREADS`, or fewer if the process has fewer: more gain little, and where other
+    programs run, all threads of a parallel region wait for the one without a core."""
+    import threadpoolctl  # type: ignore[import-untyped]
+
+    now: int = max((pool["num_threads"] for pool in threadpoolctl.threadpool_info()), default=1)
+    limits: AbstractContextManager[Any] = threadpoolctl.threadpool_limits(min(now, MAX_THREADS))
+    return limits
+
+
 def one_thread() -> AbstractContextManager[Any]:
     """Limit BLAS to one thread: for small products the overhead of more threads exceeds their gain."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     limits: AbstractContextManager[Any] = threadpool_limits(1)
     return limits
