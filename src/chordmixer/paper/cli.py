@@ -33,7 +33,11 @@ Rates = Annotated[
     ),
 ]
 Like = Annotated[
-    str, typer.Option(help="Whose settings: ours, those of the paper's table, or those of its released code.")
+    str,
+    typer.Option(
+        help="Whose settings: ours; paper, its table; released, its code; files, ours with what train adds to a "
+        "network on files: convolutions, words, positions and three poolings."
+    ),
 ]
 Start = Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Start from a trained run's encoder.")]
 Models = Annotated[

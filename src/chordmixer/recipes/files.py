@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,29 +129,37 @@ def _fitting_memory(experiment: Experiment, lengths: list[int], device: torch.de
 
 
 def _model(task: Files, cpu: bool, small: bool) -> ModelConfig:
-    symbols, kind = task.embedding == "tokens", task.kind
-    lengths = np.array(task.records("training").lengths)
-    aligned = symbols and bool((lengths == lengths[0]).all()) and lengths[0] <= MAX_POSITIONS
-    words = WordsConfig()
-    if symbols:
-        words = WordsConfig(lengths=WORD_LENGTHS[kind], bits=WORD_BITS[kind], dropout=0.5 if cpu else 0.7)
+    symbols, lengths = task.embedding == "tokens", task.records("training").lengths
+    parts = parts_around(task.embedding, task.kind, lengths, cpu=cpu)
     return ModelConfig(
         inputs=task.inputs,
         outputs=task.target.outputs,
-        embedding="tokens" if symbols else "real",
-        head="mean_maximum_attention",
-        head_dropout=0.2,
-        drop_tokens=0.1 if symbols else 0.0,
-        final_norm="layer",
-        within_record=not symbols,
-        positions=int(lengths[0]) if aligned else 0,
-        length=symbols and bool(np.log(lengths).std() > MIN_SPREAD),
-        stem=StemConfig(
-            layers=3, taps=7 if symbols else 9, width=32 if cpu else 64
-        ),  # there it takes half of the time
-        words=words,
+        **{**parts, "positions": parts["positions"] if symbols else 0},
         network=network_for(task.max_length, small=small, dropout=0.3 if symbols and not cpu else 0.2),
     )
+
+
+def parts_around(embedding: str, kind: str, lengths: Sequence[int], *, cpu: bool) -> dict[str, Any]:
+    """The settings of a model around its network: embedding, convolutions, words, pooling, and what the training
+    records' lengths say about positions and the length itself. `kind` of tokens may have no words."""
+    symbols, counts = embedding == "tokens", np.array(lengths)
+    aligned = bool((counts == counts[0]).all()) and counts[0] <= MAX_POSITIONS
+    words = WordsConfig()
+    if kind in WORD_LENGTHS:
+        words = WordsConfig(lengths=WORD_LENGTHS[kind], bits=WORD_BITS[kind], dropout=0.5 if cpu else 0.7)
+    return {
+        "embedding": "tokens" if symbols else "real",
+        "head": "mean_maximum_attention",
+        "head_dropout": 0.2,
+        "drop_tokens": 0.1 if symbols else 0.0,
+        "final_norm": "layer",
+        "within_record": not symbols,
+        "positions": int(counts[0]) if aligned else 0,
+        "length": symbols and bool(np.log(counts).std() > MIN_SPREAD),
+        # narrow on a CPU, where it takes half of the time
+        "stem": StemConfig(layers=3, taps=7 if symbols else 9, width=32 if cpu else 64),
+        "words": words,
+    }
 
 
 def _training(task: Files, device: str, steps: int | None = None) -> TrainingConfig:

@@ -93,10 +93,43 @@ def test_like_the_paper(name: str) -> None:
     assert (made.training.epochs, made.training.warmup) == (ours.training.epochs, ours.training.warmup)
 
 
+SMALL = {"training": 40, "validation": 10, "test": 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("listops", "3 convolutions over 7 tokens, head mean_maximum_attention, with the logarithm of the length"),
+        (
+            "pathfinder",
+            "3 convolutions over 9 tokens, a vector for each position, channels standardised within each record, "
+            "head mean_maximum_attention",
+        ),
+        ("adding-200", "3 convolutions over 9 tokens, head mean_maximum_attention"),
+    ],
+)
+def test_like_a_network_on_files(name: str, parts: str, tmp_path: Path) -> None:
+    data = SMALL if name == "adding-200" else {**SMALL, "cache": str(tmp_path)}
+    ours, made = (build(RUNS[name], changes={"data": data}, like=like) for like in ("ours", "files"))
+    network, training = made.model.network, made.training
+    assert (network.track_size, network.hidden) == (ours.model.network.track_size, ours.model.network.hidden)
+    assert (training.epochs, training.batch_sequences) == (ours.training.epochs, ours.training.batch_sequences)
+    batch_norms = name == "pathfinder"
+    assert (network.prenorm, network.norm) == (("batch", "batch") if batch_norms else ("layer", None))
+    assert training.learning_rate == (ours.training.learning_rate if batch_norms else 1e-3)
+    rows = {row[0]: row[1] for row in entries.rows(made, None, None)}
+    assert rows["around the blocks"] == parts
+    assert "around the blocks" not in {row[0] for row in entries.rows(ours, None, None)}
+    with torch.device("meta"):
+        Model(made.model)
+
+
 def test_a_pair_keeps_its_head() -> None:
     experiment = build(RUNS["listops"])
     pair = replace(experiment, model=replace(experiment.model, head="pair"))
     assert entries.with_published(pair, entries.RELEASED["retrieval"]).model.head == "pair"
+    with pytest.raises(ValueError, match="--like files: its pooling would replace the head pair of listops"):
+        entries.with_parts(pair)
 
 
 def test_changes_come_after_it() -> None:
@@ -105,7 +138,7 @@ def test_changes_come_after_it() -> None:
 
 
 def test_whose_settings_are_not_known() -> None:
-    with pytest.raises(ValueError, match="--like theirs is not known: choose from ours, paper, released"):
+    with pytest.raises(ValueError, match="--like theirs is not known: choose from ours, paper, released, files"):
         build(RUNS["listops"], like="theirs")
     with pytest.raises(
         ValueError, match=r"--like paper: the paper says nothing of Introns of a worm .*; leave it out"

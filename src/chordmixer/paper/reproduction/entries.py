@@ -1,6 +1,7 @@
 """Entries of the catalogue: runs and figures of the paper, with the settings of the paper and of its released code.
 
-`--like` chooses between our recipes, the paper's table 2 and the released code. The paper states four numbers per
+`--like` chooses between our recipes, the paper's table 2, the released code, and our recipes with the parts that
+`train` puts around a network on files. The paper states four numbers per
 task. The released code, conf/config.yaml at commit 12f0296 of github.com/RuslanKhalitov/ChordMixer, has more, and
 some differ: norms on both sides of a block in the Long Range Arena, and long runs with a long warm-up.
 """
@@ -13,10 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from chordmixer.models import ChordMixerConfig
+import torch
+
+from chordmixer.models import ChordMixerConfig, ModelConfig
+from chordmixer.paper.baselines import KINDS
+from chordmixer.recipes.files import parts_around
+from chordmixer.tasks.targets import Regression
 from chordmixer.training import Experiment
 
-SETTINGS_OF = ("ours", "paper", "released")
+SETTINGS_OF = ("ours", "paper", "released", "files")
 ADAMW, NOT_SAID = "AdamW, cosine, gradients clipped", "not said"
 
 
@@ -87,6 +93,32 @@ def with_published(experiment: Experiment, hyper: Hyper) -> Experiment:
     return replace(experiment, model=model, training=training)
 
 
+def with_parts(experiment: Experiment) -> Experiment:
+    """Put the parts of `recipes.files` around the recipe's network: convolutions, words, positions, three poolings.
+
+    The network keeps its size. A layer norm before each block where it has no norms, with an identity start and a
+    rate of 1e-3, as on files; its other norms and their rate stay. Epochs and batches stay the recipe's.
+    """
+    network, training = experiment.model.network, experiment.training
+    if experiment.model.head not in ("average", "standard"):
+        raise ValueError(
+            f"--like files: its pooling would replace the head {experiment.model.head} of {experiment.task}, whose "
+            "records are not single sequences; leave it out"
+        )
+    task, kind = experiment.build_task(), KINDS.get(experiment.task, "real")
+    lengths, cpu = task.records("training").lengths, not torch.cuda.is_available()
+    parts = parts_around(experiment.model.embedding, kind, lengths, cpu=cpu)
+    if isinstance(task.target, Regression):
+        parts["within_record"] = False  # the target may be a magnitude
+    hidden = max(experiment.model.drop_tokens, parts["drop_tokens"])
+    training = replace(training, beta2=0.98, weight_decay=0.1, ema=0.05)
+    if not network.prenorm:
+        network = replace(network, prenorm="layer", init="identity", dropout=max(network.dropout, 0.2))
+        training = replace(training, learning_rate=1e-3)
+    model = replace(experiment.model, **{**parts, "drop_tokens": hidden}, network=network)
+    return replace(experiment, model=model, training=training)
+
+
 # --- In words ---
 
 
@@ -109,7 +141,9 @@ def _run(experiment: Experiment) -> dict[str, str]:
             "block": f"order {network.order}, {_norms(network.prenorm, network.norm)}, start {network.init}",
             "dropout": f"{network.dropout:g}",
         }
+    parts = _parts(experiment.model)
     return sizes | {
+        **({"around the blocks": parts} if parts else {}),
         "tokens hidden in training": f"{experiment.model.drop_tokens:.0%}",
         "learning rate": f"{training.learning_rate:g}",
         "sequences a batch": f"{training.batch_sequences} at most{steps}",
@@ -120,6 +154,20 @@ def _run(experiment: Experiment) -> dict[str, str]:
         "averaged weights": f"over {training.ema:.0%} of the run" if training.ema else "no",
         "precision": training.precision,
     }
+
+
+def _parts(model: ModelConfig) -> str:
+    """What a model has around its blocks that the paper's has not."""
+    words = ", ".join(map(str, model.words.lengths))
+    named = {
+        f"{model.stem.layers} convolutions over {model.stem.taps} tokens": model.stem.layers,
+        f"words of {words} tokens": words,
+        "a vector for each position": model.positions,
+        "channels standardised within each record": model.within_record,
+        f"head {model.head}": model.head != "average",
+        "with the logarithm of the length": model.length,
+    }
+    return ", ".join(name for name, has in named.items() if has)
 
 
 def _published(hyper: Hyper) -> dict[str, str]:

@@ -33,7 +33,7 @@ class Request:
     scale: float = 1.0  # factor on the number of epochs
     minutes: float | None = None  # instead of epochs: as many steps as each model makes alone in this time
     rates: Sequence[float] = ()  # learning rates to try; the validation loss selects one per model
-    like: str = "ours"  # settings of our recipes, of the paper or of its released code
+    like: str = "ours"  # one of `entries.SETTINGS_OF`
     start: Path | None = None  # a run to start from, with its network and weights
     unverified: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)  # of `data`, `model` and `training`
@@ -56,8 +56,8 @@ def build(
 ) -> Experiment:
     """Build the recipe's experiment on these data, with changes of `data`, `model` and `training`.
 
-    `like` chooses the settings of the paper or of its released code instead of the recipe's; `start` takes the
-    network and initial weights of a trained run.
+    `like` chooses the settings of the paper or of its released code instead of the recipe's, or puts the parts of
+    `train` on files around the recipe's network; `start` takes the network and initial weights of a trained run.
     """
     changed, hyper = dict(changes or {}), _hyper(entry, like)
     data = override(load(entry.config)(), entry.settings, "data")
@@ -67,16 +67,20 @@ def build(
     data = override(data, changed.pop("data", {}), "data")
     experiment: Experiment = load(entry.recipe)(data)
     experiment = override(experiment, {"training": entry.training})
+    if like == "files":
+        experiment = entries.with_parts(experiment)
     experiment = entries.with_published(experiment, hyper) if hyper else experiment
     return override(start_from(experiment, start, unverified=unverified) if start else experiment, changed)
 
 
 def _hyper(entry: RunEntry, like: str) -> entries.Hyper | None:
-    """The settings of the paper or of its released code; None for ours."""
+    """The settings of the paper or of its released code; None for those of our recipes."""
     if like not in entries.SETTINGS_OF:
         raise ValueError(f"--like {like} is not known: choose from {', '.join(entries.SETTINGS_OF)}")
-    hyper = {"ours": None, "paper": entry.hyper, "released": entry.released}[like]
-    if hyper is None and like != "ours":
+    if like in ("ours", "files"):
+        return None
+    hyper = entry.hyper if like == "paper" else entry.released
+    if hyper is None:
         missing = "paper says nothing of" if like == "paper" else "released code has no settings for"
         raise ValueError(f"--like {like}: the {missing} {entry.title}; leave it out")
     return hyper
@@ -208,7 +212,11 @@ def warnings(
             f"Each model trained for the steps that it makes in {request.minutes:g} min alone on this device, "
             "measured before: the same time for all, and not the paper's number."
         )
-    if request.like != "ours":
+    if request.like == "files":
+        notes.append(
+            "The network has parts around its blocks that the paper's has not: those of `chordmixer train` on files."
+        )
+    elif request.like != "ours":
         source = "paper" if request.like == "paper" else "released code"
         notes.append(f"Trained with the settings of the {source}.")
     if run.training.start:
