@@ -64,14 +64,14 @@ def _delivered(run: Run) -> Iterator[str]:
     baseline = short(document.baseline, 60)
     names = {
         "network": "the network alone",
-        "baseline": f"the baseline, {baseline}",
-        "both": f"the network and {baseline} combined",
+        "baseline": f"a baseline ({baseline})",
+        "both": f"the network and a baseline ({baseline}) together",
     }
     lowest = document.losses[document.using] <= min(document.losses.values())
     why = "by the validation loss" if lowest else "since neither alone is clearly better on the validation records"
     yield (
         f"Predictions are made by {names[document.using]}, {why}: "
-        f"{document.losses['network']:.3f} for the network, {document.losses['baseline']:.3f} for {baseline}, "
+        f"{document.losses['network']:.3f} for the network, {document.losses['baseline']:.3f} for the baseline, "
         f"{document.losses['both']:.3f} for both."
     )
 
