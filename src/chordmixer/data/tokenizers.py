@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -122,11 +122,13 @@ class Numbers(Tokenizer):
     """The mean of each channel, which is subtracted; (): zero."""
     scale: tuple[float, ...] = ()
     """The scale of each channel, by which centred numbers are divided; (): one."""
+    rate: int | None = None
+    """Samples per second of the recordings; None: not known, as for all other series."""
 
     name = "numbers"
 
     def __post_init__(self) -> None:
-        check_numbers(self, channels=(1, 1 << 20))
+        check_numbers(self, channels=(1, 1 << 20), rate=(1, 1 << 32))
         for name, values in (("mean", self.mean), ("scale", self.scale)):
             fits = len(values) in (0, self.channels) and np.isfinite(values).all()
             if not fits or (name == "scale" and 0 in values):
@@ -139,7 +141,7 @@ class Numbers(Tokenizer):
         """Take the channels from the first series, mean and standard deviation from all, to standardise inputs.
 
         >>> Numbers.of([np.array([10.0, 30.0])])
-        Numbers(channels=1, on_bad='error', mean=(20.0,), scale=(10.0,))
+        Numbers(channels=1, on_bad='error', mean=(20.0,), scale=(10.0,), rate=None)
         """
         channels = sample[0].shape[1] if sample[0].ndim == 2 else 1
         fitting = [s.reshape(len(s), -1) for s in sample if s.size == len(s) * channels]
@@ -184,6 +186,14 @@ class Numbers(Tokenizer):
         if self.mean or self.scale:
             values = ((values - np.array(self.mean or 0.0)) / np.array(self.scale or 1.0)).astype(np.float32)
         return np.where(np.isfinite(values), values, np.float32(0)) if self.on_bad == "unknown" else values
+
+    def check_rate(self, rate: int | None) -> None:
+        """Refuse a recording with another number of samples per second than those that a model was trained on."""
+        if rate is not None and self.rate is not None and rate != self.rate:
+            raise ValueError(
+                f"{rate:,} samples per second, and this model was trained on recordings with {self.rate:,}: resample "
+                f"it, as by ffmpeg -i IN.wav -ar {self.rate} OUT.wav"
+            )
 
     def decode(self, ids: ndarray) -> str:
         values = ids * np.array(self.scale or 1.0) + np.array(self.mean or 0.0)
@@ -287,7 +297,8 @@ def make_tokenizer(
         return Characters.of(map(_letters, read_all()))
     if name == "numbers":
         series = [entry.sequence for entry in sample if isinstance(entry.sequence, ndarray)]
-        return Numbers.of(series, on_bad) if series else Numbers(on_bad=on_bad)
+        rate = next((entry.rate for entry in sample if entry.rate is not None), None)
+        return replace(Numbers.of(series, on_bad) if series else Numbers(on_bad=on_bad), rate=rate)
     if name == "bytes":
         return Bytes()
     if name == "kmers":

@@ -24,7 +24,7 @@ MASKS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class _Network(NamedTuple):
-    """What is not a tensor with gradients."""
+    """Arguments of all blocks other than tensors with gradients."""
 
     offsets: Int[Tensor, "B+1"]
     exits: Exits
@@ -32,16 +32,16 @@ class _Network(NamedTuple):
     eps: tuple[float | None, ...]
     """Of the layer norm before each block; None: there is none."""
     dropout: float
-    kind: torch.dtype
+    dtype: torch.dtype
     """The type of the products."""
 
-    def room(self, values: Tensor, columns: int, tokens: int | None = None) -> Tensor:
+    def buffer(self, values: Tensor, columns: int, tokens: int | None = None) -> Tensor:
         """Memory in the type of the products, by default for one tile."""
         rows = next(tiles(values))[1] if tokens is None else tokens
-        return values.new_empty(rows, columns, dtype=self.kind)
+        return values.new_empty(rows, columns, dtype=self.dtype)
 
 
-class _Kept(NamedTuple):
+class _Saved(NamedTuple):
     """What a block keeps for its gradients."""
 
     source: Float[Tensor, "T C"]
@@ -62,21 +62,21 @@ def blocks(
     mlps: Sequence[Mlp],
     prenorms: Sequence[NormState | None],
     dropout: float,
-    kind: torch.dtype,
+    dtype: torch.dtype,
 ) -> Float[Tensor, "T C"]:
-    """`reference.blocks` in the order of the paper, with layer norms or none, and products in `kind`.
+    """`reference.blocks` in the order of the paper, with layer norms or none, and products in `dtype`.
 
     As in the kernels, what a layer norm adds and multiplies is part of the first linear map, behind dropout.
     """
     eps = tuple(None if norm is None else norm.eps for norm in prenorms)
-    network = _Network(offsets, exits, values.shape[1] // track_size, eps, dropout, kind)
+    network = _Network(offsets, exits, values.shape[1] // track_size, eps, dropout, dtype)
     with torch.autocast("cpu", enabled=False):  # every type is chosen here
         folded = [_folded(mlp, norm, dropout) for mlp, norm in zip(mlps, prenorms, strict=True)]
         weights = [weight for mlp in folded for weight in mlp]
-        if torch.is_grad_enabled() and any(own.requires_grad for own in (values, *weights)):
-            made: Tensor = _CpuBlocks.apply(network, values, *weights)
-            return made
-        if kind == values.dtype and not dropout and not any(eps):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (values, *weights)):
+            output: Tensor = _CpuBlocks.apply(network, values, *weights)
+            return output
+        if dtype == values.dtype and not dropout and not any(eps):
             return _two_buffers(network, values.contiguous(), folded)
         return _forward(network, values.contiguous(), folded, [] if dropout else None)
 
@@ -96,27 +96,27 @@ def product_type(values: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if casts else values.dtype
 
 
-def cast(mlp: Mlp, kind: torch.dtype) -> Mlp:
+def cast(mlp: Mlp, dtype: torch.dtype) -> Mlp:
     """Weights for products of this type."""
-    return Mlp(*(weight.detach().to(kind) for weight in mlp))
+    return Mlp(*(weight.detach().to(dtype) for weight in mlp))
 
 
 class _CpuBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, network: _Network, values: Tensor, *weights: Tensor) -> Tensor:
-        kept: list[_Kept] = []
-        made = _forward(network, values.contiguous(), _mlps(weights), kept)
+        saved: list[_Saved] = []
+        output = _forward(network, values.contiguous(), _mlps(weights), saved)
         ctx.network, ctx.count = network, len(weights)
-        ctx.save_for_backward(*weights, *(tensor for own in kept for tensor in own))
-        return made
+        ctx.save_for_backward(*weights, *(tensor for block in saved for tensor in block))
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        weights, saved = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-        size = len(_Kept._fields)
-        kept = [_Kept(*saved[i : i + size]) for i in range(0, len(saved), size)]
-        return None, *_backward(ctx.network, gradient, _mlps(weights), kept)
+        weights, tensors = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        size = len(_Saved._fields)
+        saved = [_Saved(*tensors[i : i + size]) for i in range(0, len(tensors), size)]
+        return None, *_backward(ctx.network, gradient, _mlps(weights), saved)
 
 
 def _mlps(weights: Sequence[Tensor]) -> list[Mlp]:
@@ -126,65 +126,67 @@ def _mlps(weights: Sequence[Tensor]) -> list[Mlp]:
 # --- Forward ---
 
 
-def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], kept: list[_Kept] | None) -> Tensor:
-    """The tokens after all blocks; what each block keeps for its gradients is added to `kept`, where there is one."""
+def _forward(network: _Network, values: Tensor, mlps: Sequence[Mlp], saved: list[_Saved] | None) -> Tensor:
+    """The tokens after all blocks; what each block keeps for gradients is added to `saved`, if there is a list."""
     (width, hidden), exits = mlps[0].fc2_weight.shape, network.exits
     rotation = Rotation(values, network.offsets, network.tracks, keeps=True)
-    rotated, active = network.room(values, width), network.room(values, hidden)
-    mixed = None if network.kind == values.dtype else torch.empty_like(rotated)
-    turns = [network.room(values, width, len(values)) for _ in exits[:2]] if kept is None else None
-    stream, made = values, torch.empty_like(values)
-    own = _rooms(network, values, hidden, 0, turns)
+    rotated, active = network.buffer(values, width), network.buffer(values, hidden)
+    mixed = None if network.dtype == values.dtype else torch.empty_like(rotated)
+    alternating = [network.buffer(values, width, len(values)) for _ in exits[:2]] if saved is None else None
+    stream, output = values, torch.empty_like(values)
+    current = _block_buffers(network, values, hidden, 0, alternating)
     for lo, hi in tiles(values):
-        _read(values, network.eps[0], own, slice(lo, hi))
+        _write_source(values, network.eps[0], current, slice(lo, hi))
     for block, (tokens, _) in enumerate(exits):
-        mlp = cast(mlps[block], network.kind)
+        mlp = cast(mlps[block], network.dtype)
         staying = exits[block + 1][0] if block + 1 < len(exits) else 0
-        following = _rooms(network, values, hidden, block + 1, turns) if staying else own
+        following = _block_buffers(network, values, hidden, block + 1, alternating) if staying else current
         for lo, hi in tiles(values[:tokens]):
-            z, after = rotation.gather(own.source, lo, hi, out=rotated[: hi - lo]), active[: hi - lo]
-            before = after if kept is None else own.hidden[lo:hi]
+            z, activation = rotation.gather(current.source, lo, hi, out=rotated[: hi - lo]), active[: hi - lo]
+            preactivation = activation if saved is None else current.hidden[lo:hi]
             if network.dropout:
-                _drop(z, draw_mask(own.mask[lo:hi], network.dropout))
-            torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=before)
-            torch.ops.aten.gelu.out(before, out=after)
-            add_product(after, mlp, stream[lo:hi], mixed, out=made[lo:hi])
+                _drop(z, draw_mask(current.mask[lo:hi], network.dropout))
+            torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=preactivation)
+            torch.ops.aten.gelu.out(preactivation, out=activation)
+            add_product(activation, mlp, stream[lo:hi], mixed, out=output[lo:hi])
             if lo < staying:  # while the tile is in the cache
-                _read(made, network.eps[block + 1], following, slice(lo, min(hi, staying)))
-        if kept is not None:
-            kept.append(own)
-        stream, own = made, following
-    return made
+                _write_source(output, network.eps[block + 1], following, slice(lo, min(hi, staying)))
+        if saved is not None:
+            saved.append(current)
+        stream, current = output, following
+    return output
 
 
-def _rooms(network: _Network, values: Tensor, hidden: int, block: int, turns: list[Tensor] | None) -> _Kept:
-    """Memory for a block; without gradients two sources take turns, and there is nothing else."""
+def _block_buffers(
+    network: _Network, values: Tensor, hidden: int, block: int, alternating: list[Tensor] | None
+) -> _Saved:
+    """Memory for a block; without gradients two sources alternate, and there is nothing else."""
     tokens, none = network.exits[block][0], values.new_empty(0, 1)  # a slice would keep all of them
-    if turns is not None:
-        return _Kept(turns[block % 2][:tokens], none, none, none)
+    if alternating is not None:
+        return _Saved(alternating[block % 2][:tokens], none, none, none)
     mask = none
     if network.dropout:
-        mask = values.new_empty(tokens, values.shape[1], dtype=MASKS[network.kind.itemsize])
-    return _Kept(
-        network.room(values, values.shape[1], tokens),
+        mask = values.new_empty(tokens, values.shape[1], dtype=MASKS[network.dtype.itemsize])
+    return _Saved(
+        network.buffer(values, values.shape[1], tokens),
         none if network.eps[block] is None else values.new_empty(tokens, 1),
-        network.room(values, hidden, tokens),
+        network.buffer(values, hidden, tokens),
         mask,
     )
 
 
-def _read(stream: Tensor, eps: float | None, into: _Kept, part: slice) -> None:
-    """What a block reads of these tokens: standardised where a layer norm stands before it."""
+def _write_source(stream: Tensor, eps: float | None, buffers: _Saved, part: slice) -> None:
+    """Write a block's source for these tokens: the stream, standardised if a layer norm precedes the block."""
     tile = stream[part]
     if eps is None:
-        into.source[part] = tile
+        buffers.source[part] = tile
         return
     width = tile.shape[1]
     one, zero = tile.new_ones(width), tile.new_zeros(width)  # without them torch takes twice the time
     normal, _, rstd = torch.native_layer_norm(tile, (width,), one, zero, eps)
-    into.source[part] = normal
-    if len(into.rstd):
-        into.rstd[part] = rstd
+    buffers.source[part] = normal
+    if len(buffers.rstd):
+        buffers.rstd[part] = rstd
 
 
 def add_product(active: Tensor, mlp: Mlp, residual: Tensor, mixed: Tensor | None, out: Tensor) -> None:
@@ -210,17 +212,17 @@ def _drop(z: Tensor, mask: Tensor) -> None:
 
 
 def _two_buffers(network: _Network, values: Tensor, mlps: Sequence[Mlp]) -> Tensor:
-    """Without gradients, norms or another type blocks read the stream itself, and two buffers take turns."""
+    """Without gradients, norms or another type blocks read the stream itself, and two buffers alternate."""
     width, hidden = mlps[0].fc2_weight.shape
     rotation = Rotation(values, network.offsets, network.tracks, keeps=True)
-    rotated, active = network.room(values, width), network.room(values, hidden)
+    rotated, active = network.buffer(values, width), network.buffer(values, hidden)
     buffers = [torch.empty_like(values) for _ in network.exits[:2]]
     for block, (mlp, (tokens, _)) in enumerate(zip(mlps, network.exits, strict=True)):
         out = buffers[block % 2]
         for lo, hi in tiles(values[:tokens]):
-            z, own = rotation.gather(values, lo, hi, out=rotated[: hi - lo]), active[: hi - lo]
-            torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=own)
-            add_product(torch.ops.aten.gelu_(own), mlp, values[lo:hi], None, out=out[lo:hi])
+            z, layer = rotation.gather(values, lo, hi, out=rotated[: hi - lo]), active[: hi - lo]
+            torch.addmm(mlp.fc1_bias, z, mlp.fc1_weight.t(), out=layer)
+            add_product(torch.ops.aten.gelu_(layer), mlp, values[lo:hi], None, out=out[lo:hi])
         values = out
     for block in range(len(network.exits) - 2, -1, -2):  # the sequences that left from the other buffer
         left = slice(network.exits[block + 1][0], network.exits[block][0])
@@ -231,74 +233,76 @@ def _two_buffers(network: _Network, values: Tensor, mlps: Sequence[Mlp]) -> Tens
 # --- Backward ---
 
 
-def _backward(network: _Network, gradient: Tensor, mlps: Sequence[Mlp], kept: Sequence[_Kept]) -> list[Tensor]:
+def _backward(network: _Network, gradient: Tensor, mlps: Sequence[Mlp], saved: Sequence[_Saved]) -> list[Tensor]:
     """The gradients of the tokens and of all weights: block by block, first to what Mix read, then through Rotate."""
     stream = gradient.clone(memory_format=torch.contiguous_format)
     width, hidden = mlps[0].fc2_weight.shape
     rotation, undo = (
         Rotation(stream, network.offsets, network.tracks, reverse, keeps=True) for reverse in (False, True)
     )
-    back = network.room(stream, width, len(stream))
-    wide = network.kind == stream.dtype
-    tile = _Tile(*(network.room(stream, columns) for columns in (width, 0 if wide else width, hidden, hidden)))
+    back = network.buffer(stream, width, len(stream))
+    wide = network.dtype == stream.dtype
+    tile = _Tile(*(network.buffer(stream, columns) for columns in (width, 0 if wide else width, hidden, hidden)))
     sums = [Mlp(*(torch.zeros_like(weight) for weight in mlp)) for mlp in mlps]
     for block in reversed(range(len(mlps))):
-        own, mlp, tokens = kept[block], cast(mlps[block], network.kind), network.exits[block][0]
+        of_block, mlp, tokens = saved[block], cast(mlps[block], network.dtype), network.exits[block][0]
         for lo, hi in tiles(stream[:tokens]):
-            z = rotation.gather(own.source, lo, hi, out=tile.rotated[: hi - lo])
-            _mix_backward(z, own, mlp, stream[lo:hi], slice(lo, hi), tile, sums[block], out=back[lo:hi])
+            z = rotation.gather(of_block.source, lo, hi, out=tile.rotated[: hi - lo])
+            _mix_backward(z, of_block, mlp, stream[lo:hi], slice(lo, hi), tile, sums[block], out=back[lo:hi])
         for lo, hi in tiles(stream[:tokens]):
-            of_read = undo.gather(back, lo, hi, out=tile.rotated[: hi - lo])
-            _read_backward(of_read, network.eps[block], own, slice(lo, hi), stream[lo:hi])
+            source_gradient = undo.gather(back, lo, hi, out=tile.rotated[: hi - lo])
+            _source_backward(source_gradient, network.eps[block], of_block, slice(lo, hi), stream[lo:hi])
     return [stream, *(weight for mlp in sums for weight in mlp)]
 
 
 class _Tile(NamedTuple):
-    """Memory for one tile of the backward pass, in the type of the products."""
+    """Buffers for one tile of the backward pass, in the type of the products."""
 
     rotated: Float[Tensor, "t C"]
     gradient: Float[Tensor, "t C"]
-    """Of what Mix made; of no columns where the stream's own is in that type."""
+    """Of the output of Mix; without columns if the stream already has that type."""
     active: Float[Tensor, "t H"]
     hidden: Float[Tensor, "t H"]
 
 
 def _mix_backward(
-    z: Tensor, own: _Kept, mlp: Mlp, gradient: Tensor, part: slice, tile: _Tile, sums: Mlp, out: Tensor
+    z: Tensor, saved: _Saved, mlp: Mlp, gradient: Tensor, part: slice, tile: _Tile, sums: Mlp, out: Tensor
 ) -> None:
-    """Of a tile: adds to the gradients of the weights, and writes that of `z` before dropout to `out`."""
-    rows, before = len(z), own.hidden[part]
-    of_mixed = gradient if gradient.dtype == z.dtype else tile.gradient[:rows].copy_(gradient)
-    after, of_hidden = torch.ops.aten.gelu.out(before, out=tile.active[:rows]), tile.hidden[:rows]
-    _add_product_of(of_mixed, after, sums.fc2_weight)
+    """For one tile, add to the gradients of the weights, and write that of `z` before dropout to `out`."""
+    rows, preactivation = len(z), saved.hidden[part]
+    output_gradient = gradient if gradient.dtype == z.dtype else tile.gradient[:rows].copy_(gradient)
+    activation, hidden_gradient = torch.ops.aten.gelu.out(preactivation, out=tile.active[:rows]), tile.hidden[:rows]
+    _add_product_of(output_gradient, activation, sums.fc2_weight)
     sums.fc2_bias.add_(gradient.sum(0))
-    torch.mm(of_mixed, mlp.fc2_weight, out=after)
-    torch.ops.aten.gelu_backward.grad_input(after, before, grad_input=of_hidden)
-    if len(own.mask):
-        _drop(z, own.mask[part])
-    _add_product_of(of_hidden, z, sums.fc1_weight)
-    sums.fc1_bias.add_(of_hidden.sum(0, dtype=sums.fc1_bias.dtype))
-    torch.mm(of_hidden, mlp.fc1_weight, out=out)
-    if len(own.mask):
-        _drop(out, own.mask[part])
+    torch.mm(output_gradient, mlp.fc2_weight, out=activation)
+    torch.ops.aten.gelu_backward.grad_input(activation, preactivation, grad_input=hidden_gradient)
+    if len(saved.mask):
+        _drop(z, saved.mask[part])
+    _add_product_of(hidden_gradient, z, sums.fc1_weight)
+    sums.fc1_bias.add_(hidden_gradient.sum(0, dtype=sums.fc1_bias.dtype))
+    torch.mm(hidden_gradient, mlp.fc1_weight, out=out)
+    if len(saved.mask):
+        _drop(out, saved.mask[part])
 
 
-def _add_product_of(gradient: Float[Tensor, "t A"], given: Float[Tensor, "t B"], total: Float[Tensor, "A B"]) -> None:
-    """A tile's part of the gradient of weights, summed over tiles in their own type."""
+def _add_product_of(
+    gradient: Float[Tensor, "t A"], inputs: Float[Tensor, "t B"], total: Float[Tensor, "A B"]
+) -> None:
+    """A tile's part of the gradient of weights, summed over tiles in the type of the weights."""
     if total.dtype == gradient.dtype:
-        total.addmm_(gradient.t(), given)
+        total.addmm_(gradient.t(), inputs)
     else:
-        total.add_(torch.mm(gradient.t(), given))
+        total.add_(torch.mm(gradient.t(), inputs))
 
 
-def _read_backward(gradient: Tensor, eps: float | None, own: _Kept, part: slice, stream: Tensor) -> None:
-    """Adds the gradient of what a block read to that of the stream, through the norm where there is one."""
+def _source_backward(gradient: Tensor, eps: float | None, saved: _Saved, part: slice, stream: Tensor) -> None:
+    """Add the gradient of a block's source to that of the stream, through the norm where there is one."""
     if eps is None:
         stream.add_(gradient)
         return
-    normal, width = own.source[part].to(stream.dtype), (stream.shape[1],)
-    mean, rstd = stream.new_zeros(len(stream), 1), stream.new_ones(len(stream), 1)  # its own, which is standardised
-    of_normal, _, _ = torch.ops.aten.native_layer_norm_backward(
+    normal, width = saved.source[part].to(stream.dtype), (stream.shape[1],)
+    mean, rstd = stream.new_zeros(len(stream), 1), stream.new_ones(len(stream), 1)  # it is standardised
+    normal_gradient, _, _ = torch.ops.aten.native_layer_norm_backward(
         gradient.to(stream.dtype), normal, width, mean, rstd, None, None, [True, False, False]
     )
-    stream.addcmul_(of_normal, own.rstd[part])
+    stream.addcmul_(normal_gradient, saved.rstd[part])

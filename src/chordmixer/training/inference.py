@@ -25,7 +25,7 @@ from chordmixer.config import from_dict
 from chordmixer.data import tokenizers
 from chordmixer.data.entries import Account, Entry
 from chordmixer.data.store import cut_note
-from chordmixer.data.tokenizers import Tokenizer
+from chordmixer.data.tokenizers import Numbers, Tokenizer
 from chordmixer.models import Model, ModelConfig
 from chordmixer.models.model import read_config
 from chordmixer.packed import Packed
@@ -413,6 +413,8 @@ def _items(
     """Records as tokens. Records above `max_tokens` are rejected, and with `reject` records with bad letters."""
     for entry in entries:
         try:
+            if isinstance(tokenizer, Numbers):
+                tokenizer.check_rate(entry.rate)
             tokens = tokenizer.encode(entry.sequence)
         except ValueError as error:
             if not reject:
