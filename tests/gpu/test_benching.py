@@ -12,8 +12,8 @@ pytestmark = pytest.mark.gpu
 
 
 def test_time_and_memory(tmp_path: Path) -> None:
-    at = fixed(5_000, batch=2)
-    report = bench(["chordmixer", "cnn"], [at], tmp_path / "r.json", BenchConfig(device="cuda"))
+    setting = fixed(5_000, batch=2)
+    report = bench(["chordmixer", "cnn"], [setting], tmp_path / "r.json", BenchConfig(device="cuda"))
     for result in report.results:
         assert result.failed == "" and result.difference is not None and result.difference < 1e-4
         assert result.training and result.inference and result.training.milliseconds > result.inference.milliseconds

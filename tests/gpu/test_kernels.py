@@ -15,13 +15,13 @@ pytestmark = pytest.mark.gpu
 MIXED = (1, 2, 3, 17, 5000, 400, 399, 64, 128)
 
 
-def distance(made: torch.Tensor, wanted: torch.Tensor) -> float:
-    apart = (made.double() - wanted.double()).norm() / wanted.double().norm()
-    return float(apart.detach().nan_to_num(float("inf")))
+def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
+    return float(error.detach().nan_to_num(float("inf")))
 
 
 def compare(
-    lengths: tuple[int, ...], track_size: int, tracks: int, hidden: int, kind: torch.dtype, order: str, prenorm: bool
+    lengths: tuple[int, ...], track_size: int, tracks: int, hidden: int, dtype: torch.dtype, order: str, prenorm: bool
 ) -> float:
     """The largest relative error of output and gradients; memory that nothing has written holds NaN."""
     torch.manual_seed(0)
@@ -31,25 +31,25 @@ def compare(
     weights = [torch.randn(hidden, width) / width**0.5, torch.randn(hidden)]
     weights += [torch.randn(width, hidden) / hidden**0.5, torch.randn(width)]
     weights += [1 + 0.3 * torch.randn(width), torch.randn(width)] if prenorm else []
-    x, gradient = torch.randn(2, tokens, width, device="cuda").to(kind)
-    answers = []
-    for backend, compute in (("triton", None), ("torch", torch.float64)):
-        inputs = [x.to(compute or kind), *(w.to("cuda", compute or torch.float32) for w in weights)]
+    x, gradient = torch.randn(2, tokens, width, device="cuda").to(dtype)
+    results = []
+    for backend, compute_dtype in (("triton", None), ("torch", torch.float64)):
+        inputs = [x.to(compute_dtype or dtype), *(w.to("cuda", compute_dtype or torch.float32) for w in weights)]
         inputs = [value.detach().clone().requires_grad_() for value in inputs]
         norm = NormState("layer", *inputs[5:]) if prenorm else None
         out = block(inputs[0], offsets, track_size, Mlp(*inputs[1:5]), order=order, prenorm=norm, backend=backend)
-        answers.append([out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))])
-    return max(distance(made, wanted) for made, wanted in zip(*answers, strict=True))
+        results.append([out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))])
+    return max(distance(actual, expected) for actual, expected in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("hidden", [128, 420], ids=["fused", "wide"])
 @pytest.mark.parametrize("prenorm", [False, True], ids=["plain", "layer-norm"])
 @pytest.mark.parametrize("order", ["paper", "released"])
 @pytest.mark.parametrize(
-    ("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 1e-2)], ids=str
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 1e-2)], ids=str
 )
-def test_every_gradient(kind: torch.dtype, tolerance: float, order: str, prenorm: bool, hidden: int) -> None:
-    assert compare(MIXED, 16, 14, hidden, kind, order, prenorm) < tolerance
+def test_every_gradient(dtype: torch.dtype, tolerance: float, order: str, prenorm: bool, hidden: int) -> None:
+    assert compare(MIXED, 16, 14, hidden, dtype, order, prenorm) < tolerance
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_any_track_and_hidden_size(track_size: int, hidden: int) -> None:
     assert compare((1, 300, 2, 45), track_size, 10, hidden, torch.bfloat16, "paper", False) < 1e-2
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
-def test_lengths_from_one_to_300_000(kind: torch.dtype, tolerance: float) -> None:
-    assert compare((300_000, 1, 70_000, 2, 999, 31), 16, 20, 128, kind, "paper", False) < tolerance
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
+def test_lengths_from_one_to_300_000(dtype: torch.dtype, tolerance: float) -> None:
+    assert compare((300_000, 1, 70_000, 2, 999, 31), 16, 20, 128, dtype, "paper", False) < tolerance
 
 
 def test_more_than_two_to_the_31_elements() -> None:
@@ -94,15 +94,15 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch(reversible: bool) -> None:
     encoder = ChordMixer(config).cuda().eval()
     sequences = [torch.randn(n, encoder.width, device="cuda") for n in MIXED]
     with torch.no_grad():
-        together = encoder(Packed.from_list(sequences)).to_list()
-        for sequence, made in zip(sequences, together, strict=True):
-            torch.testing.assert_close(made, encoder(Packed.from_list([sequence])).values, rtol=1e-5, atol=1e-5)
+        batched = encoder(Packed.from_list(sequences)).to_list()
+        for sequence, output in zip(sequences, batched, strict=True):
+            torch.testing.assert_close(output, encoder(Packed.from_list([sequence])).values, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
 @pytest.mark.parametrize("reversible", [False, True])
 def test_gradients_with_dropout(reversible: bool, hidden: int) -> None:
-    """Of a whole network, against a finite difference: the mask must be the same again."""
+    """Gradients of a whole network, compared with a finite difference: the mask must be the same each time."""
     torch.manual_seed(0)
     config = ChordMixerConfig(max_length=3000, track_size=16, hidden=hidden, dropout=0.1, reversible=reversible)
     encoder = ChordMixer(config).cuda()
@@ -127,11 +127,11 @@ def in_both_precisions(
     exact.load_state_dict(encoder.state_dict())
     x, gradient = torch.randn(2, sum(MIXED), encoder.width, device="cuda")
     for network in (encoder, exact):
-        kind = network.blocks[0].fc1.weight.dtype
-        values = x.to(kind).requires_grad_()
-        made = network(Packed.from_lengths(values, list(MIXED))).values
-        weights = [own for name, own in network.named_parameters() if compared(name)]
-        yield [made, *torch.autograd.grad(made, [values, *weights], gradient.to(kind))], network
+        dtype = network.blocks[0].fc1.weight.dtype
+        values = x.to(dtype).requires_grad_()
+        output = network(Packed.from_lengths(values, list(MIXED))).values
+        weights = [parameter for name, parameter in network.named_parameters() if compared(name)]
+        yield [output, *torch.autograd.grad(output, [values, *weights], gradient.to(dtype))], network
 
 
 @pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
@@ -141,8 +141,8 @@ def test_a_whole_network_equals_the_definition(order: str, prenorm: str | None, 
     """All blocks as one operation, in float32 against float64: sequences leave after different blocks."""
     torch.manual_seed(0)
     config = ChordMixerConfig(max_length=5000, track_size=16, hidden=hidden, order=order, prenorm=prenorm)
-    answers = [own for own, _ in in_both_precisions(config, lambda name: True)]
-    assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-4
+    results = [result for result, _ in in_both_precisions(config, lambda name: True)]
+    assert max(distance(actual, expected) for actual, expected in zip(*results, strict=True)) < 1e-4
 
 
 @pytest.mark.parametrize("hidden", [64, 320], ids=["fused", "wide"])
@@ -151,12 +151,12 @@ def test_batch_norms_on_both_sides_of_blocks(order: str, hidden: int) -> None:
     """As the released code has them. What a norm makes zero, gradients of biases and means, is not compared."""
     torch.manual_seed(0)
     config = ChordMixerConfig(5000, track_size=16, hidden=hidden, order=order, prenorm="batch", norm="batch")
-    answers = []
-    for own, network in in_both_precisions(config, lambda name: name.endswith("weight")):
+    results = []
+    for result, network in in_both_precisions(config, lambda name: name.endswith("weight")):
         running = [value for name, value in network.named_buffers() if name.endswith("variance")]
-        x = torch.randn(sum(MIXED), network.width, generator=torch.Generator().manual_seed(1)).to(own[0])
-        answers.append([*own, *running, network.eval()(Packed.from_lengths(x, list(MIXED))).values])
-    assert max(distance(made, wanted) for made, wanted in zip(*answers, strict=True)) < 1e-3
+        x = torch.randn(sum(MIXED), network.width, generator=torch.Generator().manual_seed(1)).to(result[0])
+        results.append([*result, *running, network.eval()(Packed.from_lengths(x, list(MIXED))).values])
+    assert max(distance(actual, expected) for actual, expected in zip(*results, strict=True)) < 1e-3
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch's own compiler
@@ -168,10 +168,10 @@ def test_torch_compile() -> None:
     counters.clear()
     for lengths in ([1000, 17], [600, 5, 900]):
         x = Packed.from_list([torch.randn(n, encoder.width, device="cuda") for n in lengths])
-        answers = []
+        results = []
         for network in (compiled, encoder):
             with torch.autocast("cuda", torch.bfloat16):
-                made = network(x).values
-            answers.append([made, *torch.autograd.grad(made.float().square().mean(), [*encoder.parameters()])])
-        torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
-    assert made.dtype == torch.bfloat16 and counters["stats"]["unique_graphs"] == 1
+                output = network(x).values
+            results.append([output, *torch.autograd.grad(output.float().square().mean(), [*encoder.parameters()])])
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+    assert output.dtype == torch.bfloat16 and counters["stats"]["unique_graphs"] == 1

@@ -1,4 +1,4 @@
-"""What the training tests share: an experiment of two seconds' work, and a finished run of it."""
+"""Fixtures of the training tests: an experiment that trains in two seconds, and a finished run of it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from chordmixer.training.loop import TrainingRun, train
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Sums of several threads need not be the same bytes."""
+    """Several threads may sum in different orders, which changes the last bits."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def tiny() -> Experiment:
-    """24 steps over 96 sequences."""
+    """An experiment of 24 steps over 96 sequences."""
     data = AddingConfig(base_length=32, max_length=64, training=96, validation=24, test=24)
     network = ChordMixerConfig(max_length=64, track_size=2, hidden=4, dropout=0.1)
     model = ModelConfig(inputs=2, outputs=1, embedding="real", network=network)
@@ -37,27 +37,27 @@ def tiny() -> Experiment:
 
 
 @pytest.fixture(scope="session")
-def whole(tiny: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of `tiny` that nothing disturbed: only to be read."""
+def full_run(tiny: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run of `tiny`, which tests only read."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     train(tiny, folder)
     return folder
 
 
 class Stopped(Exception):
-    """In place of a crash."""
+    """Raised in place of a crash."""
 
 
 @pytest.fixture(scope="session")
 def crash() -> Callable[[Experiment, Path, int], None]:
-    """Train, or go on, and crash before the step after `steps`."""
-    take = TrainingRun._step
+    """Train, or resume, and crash after so many steps."""
+    original_step = TrainingRun._step
 
     def run(experiment: Experiment, folder: Path, steps: int) -> None:
         def step(self: TrainingRun, *arguments: Any) -> None:
             if self.state.step == steps:
                 raise Stopped
-            take(self, *arguments)
+            original_step(self, *arguments)
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
             patch.setattr(TrainingRun, "_step", step)
@@ -68,34 +68,34 @@ def crash() -> Callable[[Experiment, Path, int], None]:
 
 @pytest.fixture
 def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few bootstrap samples, where scores do not matter."""
+    """Use few bootstrap samples where scores do not matter."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
 
 
 @pytest.fixture
 def steps() -> Callable[..., None]:
-    """Two training steps of a model: the moments of AdamW come with the first."""
+    """Take two training steps of a model: the first one makes the moments of AdamW."""
 
-    def take(config: ModelConfig, lengths: list[int], half: bool = False, freeze: bool = False) -> None:
-        learner = Model(config)
+    def run(config: ModelConfig, lengths: list[int], half: bool = False, freeze: bool = False) -> None:
+        model = Model(config)
         if freeze:
-            learner.freeze()
-        adam = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], fused=True)
+            model.freeze()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
         inputs = Packed.from_lengths(torch.randint(6, (sum(lengths),), dtype=torch.uint8), lengths)
         for _ in range(2):
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                answers = learner(inputs)
-            outputs = answers.values if isinstance(answers, Packed) else answers
-            outputs.float().square().sum().backward()
-            adam.step()
-            adam.zero_grad(set_to_none=True)
+                outputs = model(inputs)
+            values = outputs.values if isinstance(outputs, Packed) else outputs
+            values.float().square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
-    return take
+    return run
 
 
 @pytest.fixture(scope="session")
 def kills() -> ModuleType:
-    """benchmarks/kills.py, with forked processes."""
+    """The module benchmarks/kills.py, with forked processes in place of new ones."""
     spec = spec_from_file_location("kills", Path(__file__).parents[2] / "benchmarks" / "kills.py")
     assert spec and spec.loader
     sys.modules["kills"] = module = module_from_spec(spec)

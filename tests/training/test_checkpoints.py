@@ -1,4 +1,4 @@
-"""Checkpoints: going on gives the same bytes, and nothing damaged, false or half written is ever loaded."""
+"""Checkpoints: a resumed run gives the same bytes, and nothing damaged, forged or half written is loaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONTENTS = [MODEL, "best.safetensors", "optimizer.safetensors", "state.json", "s
 
 @pytest.fixture(scope="module")
 def halfway(tiny: Experiment, crash: Crash, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that crashed after step 17: only to be copied."""
+    """A run that crashed after step 17, which tests only copy."""
     folder = tmp_path_factory.mktemp("halfway") / "run"
     crash(tiny, folder, 17)
     assert [path.name for path in checkpoints.newest_first(folder)] == ["step-000000015", "step-000000012"]
@@ -44,7 +44,7 @@ def halfway(tiny: Experiment, crash: Crash, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def run(halfway: Path, tmp_path: Path) -> Path:
-    """A copy of it to damage."""
+    """A copy of the crashed run, to be damaged."""
     return Path(shutil.copytree(halfway, tmp_path / "run"))
 
 
@@ -62,20 +62,20 @@ def run(halfway: Path, tmp_path: Path) -> Path:
 def test_going_on_gives_the_same_bytes(
     tiny: Experiment, tmp_path: Path, crash: Crash, settings: dict[str, Any], stops: list[int]
 ) -> None:
-    """Weights, best weights, optimiser, every line of metrics and every score, with dropout."""
+    """The same weights, best weights, optimiser, metrics and scores, with dropout."""
     experiment = override(tiny, {"training": settings})
     train(experiment, tmp_path / "whole")
     for steps in stops:
         crash(experiment, tmp_path / "crashed", steps)
     train(experiment, tmp_path / "crashed", resume=True)
-    expected, found = contents(tmp_path / "whole"), contents(tmp_path / "crashed")
-    assert found.pop("metrics.jsonl").decode() == expected.pop("metrics.jsonl").decode()
-    assert [name for name in expected if found.get(name) != expected[name]] == []
-    assert set(found) == set(expected)
+    expected, actual = contents(tmp_path / "whole"), contents(tmp_path / "crashed")
+    assert actual.pop("metrics.jsonl").decode() == expected.pop("metrics.jsonl").decode()
+    assert [name for name in expected if actual.get(name) != expected[name]] == []
+    assert set(actual) == set(expected)
 
 
 def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
-    """Nothing changes; what is missing is made again."""
+    """Nothing changes; missing files are written again."""
     train(tiny, tmp_path / "run")
     before = contents(tmp_path / "run")
     train(tiny, tmp_path / "run", resume=True)
@@ -89,30 +89,30 @@ def test_going_on_with_a_finished_run(tiny: Experiment, tmp_path: Path) -> None:
 def test_averaged_weights_are_kept_and_missed(tiny: Experiment, crash: Crash, tmp_path: Path) -> None:
     experiment = override(tiny, {"training": {"ema": 0.3}})
     crash(experiment, tmp_path / "run", 17)
-    newest, before = checkpoints.newest_first(tmp_path / "run")
+    newest, previous = checkpoints.newest_first(tmp_path / "run")
     (newest / "average.safetensors").unlink()
-    found, refused = checkpoints.newest_good(tmp_path / "run")
-    assert found == before and "average.safetensors is missing" in refused[0]
+    good, refused = checkpoints.newest_good(tmp_path / "run")
+    assert good == previous and "average.safetensors is missing" in refused[0]
     train(experiment, tmp_path / "run", resume=True)
     train(tiny, tmp_path / "plain")
     weights = [files.read_tensors(tmp_path / name / MODEL) for name in ("run", "plain")]
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_what_a_kill_left_half_written_is_swept(tiny: Experiment, run: Path, whole: Path) -> None:
+def test_what_a_kill_left_half_written_is_swept(tiny: Experiment, run: Path, full_run: Path) -> None:
     (run / ".writing-config.json").write_text("{")
     (run / "checkpoints" / ".writing-step-000000018").mkdir()
     (run / "checkpoints" / ".writing-step-000000018" / MODEL).write_bytes(b"half")
     train(tiny, run, resume=True)
     assert not list(run.rglob(".writing-*"))
-    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    assert (run / MODEL).read_bytes() == (full_run / MODEL).read_bytes()
 
 
-def test_a_kill_inside_the_very_first_write(tiny: Experiment, tmp_path: Path, whole: Path) -> None:
+def test_a_kill_inside_the_very_first_write(tiny: Experiment, tmp_path: Path, full_run: Path) -> None:
     (tmp_path / ".writing-config.json").write_text("{")
     train(tiny, tmp_path, resume=True)
     assert not list(tmp_path.rglob(".writing-*"))
-    assert (tmp_path / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    assert (tmp_path / MODEL).read_bytes() == (full_run / MODEL).read_bytes()
 
 
 class Trap:
@@ -158,39 +158,39 @@ DAMAGE = [flip, insert, cut, zero, Path.unlink, trap, signed_trap]
 @pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_refused_and_the_one_before_is_used(run: Path, name: str, damage: Damage) -> None:
-    newest, before = checkpoints.newest_first(run)
+    newest, previous = checkpoints.newest_first(run)
     if (damage, name) == (signed_trap, "manifest.json"):
         damage = trap
     damage(newest / name)
     good, (reason,) = checkpoints.newest_good(run)
-    assert good == before
+    assert good == previous
     assert str(newest) in reason and "\n" not in reason
-    assert checkpoints.newest_first(run) == [before]
+    assert checkpoints.newest_first(run) == [previous]
     assert not list(run.rglob("sprung"))
 
 
 @pytest.mark.parametrize(("damage", "name"), list(zip(DAMAGE, [*CONTENTS, MODEL], strict=True)))
 def test_going_on_from_the_one_before_tells_the_user_and_gives_the_same_bytes(
-    tiny: Experiment, run: Path, whole: Path, capsys: pytest.CaptureFixture[str], damage: Damage, name: str
+    tiny: Experiment, run: Path, full_run: Path, capsys: pytest.CaptureFixture[str], damage: Damage, name: str
 ) -> None:
-    newest, before = checkpoints.newest_first(run)
+    newest, previous = checkpoints.newest_first(run)
     damage(newest / name)
     capsys.readouterr()
     train(tiny, run, resume=True)
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith(f"refused: {newest}")
-    assert second == f"going on from {before}"
-    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    assert second == f"going on from {previous}"
+    assert (run / MODEL).read_bytes() == (full_run / MODEL).read_bytes()
 
 
 def test_a_manifest_must_name_every_file(run: Path) -> None:
-    """Else a file of a checkpoint could be changed unseen."""
-    newest, before = checkpoints.newest_first(run)
+    """Otherwise a file of a checkpoint could be changed unnoticed."""
+    newest, previous = checkpoints.newest_first(run)
     manifest = files.read_json(newest / "manifest.json")
     del manifest[MODEL]
     (newest / "manifest.json").write_text(json.dumps(manifest))
     flip(newest / MODEL)
-    assert checkpoints.newest_good(run)[0] == before
+    assert checkpoints.newest_good(run)[0] == previous
 
 
 def test_a_checkpoint_of_another_network_is_refused(
@@ -207,9 +207,9 @@ def test_a_checkpoint_of_another_network_is_refused(
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(
     tiny: Experiment, run: Path, tmp_path: Path, crash: Crash
 ) -> None:
-    """The same network: nothing but its settings tells whose it is."""
-    other = override(tiny, {"training": {"seed": 5}})
-    crash(other, tmp_path / "other", 20)
+    """The network is the same, so only the settings show that it belongs to another run."""
+    reseeded = override(tiny, {"training": {"seed": 5}})
+    crash(reseeded, tmp_path / "other", 20)
     newest = checkpoints.newest_first(tmp_path / "other")[0]
     shutil.copytree(newest, run / "checkpoints" / newest.name)
     with pytest.raises(
@@ -230,8 +230,8 @@ def test_an_edited_config_is_refused_with_what_differs(run: Path) -> None:
         train(Experiment.load(run, unverified=True), run, resume=True, unverified=True)
 
 
-def test_a_checkpoint_that_does_not_say_whose_it_is(tiny: Experiment, run: Path, whole: Path) -> None:
-    """As earlier versions wrote them."""
+def test_a_checkpoint_without_settings(tiny: Experiment, run: Path, full_run: Path) -> None:
+    """Earlier versions wrote such checkpoints."""
     for path in checkpoints.newest_first(run):
         recorded = files.read_json(path / "manifest.json")
         files.write_json(path / "manifest.json", {k: v for k, v in recorded.items() if k != "settings.json"})
@@ -239,19 +239,19 @@ def test_a_checkpoint_that_does_not_say_whose_it_is(tiny: Experiment, run: Path,
     with pytest.raises(ValueError, match="does not say whose it is: train again, or add --unverified to go on"):
         train(tiny, run, resume=True)
     train(tiny, run, resume=True, unverified=True)
-    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    assert (run / MODEL).read_bytes() == (full_run / MODEL).read_bytes()
 
 
 def test_only_what_a_save_wrote_is_removed(tiny: Experiment, run: Path, tmp_path: Path) -> None:
-    """Neither what a link leads to, nor folders whose names begin alike."""
-    mine = run / "checkpoints" / "step-by-step"
-    mine.mkdir()
-    (mine / "notes.txt").write_text("mine")
+    """Targets of links stay, and so do folders with similar names."""
+    folder = run / "checkpoints" / "step-by-step"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
     elsewhere = tmp_path / "elsewhere"
     shutil.move(run / "checkpoints" / "step-000000012", elsewhere)
     (run / "checkpoints" / "step-000000012").symlink_to(elsewhere)
     train(tiny, run, resume=True)
-    assert (mine / "notes.txt").exists() and (elsewhere / MODEL).exists()
+    assert (folder / "notes.txt").exists() and (elsewhere / MODEL).exists()
 
 
 def test_no_good_checkpoint_is_one_error(tiny: Experiment, run: Path) -> None:
@@ -264,15 +264,15 @@ def test_no_good_checkpoint_is_one_error(tiny: Experiment, run: Path) -> None:
 
 def test_no_mutant_loads(halfway: Path, tmp_path: Path) -> None:
     """60 random changes, each to one file of a lone checkpoint."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     source = checkpoints.newest_first(halfway)[0]
     for number in range(60):
         path = tmp_path / str(number) / "checkpoints" / source.name
         shutil.copytree(source, path)
-        victim = path / chance.choice(CONTENTS)
+        victim = path / rng.choice(CONTENTS)
         data = victim.read_bytes()
-        start, length = chance.randrange(len(data)), chance.choice([1, 1, 8, 200])
-        fill = chance.choice([b"", bytes(length), chance.randbytes(length), data[start : start + length] * 2])
+        start, length = rng.randrange(len(data)), rng.choice([1, 1, 8, 200])
+        fill = rng.choice([b"", bytes(length), rng.randbytes(length), data[start : start + length] * 2])
         mutant = data[:start] + fill + data[start + length :]
         victim.write_bytes(mutant)
         if mutant == data or (victim.name == "manifest.json" and _same_json(mutant, data)):
@@ -303,17 +303,17 @@ def test_a_manifest_holds_the_sha256_of_each_file(halfway: Path) -> None:
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """No file of this process may grow beyond `size` bytes: a real error of the system, as from a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @contextmanager
 def failing_flush(number: int) -> Iterator[None]:
-    """No file reaches the disk, for the reason of this number."""
+    """Every flush to the disk fails with this error number."""
 
     def fsync(handle: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -329,7 +329,7 @@ def failing_flush(number: int) -> Iterator[None]:
     ids=["file size limit", "disk full", "quota"],
 )
 def test_a_full_disk_is_one_line_and_costs_nothing(
-    tiny: Experiment, run: Path, whole: Path, full: Callable[[], Any]
+    tiny: Experiment, run: Path, full_run: Path, full: Callable[[], Any]
 ) -> None:
     before = contents(run / "checkpoints")
     (run / "metrics.jsonl").unlink()  # nothing but a checkpoint is then written
@@ -340,7 +340,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing(
     assert contents(run / "checkpoints") == before
     assert not list(run.rglob(".writing-*"))
     train(tiny, run, resume=True)
-    assert (run / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    assert (run / MODEL).read_bytes() == (full_run / MODEL).read_bytes()
 
 
 def test_a_disk_that_cannot_be_written_is_one_line(tiny: Experiment, tmp_path: Path) -> None:
@@ -352,10 +352,10 @@ def test_a_disk_that_cannot_be_written_is_one_line(tiny: Experiment, tmp_path: P
 
 
 def test_kept_weights_under_other_names_are_refused_at_once(tmp_path: Path) -> None:
-    """And not when they are put into the model at the end of the run."""
+    """They are refused when loaded, not at the end of the run when the model takes them."""
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    kept = {name.upper(): value.clone() for name, value in model.state_dict().items()}
-    path = checkpoints.save(tmp_path, checkpoints.State(step=1, best_weights=kept), model, optimizer, {})
+    weights = {name.upper(): value.clone() for name, value in model.state_dict().items()}
+    path = checkpoints.save(tmp_path, checkpoints.State(step=1, best_weights=weights), model, optimizer, {})
     with pytest.raises(ValueError, match=r"is of another network .*: train again into another folder"):
         checkpoints.load(path, model, optimizer)

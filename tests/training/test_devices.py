@@ -37,9 +37,9 @@ def test_where_a_run_computes() -> None:
 
 
 def test_ranks_of_a_machine_share_its_memory_and_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = devices.free_bytes(CPU)
+    free = devices.free_bytes(CPU)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert devices.free_bytes(CPU) < alone / 3
+    assert devices.free_bytes(CPU) < free / 3
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(
@@ -71,7 +71,7 @@ def test_bf16_is_native_where_torch_says_so(
 
 
 def test_freed_memory_is_kept_until_it_is_released() -> None:
-    """A tensor of 64 MiB, which glibc would return to the system at once; in a process of its own, as it lasts."""
+    """glibc would return a freed tensor of 64 MiB at once. The setting lasts, hence a separate process."""
     program = """
 import psutil, torch
 from chordmixer.training.devices import keep_freed_memory, release_freed_memory
@@ -83,6 +83,6 @@ kept = resident() - before
 release_freed_memory()
 print(kept, resident() - before)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    kept, left = map(int, done.stdout.split())
-    assert kept > 60 and left < 10
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    kept, remaining = map(int, result.stdout.split())
+    assert kept > 60 and remaining < 10

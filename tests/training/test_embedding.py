@@ -40,8 +40,8 @@ def test_what_the_head_pools(run: Path, tmp_path: Path, batch_tokens: int) -> No
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), WIDTH)
     assert table.column("id").to_pylist() == [f"r{i}" for i in range(len(LENGTHS))]
     assert table.column("length").to_pylist() == LENGTHS and table.column("windows").to_pylist() == [1] * len(LENGTHS)
-    for i, (n, found) in enumerate(zip(LENGTHS, table.column("embedding").to_pylist(), strict=True)):
-        np.testing.assert_allclose(found, tokens_of(run, dna(n, i)).mean(axis=0), atol=1e-5)
+    for i, (n, embedding) in enumerate(zip(LENGTHS, table.column("embedding").to_pylist(), strict=True)):
+        np.testing.assert_allclose(embedding, tokens_of(run, dna(n, i)).mean(axis=0), atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 10_000])
@@ -50,8 +50,8 @@ def test_each_token(run: Path, tmp_path: Path, batch_tokens: int) -> None:
     embed(run, [path], tmp_path / "e.parquet", per_token=True, batch_tokens=batch_tokens)
     table = pq.read_table(tmp_path / "e.parquet")
     assert table.schema.field("embedding").type == pa.list_(pa.list_(pa.float32(), WIDTH))
-    for i, (n, found) in enumerate(zip(LENGTHS, table.column("embedding").to_pylist(), strict=True)):
-        np.testing.assert_allclose(found, tokens_of(run, dna(n, i)), atol=1e-5)
+    for i, (n, embeddings) in enumerate(zip(LENGTHS, table.column("embedding").to_pylist(), strict=True)):
+        np.testing.assert_allclose(embeddings, tokens_of(run, dna(n, i)), atol=1e-5)
 
 
 def test_a_token_that_the_head_adds_is_no_token_of_the_record(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_a_token_that_the_head_adds_is_no_token_of_the_record(tmp_path: Path) ->
     network = ChordMixerConfig(max_length=128, track_size=2, hidden=8)
     Model(ModelConfig(5, 3, head="class_token", network=network)).save_pretrained(run)
     embed(run, [write_fasta(tmp_path / "x.fa", LENGTHS)], tmp_path / "e.parquet", per_token=True)
-    found = pq.read_table(tmp_path / "e.parquet").column("embedding").to_pylist()
-    assert [len(tokens) for tokens in found] == LENGTHS
+    embeddings = pq.read_table(tmp_path / "e.parquet").column("embedding").to_pylist()
+    assert [len(tokens) for tokens in embeddings] == LENGTHS
 
 
 def test_windows_and_strands_are_averaged(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_windows_and_strands_are_averaged(tmp_path: Path) -> None:
     embed(run, [write_fasta(tmp_path / "x.fa", [100])], tmp_path / "e.parquet", over_length="windows")
     text = dna(100, 0)
     parts = [text[:64], text[32:96], text[64:]]
-    back = [part[::-1].translate(str.maketrans("ACGT", "TGCA")) for part in parts]
-    means = [[tokens_of(run, part).mean(axis=0) for part in both] for both in (parts, back)]
+    complements = [part[::-1].translate(str.maketrans("ACGT", "TGCA")) for part in parts]
+    means = [[tokens_of(run, part).mean(axis=0) for part in strand] for strand in (parts, complements)]
     expected = np.average(np.mean(means, axis=0), axis=0, weights=[64, 64, 36])
     row = pq.read_table(tmp_path / "e.parquet").to_pylist()[0]
     assert row["windows"] == 3
@@ -77,7 +77,7 @@ def test_windows_and_strands_are_averaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "given", "message"),
+    ("out", "options", "message"),
     [
         ("e.xls", {}, r"e\.xls ends in '\.xls': rows are written as \.parquet, \.npy, \.tsv, \.csv; name it so"),
         ("e.npy", {"per_token": True}, r"e\.npy ends in '\.npy': rows are written as \.parquet; name it so"),
@@ -89,10 +89,10 @@ def test_windows_and_strands_are_averaged(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be(run: Path, tmp_path: Path, out: str, given: dict[str, Any], message: str) -> None:
+def test_impossible_outputs(run: Path, tmp_path: Path, out: str, options: dict[str, Any], message: str) -> None:
     path = write_fasta(tmp_path / "x.fa", [10])
     with pytest.raises(ValueError, match=message):
-        embed(run, [path], out if out == "-" else tmp_path / out, **given)
+        embed(run, [path], out if out == "-" else tmp_path / out, **options)
 
 
 def test_a_row_that_no_reader_would_take(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,12 +119,12 @@ def test_other_formats_hold_the_same_numbers_and_can_be_resumed(
     expected = np.array(pq.read_table(tmp_path / "e.parquet").column("embedding").to_pylist(), dtype=np.float32)
     with monkeypatch.context() as patch:
         averages = prediction.Engine.averages
-        left = iter(range(2))
+        remaining = iter(range(2))
 
-        def failing(*given: Any) -> Any:
-            if next(left, None) is None:
+        def failing(*arguments: Any) -> Any:
+            if next(remaining, None) is None:
                 raise KeyboardInterrupt
-            return averages(*given)
+            return averages(*arguments)
 
         patch.setattr(prediction.Engine, "averages", failing)
         with pytest.raises(KeyboardInterrupt):
@@ -132,12 +132,12 @@ def test_other_formats_hold_the_same_numbers_and_can_be_resumed(
     assert not out.exists()
     embed(run, [path], out, batch_tokens=8, resume=True)
     if ending == "npy":
-        found, ids = np.load(out), (tmp_path / "e.ids.txt").read_text().split()
+        vectors, ids = np.load(out), (tmp_path / "e.ids.txt").read_text().split()
     else:
         cells = [line.split("," if ending == "csv" else "\t") for line in out.read_text().splitlines()]
         assert cells[0][:4] == ["id", "length", "windows", "embedding_0"]
-        found, ids = np.array([row[3:] for row in cells[1:]], dtype=np.float32), [row[0] for row in cells[1:]]
-    np.testing.assert_array_equal(found, expected)
+        vectors, ids = np.array([row[3:] for row in cells[1:]], dtype=np.float32), [row[0] for row in cells[1:]]
+    np.testing.assert_array_equal(vectors, expected)
     assert ids == [f"r{i}" for i in range(len(LENGTHS))]
 
 
@@ -151,8 +151,8 @@ def test_the_ids_of_another_output_are_not_replaced(run: Path, tmp_path: Path) -
 
 def test_records_that_are_too_long_can_be_left_out(run: Path, tmp_path: Path) -> None:
     path = write_fasta(tmp_path / "x.fa", [30, 129, 128])
-    for name, given in (("e.parquet", {}), ("t.parquet", {"per_token": True})):
-        account = embed(run, [path], tmp_path / name, over_length="reject", **given)
+    for name, options in (("e.parquet", {}), ("t.parquet", {"per_token": True})):
+        account = embed(run, [path], tmp_path / name, over_length="reject", **options)
         assert pq.read_table(tmp_path / name).column("id").to_pylist() == ["r0", "r2"]
         assert list(account.lines()) == [
             "3 records read: 2 used, 1 rejected",

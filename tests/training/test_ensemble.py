@@ -20,18 +20,18 @@ from chordmixer.training.ensemble import Ensemble, EnsembleMember
 from chordmixer.training.intervals import Score
 
 MEMBERS = tuple(EnsembleMember(k, "network", Score(0.9, 0.8, 1.0), Score(0.7)) for k in range(3))
-WHOLE = Ensemble("folds", 3, True, "roc_auc", MEMBERS)
+ENSEMBLE = Ensemble("folds", 3, True, "roc_auc", MEMBERS)
 
 
-def written(folder: Path, **changes: Any) -> Path:
-    files.write_recorded(folder, {ensemble.FILE: files.json_bytes(to_dict(WHOLE) | changes)})
+def write_ensemble(folder: Path, **changes: Any) -> Path:
+    files.write_recorded(folder, {ensemble.FILE: files.json_bytes(to_dict(ENSEMBLE) | changes)})
     return folder
 
 
 def test_there_and_back(tmp_path: Path) -> None:
     assert ensemble.read(tmp_path) is None
-    assert ensemble.read(written(tmp_path)) == WHOLE == ensemble.finished(tmp_path)
-    files.write_recorded(tmp_path, {ensemble.FILE: files.json_bytes(to_dict(replace(WHOLE, members=MEMBERS[:1])))})
+    assert ensemble.read(write_ensemble(tmp_path)) == ENSEMBLE == ensemble.finished(tmp_path)
+    files.write_recorded(tmp_path, {ensemble.FILE: files.json_bytes(to_dict(replace(ENSEMBLE, members=MEMBERS[:1])))})
     with pytest.raises(ValueError, match=r"has 1 of 3 members: go on with chordmixer train --resume"):
         ensemble.finished(tmp_path)
 
@@ -54,13 +54,13 @@ def test_there_and_back(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_is_damaged_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as refusal:
-        ensemble.read(written(tmp_path, **changes))
-    assert "ensemble.json is not whole" in str(refusal.value) and "\n" not in str(refusal.value)
+    with pytest.raises(ValueError, match=message) as error:
+        ensemble.read(write_ensemble(tmp_path, **changes))
+    assert "ensemble.json is not whole" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_file_that_the_manifest_does_not_know(tmp_path: Path) -> None:
-    written(tmp_path)
+    write_ensemble(tmp_path)
     (tmp_path / ensemble.FILE).write_bytes(b"{}")
     with pytest.raises(ValueError, match="was changed or damaged"):
         ensemble.read(tmp_path)
@@ -74,8 +74,8 @@ def test_experiments_of_members() -> None:
     assert ensemble.kind_and_size(plain) is None
     folds = replace(plain, data=FilesConfig(split=SplitConfig(folds=4)))
     assert ensemble.kind_and_size(folds) == ("folds", 4)
-    own = ensemble.member(folds, 2)
-    assert own.data.split == SplitConfig(folds=4, fold=2) and ensemble.kind_and_size(own) is None
+    member = ensemble.member(folds, 2)
+    assert member.data.split == SplitConfig(folds=4, fold=2) and ensemble.kind_and_size(member) is None
     seeds = replace(plain, training=TrainingConfig(seed=5, replicates=3))
     assert ensemble.kind_and_size(seeds) == ("replicates", 3)
     assert ensemble.member(seeds, 2) == replace(plain, training=TrainingConfig(seed=7))
@@ -88,20 +88,20 @@ def test_experiments_of_members() -> None:
 
 
 def test_the_mean_is_of_log_odds_without_class_weights() -> None:
-    """Members of different class counts count alike, and the layout is that of the ensemble's own counts."""
-    chance = np.random.default_rng(0)
-    own = Classification.of_counts(["a", "b", "c"], [10, 20, 30])
+    """Members with different class counts weigh alike, and the result has the class weights of the ensemble."""
+    rng = np.random.default_rng(0)
+    target = Classification.of_counts(["a", "b", "c"], [10, 20, 30])
     targets = [Classification.of_counts(["a", "b", "c"], counts) for counts in ([9, 21, 30], [30, 10, 10])]
-    outputs = [chance.normal(size=(5, 3)).astype(np.float32) for _ in targets]
-    mean = ensemble.mean(own, list(zip(targets, outputs, strict=True)))
+    outputs = [rng.normal(size=(5, 3)).astype(np.float32) for _ in targets]
+    mean = ensemble.mean(target, list(zip(targets, outputs, strict=True)))
     odds = np.mean([t.unweighted(o) for t, o in zip(targets, outputs, strict=True)], axis=0)
-    found = own.unweighted(mean)
-    np.testing.assert_allclose(found - found[:, :1], odds - odds[:, :1], atol=1e-5)
+    combined = target.unweighted(mean)
+    np.testing.assert_allclose(combined - combined[:, :1], odds - odds[:, :1], atol=1e-5)
     assert mean.dtype == np.float32
 
-    labels = MultiLabel(["x", "y"], [3, 5], 10)
-    both = [MultiLabel(["x", "y"], [2, 6], 10), MultiLabel(["x", "y"], [4, 4], 10)]
-    rows = [chance.normal(size=(4, 2)) for _ in both]
-    mean = ensemble.mean(labels, list(zip(both, rows, strict=True)))
-    wanted = np.mean([t.unweighted(o) for t, o in zip(both, rows, strict=True)], axis=0)
-    np.testing.assert_allclose(labels.unweighted(mean), wanted, atol=1e-5)
+    label_target = MultiLabel(["x", "y"], [3, 5], 10)
+    label_targets = [MultiLabel(["x", "y"], [2, 6], 10), MultiLabel(["x", "y"], [4, 4], 10)]
+    rows = [rng.normal(size=(4, 2)) for _ in label_targets]
+    mean = ensemble.mean(label_target, list(zip(label_targets, rows, strict=True)))
+    expected = np.mean([t.unweighted(o) for t, o in zip(label_targets, rows, strict=True)], axis=0)
+    np.testing.assert_allclose(label_target.unweighted(mean), expected, atol=1e-5)

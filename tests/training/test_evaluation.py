@@ -1,4 +1,4 @@
-"""Evaluation: bins by length, intervals, the constant answer, and what is written of them."""
+"""Evaluation: bins by length, intervals, the constant answer, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ CPU = torch.device("cpu")
 
 def guesses(lengths: np.ndarray, seed: int = 0) -> Predictions:
     """Answers that are right within the tolerance about four times in ten."""
-    chance = np.random.default_rng(seed)
-    targets = chance.uniform(0, 1, len(lengths)).astype(np.float32)
-    outputs = targets + chance.uniform(-0.1, 0.1, len(lengths)).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    targets = rng.uniform(0, 1, len(lengths)).astype(np.float32)
+    outputs = targets + rng.uniform(-0.1, 0.1, len(lengths)).astype(np.float32)
     return Predictions([f"r{i}" for i in range(len(lengths))], lengths, targets, outputs[:, None])
 
 
@@ -69,9 +69,9 @@ def test_bins_are_the_papers_percentiles(tiny: Experiment) -> None:
 def test_scores_of_a_bin_are_those_of_its_records(tiny: Experiment) -> None:
     predictions = guesses(np.arange(1, 101))
     row = summarise(predictions, TARGET, tiny, "test").by_length[3]
-    own = slice(row.shortest - 1, row.longest)
+    idx = slice(row.shortest - 1, row.longest)
     assert (
-        row.scores["accuracy"].value == TARGET.metrics(predictions.outputs[own], predictions.targets[own])["accuracy"]
+        row.scores["accuracy"].value == TARGET.metrics(predictions.outputs[idx], predictions.targets[idx])["accuracy"]
     )
 
 
@@ -101,16 +101,16 @@ def test_the_loss_is_the_mean_over_records(tiny: Experiment) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_evaluate_says_what_training_said(tiny: Experiment, tmp_path: Path, precision: str) -> None:
-    said = train(override(tiny, {"training": {"epochs": 1, "precision": precision}}), tmp_path / "run")
+    result = train(override(tiny, {"training": {"epochs": 1, "precision": precision}}), tmp_path / "run")
     written = (tmp_path / "run" / "evaluation-test.json").read_bytes()
-    assert evaluate(tmp_path / "run") == said
+    assert evaluate(tmp_path / "run") == result
     assert (tmp_path / "run" / "evaluation-test.json").read_bytes() == written
-    assert json.loads(written) == asdict(said)
+    assert json.loads(written) == asdict(result)
 
 
 @pytest.mark.parametrize("split", ["training", "validation"])
-def test_another_split_has_files_of_its_own(whole: Path, tmp_path: Path, split: str) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_another_split_has_files_of_its_own(full_run: Path, tmp_path: Path, split: str) -> None:
+    run = Path(shutil.copytree(full_run, tmp_path / "run"))
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     assert evaluate(run, split).split == split
     written = {f"evaluation-{split}.json", f"predictions-{split}.parquet"}
@@ -121,8 +121,8 @@ def test_another_split_has_files_of_its_own(whole: Path, tmp_path: Path, split: 
     files.verify(run, files.read_json(run / "manifest.json"))
 
 
-def test_a_changed_model_is_refused(whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_a_changed_model_is_refused(full_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(full_run, tmp_path / "run"))
     data = bytearray((run / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (run / "model.safetensors").write_bytes(data)
@@ -130,15 +130,15 @@ def test_a_changed_model_is_refused(whole: Path, tmp_path: Path) -> None:
         evaluate(run)
 
 
-def test_predictions_are_a_row_a_record(tiny: Experiment, whole: Path) -> None:
-    path, records = whole / "predictions.parquet", AddingRecords(tiny.data, "test")
+def test_predictions_are_a_row_a_record(tiny: Experiment, full_run: Path) -> None:
+    path, records = full_run / "predictions.parquet", AddingRecords(tiny.data, "test")
     rows = pyarrow.parquet.read_table(path, page_checksum_verification=True)
     assert rows.column_names == ["id", "length", "target", "output_0"]
     assert rows["id"].to_pylist() == [records.name(i) for i in range(len(records))]
     assert rows["length"].to_pylist() == records.lengths
     assert rows["target"].to_pylist() == [float(records[i].target) for i in range(len(records))]
-    alone = predict_records(Model.from_pretrained(whole), records, tiny.training, CPU)
-    assert rows["output_0"].to_pylist() == alone.outputs[:, 0].tolist()
+    predictions = predict_records(Model.from_pretrained(full_run), records, tiny.training, CPU)
+    assert rows["output_0"].to_pylist() == predictions.outputs[:, 0].tolist()
 
 
 def test_pages_of_predictions_are_checksummed(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_pages_of_predictions_are_checksummed(tmp_path: Path) -> None:
         pyarrow.parquet.read_table(tmp_path / "spoilt.parquet", page_checksum_verification=True)
 
 
-def test_batching_does_not_change_an_answer(tiny: Experiment, whole: Path) -> None:
-    model, records = Model.from_pretrained(whole), AddingRecords(tiny.data, "test")
+def test_batching_does_not_change_an_answer(tiny: Experiment, full_run: Path) -> None:
+    model, records = Model.from_pretrained(full_run), AddingRecords(tiny.data, "test")
     answers = [
         predict_records(model, records, override(tiny.training, {"batch_sequences": size}), CPU).outputs
         for size in (1, 8)
@@ -173,4 +173,4 @@ def test_records_of_one_length_are_the_whole() -> None:
     [(percentile, inside)] = evaluation.length_bins(np.full(9, 1_024))
     assert percentile == 100 and inside.all()
     bins = evaluation.length_bins(np.array([5] * 51 + [9] * 49))
-    assert [(p, int(own.sum())) for p, own in bins] == [(50, 51), (100, 49)]
+    assert [(p, int(mask.sum())) for p, mask in bins] == [(50, 51), (100, 49)]

@@ -1,4 +1,4 @@
-"""Experiments: to a folder and back, and what is wrong with a folder in one line."""
+"""Experiments: saving and loading, and errors of one line about damaged folders."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_folder_and_no_config(tmp_path: Path) -> None:
 
 
 def test_a_config_never_says_where_to_write(motifs: list[str], tmp_path: Path) -> None:
-    """Not where its author kept stores; whoever loads it says that."""
+    """The cache folder of its author is not stored; whoever loads the config chooses one."""
     data = FilesConfig(tuple(motifs), cache=str(tmp_path / "mine"), key="a" * 64)
     experiment = Experiment("files", data, ModelConfig(5, 2))
     experiment.save(tmp_path / "run")
@@ -168,17 +168,17 @@ def test_what_ranks_cannot_split(
     monkeypatch.setenv("WORLD_SIZE", "2")
     split = override(tiny, {"training": {"context_parallel": 2}})
     check_context_parallel(split)
-    other = tiny.model.with_encoder("pointwise") if model is None else override(tiny.model, model)
+    changed = tiny.model.with_encoder("pointwise") if model is None else override(tiny.model, model)
     with pytest.raises(ValueError, match=message):
-        check_context_parallel(replace(split, model=other))
+        check_context_parallel(replace(split, model=changed))
 
 
 @pytest.mark.parametrize("training", [{"trial": 0.0}, {"trial": 0.5}, {"replicates": 2}], ids=str)
 def test_too_few_ranks_are_refused_before_a_folder_is_made(
     motifs: list[str], training: dict[str, Any], tmp_path: Path
 ) -> None:
-    made = override(recipe(FilesConfig(tuple(motifs))), {"training": {"context_parallel": 2, **training}})
+    experiment = override(recipe(FilesConfig(tuple(motifs))), {"training": {"context_parallel": 2, **training}})
     message = r"context_parallel=2 is neither 1 nor the number of ranks, which is 1: start 2 ranks, as torchrun"
     with pytest.raises(ValueError, match=message):
-        train(made, tmp_path / "run")
+        train(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()

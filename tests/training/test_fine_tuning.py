@@ -1,4 +1,4 @@
-"""Runs that start from another one: what they take over, what moves, how fast, and that they need it only once."""
+"""Runs that start from another run: which weights they take, which they train, and that they need it only once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def longer(tiny: Experiment) -> Experiment:
 
 
 def first_weights(experiment: Experiment, run: Path) -> dict[str, torch.Tensor]:
-    """Those that a run should start with."""
+    """The weights that a run should start with."""
     torch.manual_seed(experiment.training.seed)
     model = Model(experiment.model)
     take_over(model, Model.from_pretrained(run))
@@ -50,22 +50,22 @@ def quiet() -> Console:
 # --- The experiment ---
 
 
-def test_the_network_is_that_of_the_run(tiny: Experiment, longer: Experiment, whole: Path) -> None:
-    experiment = start_from(longer, whole, freeze=True)
+def test_the_network_is_that_of_the_run(tiny: Experiment, longer: Experiment, full_run: Path) -> None:
+    experiment = start_from(longer, full_run, freeze=True)
     assert experiment.model.network == replace(tiny.model.network, max_length=128)
-    assert start_from(tiny, whole).model == tiny.model
+    assert start_from(tiny, full_run).model == tiny.model
     training = experiment.training
-    assert (training.start, training.freeze) == (str(whole), True)
-    assert training.start_sha256 == files.read_json(whole / "manifest.json")[MODEL]
+    assert (training.start, training.freeze) == (str(full_run), True)
+    assert training.start_sha256 == files.read_json(full_run / "manifest.json")[MODEL]
     assert (experiment.data, training.seed) == (longer.data, 1)
     assert messages(training) == [
-        f"starting from the weights of {whole}, with a new head",
+        f"starting from the weights of {full_run}, with a new head",
         "embedding and encoder are frozen: only the head learns",
     ]
     assert messages(longer.training) == []
 
 
-def test_the_room_of_a_class_token_is_kept(tiny: Experiment, tmp_path: Path) -> None:
+def test_the_place_of_a_class_token_is_kept(tiny: Experiment, tmp_path: Path) -> None:
     """A network for 64 tokens and one more is that of 128."""
     Model(replace(tiny.model, head="class_token")).save_pretrained(tmp_path)
     experiment = start_from(tiny, tmp_path)
@@ -73,11 +73,11 @@ def test_the_room_of_a_class_token_is_kept(tiny: Experiment, tmp_path: Path) -> 
     take_over(Model(experiment.model), Model.from_pretrained(tmp_path))
 
 
-def test_where_a_run_lies_does_not_matter(longer: Experiment, whole: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(whole, tmp_path / "moved")
-    assert start_from(longer, moved) == start_from(longer, whole)
-    Model(replace(longer.model, network=Model.from_pretrained(whole).config.network)).save_pretrained(moved)
-    assert start_from(longer, moved) != start_from(longer, whole)
+def test_where_a_run_lies_does_not_matter(longer: Experiment, full_run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(full_run, tmp_path / "moved")
+    assert start_from(longer, copy) == start_from(longer, full_run)
+    Model(replace(longer.model, network=Model.from_pretrained(full_run).config.network)).save_pretrained(copy)
+    assert start_from(longer, copy) != start_from(longer, full_run)
 
 
 def test_runs_without_weights(longer: Experiment, tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_runs_without_weights(longer: Experiment, tmp_path: Path) -> None:
         start_from(longer, tmp_path)
 
 
-def test_tokens_must_mean_the_same(longer: Experiment, whole: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(whole, tmp_path / "run")
+def test_tokens_must_mean_the_same(longer: Experiment, full_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(full_run, tmp_path / "run")
     files.write_json(run / "tokenizer.json", Dna().to_json())
     files.write_manifest(run, ["tokenizer.json"])
     with pytest.raises(
@@ -95,8 +95,8 @@ def test_tokens_must_mean_the_same(longer: Experiment, whole: Path, tmp_path: Pa
         start_from(longer, run)
 
 
-def test_each_series_has_its_own_scale(longer: Experiment, whole: Path, tmp_path: Path) -> None:
-    run, task = shutil.copytree(whole, tmp_path / "run"), longer.build_task()
+def test_each_series_has_its_own_scale(longer: Experiment, full_run: Path, tmp_path: Path) -> None:
+    run, task = shutil.copytree(full_run, tmp_path / "run"), longer.build_task()
     files.write_json(run / "tokenizer.json", Numbers(2, mean=(1.0, 2.0), scale=(3.0, 4.0)).to_json())
     files.write_manifest(run, ["tokenizer.json"])
     written = {"tokenizer.json": Numbers(2, on_bad="unknown", mean=(5.0, 6.0), scale=(7.0, 8.0)).to_json()}
@@ -108,22 +108,22 @@ def test_each_series_has_its_own_scale(longer: Experiment, whole: Path, tmp_path
 # --- The first weights, and those after ---
 
 
-def test_a_run_starts_with_the_weights_of_another(longer: Experiment, whole: Path, tmp_path: Path) -> None:
-    experiment = start_from(longer, whole)
+def test_a_run_starts_with_the_weights_of_another(longer: Experiment, full_run: Path, tmp_path: Path) -> None:
+    experiment = start_from(longer, full_run)
     train(experiment, tmp_path / "run")
-    wanted = first_weights(experiment, whole)
+    expected = first_weights(experiment, full_run)
     started = TrainingRun(experiment, tmp_path / "again", False, quiet()).model.state_dict()
-    assert all(torch.equal(started[name], value) for name, value in wanted.items())
-    learnt = files.read_tensors(tmp_path / "run" / MODEL)
-    moved = {name.split(".")[0] for name, value in learnt.items() if not torch.equal(value, wanted[name])}
-    assert moved == {"embedding", "encoder", "head"}
+    assert all(torch.equal(started[name], value) for name, value in expected.items())
+    trained = files.read_tensors(tmp_path / "run" / MODEL)
+    changed = {name.split(".")[0] for name, value in trained.items() if not torch.equal(value, expected[name])}
+    assert changed == {"embedding", "encoder", "head"}
     assert Experiment.load(tmp_path / "run") == experiment
-    assert files.read_json(tmp_path / "run" / "config.json")["training"]["start"] == str(whole)
+    assert files.read_json(tmp_path / "run" / "config.json")["training"]["start"] == str(full_run)
 
 
 @pytest.mark.parametrize("norm", [None, "batch"])
 def test_frozen_weights_do_not_move(tiny: Experiment, tmp_path: Path, norm: str | None) -> None:
-    """Nor do running statistics; dropout is for what learns."""
+    """Running statistics do not move either, and dropout applies only to what learns."""
     base = override(tiny, {"model": {"network": {"prenorm": norm}}, "training": {"epochs": 1}})
     train(base, tmp_path / "base")
     experiment = start_from(base, tmp_path / "base", freeze=True)
@@ -135,14 +135,14 @@ def test_frozen_weights_do_not_move(tiny: Experiment, tmp_path: Path, norm: str 
     assert {name.split(".")[0] for name in moments} == {"0", "1"}  # the head's weight and bias
 
 
-def test_nothing_is_kept_for_gradients_of_a_frozen_encoder(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
-    run = TrainingRun(start_from(tiny, whole, freeze=True), tmp_path / "run", False, quiet())
+def test_nothing_is_kept_for_gradients_of_a_frozen_encoder(tiny: Experiment, full_run: Path, tmp_path: Path) -> None:
+    run = TrainingRun(start_from(tiny, full_run, freeze=True), tmp_path / "run", False, quiet())
     run.wrapped.train()
     batch = run.loader.batch([0, 1])
-    watched: list[bool] = []
-    run.model.encoder.register_forward_hook(lambda *_: watched.append(torch.is_grad_enabled()))
+    grad_modes: list[bool] = []
+    run.model.encoder.register_forward_hook(lambda *_: grad_modes.append(torch.is_grad_enabled()))
     assert run.model(batch.inputs).requires_grad and not run.model.encode(batch.inputs).values.requires_grad
-    assert watched == [False, False]  # the tiles of a network that does not learn are faster
+    assert grad_modes == [False, False]  # the tiles of a network that does not learn are faster
     assert torch.equal(run.model(batch.inputs), run.model.eval()(batch.inputs))
     assert [p.requires_grad for p in run.optimiser.parameters] == [True, True]
 
@@ -157,9 +157,9 @@ def test_a_head_that_learns_through_the_encoder_cannot_freeze_it(tiny: Experimen
 
 
 def test_resume_is_exact_and_needs_no_other_run(
-    longer: Experiment, whole: Path, tmp_path: Path, crash: Callable[[Experiment, Path, int], None]
+    longer: Experiment, full_run: Path, tmp_path: Path, crash: Callable[[Experiment, Path, int], None]
 ) -> None:
-    origin = shutil.copytree(whole, tmp_path / "origin")
+    origin = shutil.copytree(full_run, tmp_path / "origin")
     experiment = override(start_from(longer, origin), {"training": {"layer_decay": 0.7, "checkpoint_every": 3}})
     train(experiment, tmp_path / "whole")
     for steps in (0, 1, 7):
@@ -171,9 +171,9 @@ def test_resume_is_exact_and_needs_no_other_run(
         assert (run / MODEL).read_bytes() == (tmp_path / "whole" / MODEL).read_bytes()
 
 
-def test_a_kill_before_the_first_checkpoint(longer: Experiment, whole: Path, tmp_path: Path) -> None:
-    """All that there is is config.json: the other run is needed once more, and must be the same."""
-    origin = shutil.copytree(whole, tmp_path / "origin")
+def test_a_kill_before_the_first_checkpoint(longer: Experiment, full_run: Path, tmp_path: Path) -> None:
+    """Only config.json exists: the other run is needed once more, and must be unchanged."""
+    origin = shutil.copytree(full_run, tmp_path / "origin")
     experiment = start_from(longer, origin)
     (tmp_path / "run").mkdir()
     experiment.save(tmp_path / "run")
@@ -182,7 +182,7 @@ def test_a_kill_before_the_first_checkpoint(longer: Experiment, whole: Path, tmp
         ValueError, match=r"is not the file that this run starts from: its SHA-256 is to be [0-9a-f]{64};"
     ):
         train(experiment, tmp_path / "run", resume=True)
-    shutil.copy(whole / MODEL, origin)
-    shutil.copy(whole / "config.json", origin)
-    shutil.copy(whole / "manifest.json", origin)
+    shutil.copy(full_run / MODEL, origin)
+    shutil.copy(full_run / "config.json", origin)
+    shutil.copy(full_run / "manifest.json", origin)
     train(experiment, tmp_path / "run", resume=True)

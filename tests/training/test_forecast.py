@@ -1,4 +1,4 @@
-"""What a run will take: its largest batch, memory, what does not fit, time."""
+"""Forecasts of a run: its largest batch, its memory, records that do not fit, and its time."""
 
 from __future__ import annotations
 
@@ -47,38 +47,38 @@ def experiment(tiny: Experiment) -> Experiment:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Memory that a test sets."""
-    left = SimpleNamespace(bytes=1 << 40)
-    monkeypatch.setattr(module, "free_bytes", lambda device: left.bytes)
-    return left
+    """The free memory, which a test sets."""
+    available = SimpleNamespace(bytes=1 << 40)
+    monkeypatch.setattr(module, "free_bytes", lambda device: available.bytes)
+    return available
 
 
 def test_a_forecast(experiment: Experiment, free: SimpleNamespace) -> None:
-    made = forecast(experiment, LENGTHS, CPU, "r{}".format)
+    plan = forecast(experiment, LENGTHS, CPU, "r{}".format)
     sampler = TokenSampler(LENGTHS, 71_000, 8)
-    assert made.weights == made.trainable == sum(p.numel() for p in Model(experiment.model).parameters())
-    assert not made.started
-    assert (made.batches, made.steps, made.budget) == (len(sampler), -(-len(sampler) // 2) * 3, 71_000)
-    assert made.longest == "r2" and made.records[0] == 2 and made.lengths[0] == 70_000
-    assert made.memory == memory.peak(experiment.model, made.lengths, Hardware.of(CPU, "fp32"), accumulate=2)
-    assert made.peak == sum(made.memory.values()) and made.fits and made.too_long == () and made.seconds is None
-    assert made.room > 10_000_000 and replace(made, room=0) == forecast(
+    assert plan.weights == plan.trainable == sum(p.numel() for p in Model(experiment.model).parameters())
+    assert not plan.started
+    assert (plan.batches, plan.steps, plan.budget) == (len(sampler), -(-len(sampler) // 2) * 3, 71_000)
+    assert plan.longest == "r2" and plan.records[0] == 2 and plan.lengths[0] == 70_000
+    assert plan.memory == memory.peak(experiment.model, plan.lengths, Hardware.of(CPU, "fp32"), accumulate=2)
+    assert plan.peak == sum(plan.memory.values()) and plan.fits and plan.too_long == () and plan.seconds is None
+    assert plan.room > 10_000_000 and replace(plan, room=0) == forecast(
         experiment, LENGTHS, CPU, "r{}".format, limits=False
     )
-    check_fits(made)
+    check_fits(plan)
 
 
 def test_ranks_share_memory_and_time(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "measure", lambda *_: speed.Speed(1.0, 0.5))
     lengths, scored = [64] * 8, {"validation": [64], "test": [64]}
-    alone = forecast(tiny, lengths, CPU, timed=True, scored=scored)
+    single = forecast(tiny, lengths, CPU, timed=True, scored=scored)
     monkeypatch.setenv("WORLD_SIZE", "4")
     shared = forecast(tiny, lengths, CPU, timed=True, scored=scored)
-    assert (len(alone.records), len(shared.records), shared.steps) == (8, 2, alone.steps)
+    assert (len(single.records), len(shared.records), shared.steps) == (8, 2, single.steps)
     assert (
-        shared.peak < alone.peak
-        and alone.total_seconds is not None
-        and shared.total_seconds == alone.total_seconds / 4
+        shared.peak < single.peak
+        and single.total_seconds is not None
+        and shared.total_seconds == single.total_seconds / 4
     )
 
 
@@ -86,61 +86,61 @@ def test_ranks_share_memory_and_time(tiny: Experiment, monkeypatch: pytest.Monke
 def test_a_limit_on_steps(
     experiment: Experiment, free: SimpleNamespace, steps: int, expected: tuple[int, int]
 ) -> None:
-    """Epochs of four steps, three of them unless the steps end before."""
+    """Three epochs of four steps each, unless the limit on steps comes first."""
     limited = replace(experiment, training=replace(experiment.training, steps=steps))
-    made = forecast(limited, LENGTHS, CPU)
-    assert made.batches in (7, 8), "two to a step"
-    assert (made.epochs, made.steps) == expected
+    plan = forecast(limited, LENGTHS, CPU)
+    assert plan.batches in (7, 8), "two batches make a step"
+    assert (plan.epochs, plan.steps) == expected
 
 
 def test_it_can_be_timed(tiny: Experiment) -> None:
-    made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
-    assert made.seconds is not None and 0 < made.seconds < 5
+    plan = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
+    assert plan.seconds is not None and 0 < plan.seconds < 5
 
 
 def test_the_whole_run_has_validation_and_test(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of training, validation after each and once more with the best weights, the test once."""
     monkeypatch.setattr(speed, "measure", lambda *_: speed.Speed(1.0, 0.5))
     scored = {"validation": [64], "test": [64, 64]}
-    made = forecast(tiny, [64] * 4, CPU, timed=True, scored=scored)
-    one = 64 * 6
-    assert (made.seconds, made.validation, made.test) == (4 * one, 3 * 0.5 * one, 2 * 0.5 * one)
-    assert made.total_seconds == 2 * 4 * one + 2.5 * one
-    often = replace(tiny, training=replace(tiny.training, evaluate_every=1, minutes=one / 60))
-    made = forecast(often, [64] * 4, CPU, timed=True, scored=scored)
-    assert (made.seconds, made.validation) == (one / 2, (3 + made.steps) * 0.5 * one), "ended by the clock"
+    plan = forecast(tiny, [64] * 4, CPU, timed=True, scored=scored)
+    work = 64 * 6
+    assert (plan.seconds, plan.validation, plan.test) == (4 * work, 3 * 0.5 * work, 2 * 0.5 * work)
+    assert plan.total_seconds == 2 * 4 * work + 2.5 * work
+    frequent = replace(tiny, training=replace(tiny.training, evaluate_every=1, minutes=work / 60))
+    plan = forecast(frequent, [64] * 4, CPU, timed=True, scored=scored)
+    assert (plan.seconds, plan.validation) == (work / 2, (3 + plan.steps) * 0.5 * work), "ended by the clock"
     assert forecast(tiny, [64] * 4, CPU).total_seconds is None
 
 
 def test_both_strands_are_two_passes(tiny: Experiment) -> None:
     task = tiny.build_task()
-    found = scored_lengths(task)
-    assert {part: len(own) for part, own in found.items()} == {"validation": 24, "test": 24}
+    lengths = scored_lengths(task)
+    assert {part: len(part_lengths) for part, part_lengths in lengths.items()} == {"validation": 24, "test": 24}
     task.complement = torch.arange(4).numpy()
-    assert scored_lengths(task)["test"] == 2 * found["test"]
+    assert scored_lengths(task)["test"] == 2 * lengths["test"]
 
 
 def test_the_whole_process(experiment: Experiment, free: SimpleNamespace) -> None:
-    """What it has, a step, and as much again that the heap keeps of batches of other sizes."""
-    made = forecast(experiment, LENGTHS, CPU)
+    """The process's own memory, a step, and what the heap retains of batches of other sizes."""
+    plan = forecast(experiment, LENGTHS, CPU)
     hardware = Hardware.of(CPU, "fp32")
-    assert made.retained == memory.retained(experiment.model, made.lengths, hardware, made.memory) > made.peak / 2
-    assert made.resident > module.LIBRARY_BYTES + 100e6 and made.process == made.peak + made.retained + made.resident
-    assert forecast(experiment, [500], CPU).retained == 0, "a single batch"
-    free.bytes = made.peak + made.retained - 1
+    assert plan.retained == memory.retained(experiment.model, plan.lengths, hardware, plan.memory) > plan.peak / 2
+    assert plan.resident > module.LIBRARY_BYTES + 100e6 and plan.process == plan.peak + plan.retained + plan.resident
+    assert forecast(experiment, [500], CPU).retained == 0, "a single batch leaves nothing behind"
+    free.bytes = plan.peak + plan.retained - 1
     assert not forecast(experiment, LENGTHS, CPU).fits
     check_fits(forecast(experiment, LENGTHS, CPU))
 
 
 def test_records_that_do_not_fit(experiment: Experiment, free: SimpleNamespace) -> None:
     free.bytes = 80_000_000
-    made = forecast(experiment, LENGTHS, CPU, "r{}".format)
-    assert made.too_long == ("r2",) and 3_000 < made.room < 70_000 and not made.fits
-    of = [
+    plan = forecast(experiment, LENGTHS, CPU, "r{}".format)
+    assert plan.too_long == ("r2",) and 3_000 < plan.room < 70_000 and not plan.fits
+    peaks = [
         sum(memory.peak(experiment.model, [n], Hardware.of(CPU, "fp32")).values())
-        for n in (made.room, made.room + 400)
+        for n in (plan.room, plan.room + 400)
     ]
-    assert of[0] <= free.bytes < of[1]
+    assert peaks[0] <= free.bytes < peaks[1]
 
 
 def test_nothing_fits(experiment: Experiment, free: SimpleNamespace) -> None:
@@ -153,13 +153,13 @@ def test_far_too_much_is_refused(experiment: Experiment, free: SimpleNamespace) 
     free.bytes = int(needed / 0.89)
     check_fits(forecast(experiment, LENGTHS, CPU))
     free.bytes = needed
-    rule = (
+    message = (
         r"needs about \d+ MB of memory, and cpu has \d+ MB free: its longest record r2 has 70,000 tokens; set a "
         r"smaller training.batch_tokens, model.network.reversible=true or a smaller model.network.track_size$"
     )
-    with pytest.raises(ValueError, match=rule) as refused:
+    with pytest.raises(ValueError, match=message) as error:
         check_fits(forecast(experiment, LENGTHS, CPU, "r{}".format))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_memory_is_kept_where_there_is_enough(experiment: Experiment, free: SimpleNamespace) -> None:
@@ -167,19 +167,19 @@ def test_memory_is_kept_where_there_is_enough(experiment: Experiment, free: Simp
     assert needed >= forecast(experiment, LENGTHS, CPU).peak
     for free.bytes, keeps in ((2 * needed, True), (2 * needed - 1, False)):
         assert may_keep_memory(experiment, LENGTHS, CPU) == keeps
-    other = replace(experiment, model=experiment.model.with_encoder("lstm"))
+    lstm = replace(experiment, model=experiment.model.with_encoder("lstm"))
     free.bytes = 1 << 60
-    assert not may_keep_memory(other, LENGTHS, CPU), "its memory is not counted"
+    assert not may_keep_memory(lstm, LENGTHS, CPU), "its memory is not counted"
 
 
 def test_a_frozen_encoder(experiment: Experiment, free: SimpleNamespace) -> None:
     probing = replace(experiment, training=replace(experiment.training, start="PRE", freeze=True))
-    whole, made = (forecast(own, LENGTHS, CPU) for own in (experiment, probing))
-    assert made.started and (made.weights, made.trainable) == (whole.weights, experiment.model.network.width + 1)
-    assert made.memory == memory.peak(
-        probing.model, made.lengths, Hardware.of(CPU, "fp32"), accumulate=2, freeze=True
+    full, frozen = (forecast(variant, LENGTHS, CPU) for variant in (experiment, probing))
+    assert frozen.started and (frozen.weights, frozen.trainable) == (full.weights, experiment.model.network.width + 1)
+    assert frozen.memory == memory.peak(
+        probing.model, frozen.lengths, Hardware.of(CPU, "fp32"), accumulate=2, freeze=True
     )
-    assert made.peak < whole.peak / 3 and made.room > 3 * whole.room
+    assert frozen.peak < full.peak / 3 and frozen.room > 3 * full.room
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_network_of_a_run_is_not_changed(
         check_fits(forecast(replace(experiment, training=training), LENGTHS, CPU))
 
 
-def test_a_lone_record_is_no_matter_of_batches(experiment: Experiment, free: SimpleNamespace) -> None:
+def test_a_single_record_is_not_told_to_use_smaller_batches(experiment: Experiment, free: SimpleNamespace) -> None:
     free.bytes = 1_000
     with pytest.raises(ValueError, match=r"longest record 0 has 70,000 tokens; set model.network.reversible=true"):
         check_fits(forecast(experiment, [70_000], CPU))
@@ -209,62 +209,62 @@ def test_the_largest_batch_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> Non
     def work(batch: list[int]) -> int:
         return sum(lengths[i] * max(1, (lengths[i] - 1).bit_length()) for i in batch)
 
-    several, first = largest_batch(sampler, 6), largest_batch(sampler, 1)
-    assert work(several) > work(first), "another epoch has a larger one"
-    assert [lengths[i] for i in several] == sorted((lengths[i] for i in several), reverse=True)
-    assert (sampler.epoch, sampler.start, sampler.batches) == (2, 3, plan), "the sampler is where it was"
+    of_six, of_one = largest_batch(sampler, 6), largest_batch(sampler, 1)
+    assert work(of_six) > work(of_one), "another epoch has a larger one"
+    assert [lengths[i] for i in of_six] == sorted((lengths[i] for i in of_six), reverse=True)
+    assert (sampler.epoch, sampler.start, sampler.batches) == (2, 3, plan), "the sampler is unchanged"
     monkeypatch.setattr(module, "MAX_PLANNED", 10)
-    assert largest_batch(sampler, 6) == first
+    assert largest_batch(sampler, 6) == of_one
 
 
 def test_cures(experiment: Experiment, free: SimpleNamespace) -> None:
     lengths = [500] * 60
-    many = replace(experiment, training=replace(experiment.training, batch_sequences=60, batch_tokens=30_000))
-    whole = forecast(many, lengths, CPU).peak
-    free.bytes = 2 * whole // 3  # of several batches the heap keeps as much again
-    found = cures(many, lengths, CPU)
-    assert [*found] == [
+    batched = replace(experiment, training=replace(experiment.training, batch_sequences=60, batch_tokens=30_000))
+    peak = forecast(batched, lengths, CPU).peak
+    free.bytes = 2 * peak // 3  # of several batches the heap keeps as much again
+    remedies = cures(batched, lengths, CPU)
+    assert [*remedies] == [
         "training.batch_tokens=7500",
         "model.network.reversible=true",
         "model.network.track_size=2",
     ]
-    assert all(made.peak < whole for made in found.values()) and found["training.batch_tokens=7500"].fits
+    assert all(plan.peak < peak for plan in remedies.values()) and remedies["training.batch_tokens=7500"].fits
     free.bytes = 1_000
-    assert next(iter(cures(many, lengths, CPU, longest=20_000))) == "training.batch_tokens=20000"
-    assert next(iter(cures(many, [500], CPU, longest=30_000))) == "model.network.reversible=true"
-    network = replace(many.model.network, norm="layer", track_size=1)
-    assert [*cures(replace(many, model=replace(many.model, network=network)), [500], CPU, longest=30_000)] == []
+    assert next(iter(cures(batched, lengths, CPU, longest=20_000))) == "training.batch_tokens=20000"
+    assert next(iter(cures(batched, [500], CPU, longest=30_000))) == "model.network.reversible=true"
+    network = replace(batched.model.network, norm="layer", track_size=1)
+    assert [*cures(replace(batched, model=replace(batched.model, network=network)), [500], CPU, longest=30_000)] == []
 
 
 def test_cures_of_other_runs(experiment: Experiment, free: SimpleNamespace) -> None:
-    """A decoder can be left out, and an encoder that was trained before can be frozen, but not be made smaller."""
+    """A decoder can be left out, and a pre-trained encoder can be frozen, but not be made smaller."""
     free.bytes = 1_000
     model = replace(experiment.model, head="tokens", decoder="network")
-    found = cures(replace(experiment, model=model), [500], CPU, longest=71_000)
-    assert [*found] == ["model.network.reversible=true", "model.network.track_size=2", "model.decoder=none"]
-    assert found["model.decoder=none"].weights < memory.weights(model)
+    remedies = cures(replace(experiment, model=model), [500], CPU, longest=71_000)
+    assert [*remedies] == ["model.network.reversible=true", "model.network.track_size=2", "model.decoder=none"]
+    assert remedies["model.decoder=none"].weights < memory.weights(model)
     for freeze, settings in ((False, ["training.freeze=true"]), (True, [])):
-        begun = replace(experiment, training=replace(experiment.training, start="PRE", freeze=freeze))
-        assert [*cures(begun, [500], CPU, longest=71_000)] == settings
-    through = replace(experiment, model=replace(experiment.model, head="class_token"))  # a head that cannot be frozen
-    through = replace(through, training=replace(experiment.training, start="PRE"))
-    assert [*cures(through, [500], CPU, longest=71_000)] == []
+        started = replace(experiment, training=replace(experiment.training, start="PRE", freeze=freeze))
+        assert [*cures(started, [500], CPU, longest=71_000)] == settings
+    cls_run = replace(experiment, model=replace(experiment.model, head="class_token"))  # a head that cannot be frozen
+    cls_run = replace(cls_run, training=replace(experiment.training, start="PRE"))
+    assert [*cures(cls_run, [500], CPU, longest=71_000)] == []
 
 
 @pytest.mark.parametrize("encoder", ["chordmixer", "linformer"])
 def test_memory_is_checked_before_any_is_taken(
     tiny: Experiment, free: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoder: str
 ) -> None:
-    """No weight of a model that does not fit is ever made."""
+    """The weights of a model that does not fit are never made."""
     model = tiny.model.with_encoder(encoder)
     wide = {"hidden": 1 << 20} if encoder == "chordmixer" else {"rank": 1 << 20}
-    given = replace(tiny, model=replace(model, network=replace(model.network, **wide)))
+    experiment = replace(tiny, model=replace(model, network=replace(model.network, **wide)))
     free.bytes = 10_000_000
-    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda own: pytest.fail() if own.weight.is_cpu else None)
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda m: pytest.fail() if m.weight.is_cpu else None)
     with pytest.raises(ValueError, match=r"needs? about [\d.]+ [GM]B of memory.* and cpu has 10 MB free"):
-        train(given, tmp_path / "run")
+        train(experiment, tmp_path / "run")
     free.bytes = 1 << 40
-    check_memory(given, [60], CPU, str)
+    check_memory(experiment, [60], CPU, str)
 
 
 def test_sequences_that_ranks_split_are_not_forecast(
@@ -305,13 +305,13 @@ def test_a_dry_run_leaves_nothing(reversible: bool) -> None:
     first = next(model.parameters())
     first.grad = torch.ones_like(first)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    batch, random = batch_of([60, 12]), torch.get_rng_state()
-    seen: list[bool] = []
-    model.encoder.register_forward_hook(lambda module, *_: seen.append(module.training))
+    batch, rng_state = batch_of([60, 12]), torch.get_rng_state()
+    modes: list[bool] = []
+    model.encoder.register_forward_hook(lambda module, *_: modes.append(module.training))
     dry_run(model, batch, Regression())
-    assert seen == [True] and not model.training, "as in training, and back"
+    assert modes == [True] and not model.training, "in training mode, and back afterwards"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     assert torch.equal(first.grad, torch.ones_like(first))
     assert all(p.grad is None for p in [*model.parameters()][1:])
 

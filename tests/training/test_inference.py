@@ -30,53 +30,53 @@ def entries(lengths: list[int]) -> list[Entry]:
     return [Entry(f"r{i}", b"A" * n, f"x.fa, record {i + 1}") for i, n in enumerate(lengths)]
 
 
-def sizes(trained: Engine, lengths: list[int]) -> list[list[int]]:
-    windows = trained.windows(entries(lengths), Account(), None)
+def sizes(engine: Engine, lengths: list[int]) -> list[list[int]]:
+    windows = engine.windows(entries(lengths), Account(), None)
     return [[len(item.tokens) for item in window] for window in windows]
 
 
 def test_windows_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = Engine(make_run(tmp_path), batch_tokens=10)
-    assert sizes(trained, [20, 20, 1, 39, 1, 100, 3]) == [[20, 20], [1, 39], [1], [100], [3]]
+    engine = Engine(make_run(tmp_path), batch_tokens=10)
+    assert sizes(engine, [20, 20, 1, 39, 1, 100, 3]) == [[20, 20], [1, 39], [1], [100], [3]]
     monkeypatch.setattr(inference, "MAX_RECORDS", 2)
-    assert sizes(trained, [1, 1, 1]) == [[1, 1], [1]]
+    assert sizes(engine, [1, 1, 1]) == [[1, 1], [1]]
 
 
 def test_windows_are_gathered_as_they_are_used(tmp_path: Path) -> None:
-    taken = []
-    stream = (taken.append(entry.id) or entry for entry in entries([40] * 9))  # type: ignore[func-returns-value]
+    consumed = []
+    stream = (consumed.append(entry.id) or entry for entry in entries([40] * 9))  # type: ignore[func-returns-value]
     windows = Engine(make_run(tmp_path), batch_tokens=10).windows(stream, Account(), None)
     next(windows)
-    assert len(taken) == 2
+    assert len(consumed) == 2
 
 
 def test_batches_have_like_lengths_under_a_budget(tmp_path: Path) -> None:
-    trained = Engine(make_run(tmp_path), batch_tokens=10)
-    (window,) = trained.windows(entries([1, 9, 2, 12, 8]), Account(), None)
-    found = [packed.lengths for _, packed in trained.batches(window, trained.pieces(window, "error"))]
-    assert found == [(12,), (9,), (8, 2), (1,)]
+    engine = Engine(make_run(tmp_path), batch_tokens=10)
+    (window,) = engine.windows(entries([1, 9, 2, 12, 8]), Account(), None)
+    lengths = [packed.lengths for _, packed in engine.batches(window, engine.pieces(window, "error"))]
+    assert lengths == [(12,), (9,), (8, 2), (1,)]
 
 
 def test_a_device_that_is_too_small_is_one_line(tmp_path: Path) -> None:
-    trained = Engine(make_run(tmp_path), batch_tokens=10)
-    (window,) = trained.windows(entries([3, 5]), Account(), None)
+    engine = Engine(make_run(tmp_path), batch_tokens=10)
+    (window,) = engine.windows(entries([3, 5]), Account(), None)
 
     def fail(packed: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory\nand much more")
 
     with pytest.raises(ValueError, match=r"8 tokens at once do not fit into the memory of cpu, .* r1 of 5: lower"):
-        trained.averages(window, trained.pieces(window, "error"), fail, 3)
+        engine.averages(window, engine.pieces(window, "error"), fail, 3)
 
 
 def test_other_failures_stay_what_they_are(tmp_path: Path) -> None:
-    trained = Engine(make_run(tmp_path))
-    (window,) = trained.windows(entries([3]), Account(), None)
+    engine = Engine(make_run(tmp_path))
+    (window,) = engine.windows(entries([3]), Account(), None)
 
     def fail(packed: Any) -> torch.Tensor:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        trained.averages(window, trained.pieces(window, "error"), fail, 3)
+        engine.averages(window, engine.pieces(window, "error"), fail, 3)
 
 
 # --- Run folders ---
@@ -127,32 +127,32 @@ def run(tmp_path: Path) -> Path:
     (folder / "model.safetensors").unlink()
     files.unrecord(folder, ["model.safetensors"])
     members = tuple(EnsembleMember(k, "network", Score(0.5), Score(0.5)) for k in range(3))
-    known = Ensemble("replicates", 3, False, "accuracy", members)
-    files.write_recorded(folder, {ensemble.FILE: files.json_bytes(to_dict(known))})
+    document = Ensemble("replicates", 3, False, "accuracy", members)
+    files.write_recorded(folder, {ensemble.FILE: files.json_bytes(to_dict(document))})
     for number in range(3):
         make_run(ensemble.folder_of(folder, number), seed=number)
     return folder
 
 
-def outputs(trained: Engine, path: Path) -> np.ndarray:
+def outputs(engine: Engine, path: Path) -> np.ndarray:
     entries = read([path], Reading(), Account())
     rows = [
-        trained.outputs(window, trained.pieces(window, "windows"))
-        for window in trained.windows(entries, Account(), None)
+        engine.outputs(window, engine.pieces(window, "windows"))
+        for window in engine.windows(entries, Account(), None)
     ]
     return np.concatenate(rows)
 
 
 def test_answers_are_the_mean(run: Path, tmp_path: Path) -> None:
     fasta = write_fasta(tmp_path / "new.fa", [20, 300, 50])  # one of them in windows
-    own = open_run(run)
-    assert isinstance(own, EnsembleEngine) and len(own.members) == 3 and own.network
-    answers = Engine(ensemble.folder_of(run, 0)).labels
-    each = [answers.unweighted(outputs(Engine(ensemble.folder_of(run, k)), fasta)) for k in range(3)]
-    odds = np.mean([rows - rows.mean(axis=1, keepdims=True) for rows in each], axis=0)
-    np.testing.assert_allclose(own.labels.unweighted(outputs(own, fasta)), odds, atol=1e-5)
-    assert np.std(each, axis=0).min() > 1e-4, "members differ"
-    assert own.digest != open_run(ensemble.folder_of(run, 0)).digest
+    engine = open_run(run)
+    assert isinstance(engine, EnsembleEngine) and len(engine.members) == 3 and engine.network
+    labels = Engine(ensemble.folder_of(run, 0)).labels
+    member_outputs = [labels.unweighted(outputs(Engine(ensemble.folder_of(run, k)), fasta)) for k in range(3)]
+    odds = np.mean([rows - rows.mean(axis=1, keepdims=True) for rows in member_outputs], axis=0)
+    np.testing.assert_allclose(engine.labels.unweighted(outputs(engine, fasta)), odds, atol=1e-5)
+    assert np.std(member_outputs, axis=0).min() > 1e-4, "members differ"
+    assert engine.digest != open_run(ensemble.folder_of(run, 0)).digest
 
 
 def test_what_takes_one_network_names_a_member(run: Path, tmp_path: Path) -> None:

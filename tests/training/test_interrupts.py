@@ -1,4 +1,4 @@
-"""Signals: SIGTERM and SIGINT save and leave, SIGKILL costs nothing but time. More kills: benchmarks/kills.py."""
+"""SIGTERM and SIGINT save a run and end it, SIGKILL costs only time. More kills are in benchmarks/kills.py."""
 
 from __future__ import annotations
 
@@ -47,34 +47,34 @@ def resumed(run: Path) -> bytes:
     return (run / MODEL).read_bytes()
 
 
-def killed(child: Forked, run: Path, seconds: float) -> None:
-    """So long after it has saved something, however long a busy machine takes to come to that."""
+def kill_after_checkpoint(child: Forked, run: Path, seconds: float) -> None:
+    """Kill a process these seconds after its next checkpoint, however slow the machine is."""
     before = checkpoints.newest_first(run)
     while checkpoints.newest_first(run) == before and child.poll() is None:
         time.sleep(0.01)
     time.sleep(seconds)
     child.kill()
     child.communicate(timeout=60)
-    assert child.returncode == -signal.SIGKILL, "it came to its end before"
+    assert child.returncode == -signal.SIGKILL, "it ended before it was killed"
 
 
 def test_killed_three_times_at_random(kills: ModuleType, unkilled: bytes, tmp_path: Path) -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     for _ in range(3):
-        killed(kills.start(tmp_path, SHORT), tmp_path, chance.uniform(0, 0.06))
+        kill_after_checkpoint(kills.start(tmp_path, SHORT), tmp_path, rng.uniform(0, 0.06))
     assert resumed(tmp_path) == unkilled
 
 
 def test_pre_training_killed_three_times(kills: ModuleType, tmp_path: Path) -> None:
-    """Masks too are what they would have been."""
-    chance, run = random.Random(3), tmp_path / "run"
-    genome = "".join(chance.choice("ACGT") for _ in range(4_000))
+    """The masks too are those of an uninterrupted run."""
+    rng, run = random.Random(3), tmp_path / "run"
+    genome = "".join(rng.choice("ACGT") for _ in range(4_000))
     (tmp_path / "genome.fa").write_text(f">a\n{genome}\n")
     command = kills.pretrain(tmp_path / "genome.fa")
     _, errors = kills.start(tmp_path / "whole", SHORT, command=command).communicate(timeout=120)
     assert errors == ""
     for _ in range(3):
-        killed(kills.start(run, SHORT, command=command), run, chance.uniform(0, 0.06))
+        kill_after_checkpoint(kills.start(run, SHORT, command=command), run, rng.uniform(0, 0.06))
     assert not (run / MODEL).exists()
     assert resumed(run) == kills.weights(tmp_path / "whole")
 
@@ -133,7 +133,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Arrange:
 )
 def test_a_signal_at_any_point(
     tiny: Experiment,
-    whole: Path,
+    full_run: Path,
     tmp_path: Path,
     signal_at: Arrange,
     capsys: pytest.CaptureFixture[str],
@@ -149,29 +149,29 @@ def test_a_signal_at_any_point(
     assert stop.value.code == 128 + number
     assert files.read_json(checkpoints.newest_first(tmp_path)[0] / "state.json")["step"] == step
     assert f"stopped at step {step}; go on: chordmixer train --resume {tmp_path}" in capsys.readouterr().out
-    assert resumed(tmp_path) == (whole / MODEL).read_bytes()
+    assert resumed(tmp_path) == (full_run / MODEL).read_bytes()
 
 
 @SIGNALS
 def test_the_first_signal_is_remembered_and_the_second_acts(number: signal.Signals) -> None:
-    before = {each: signal.getsignal(each) for each in Interrupts.SIGNALS}
+    before = {handled: signal.getsignal(handled) for handled in Interrupts.SIGNALS}
     with Interrupts() as interrupts:
         assert interrupts.caught == 0
         os.kill(os.getpid(), number)
         assert interrupts.caught == number
         assert signal.getsignal(number) == signal.SIG_DFL
-    assert {each: signal.getsignal(each) for each in Interrupts.SIGNALS} == before
+    assert {handled: signal.getsignal(handled) for handled in Interrupts.SIGNALS} == before
 
 
 def test_no_handlers_outside_the_main_thread() -> None:
     """Python allows none there; training in a thread still works."""
-    seen = []
+    states = []
 
     def enter() -> None:
         with Interrupts() as interrupts:
-            seen.append((interrupts.caught, interrupts.before))
+            states.append((interrupts.caught, interrupts.before))
 
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert seen == [(0, {})]
+    assert states == [(0, {})]

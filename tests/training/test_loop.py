@@ -46,35 +46,35 @@ def final_state(run: Path) -> dict[str, Any]:
     return files.read_json(checkpoints.newest_first(run)[0] / "state.json")
 
 
-def test_a_run_learns(tiny: Experiment, whole: Path) -> None:
+def test_a_run_learns(tiny: Experiment, full_run: Path) -> None:
     torch.manual_seed(tiny.training.seed)
     test = AddingRecords(tiny.data, "test")
-    models = {"untrained": Model(tiny.model), "trained": Model.from_pretrained(whole)}
+    models = {"untrained": Model(tiny.model), "trained": Model.from_pretrained(full_run)}
     losses = {k: predict_records(m, test, tiny.training, CPU).loss(Regression(0.04)) for k, m in models.items()}
     assert losses["trained"] < 0.3 * losses["untrained"]
 
 
-def test_what_a_run_leaves(whole: Path) -> None:
+def test_what_a_run_leaves(full_run: Path) -> None:
     written = {"config.json", MODEL, "metrics.jsonl", "predictions.parquet", "evaluation-test.json", "run.json"}
-    assert {path.name for path in whole.iterdir()} == {*written, "manifest.json", "checkpoints", ".lock"}
-    assert [path.name for path in checkpoints.newest_first(whole)] == ["step-000000024-finished", "step-000000024"]
-    files.verify(whole, written)
-    assert set(files.read_json(whole / "manifest.json")) == written
+    assert {path.name for path in full_run.iterdir()} == {*written, "manifest.json", "checkpoints", ".lock"}
+    assert [path.name for path in checkpoints.newest_first(full_run)] == ["step-000000024-finished", "step-000000024"]
+    files.verify(full_run, written)
+    assert set(files.read_json(full_run / "manifest.json")) == written
 
 
-def test_metrics_grow_by_step(whole: Path) -> None:
-    assert [line["step"] for line in events(whole, "training")] == [10, 20]
-    assert [(line["step"], line["epoch"]) for line in events(whole, "validation")] == [(12, 1), (24, 2)]
-    steps = [json.loads(line)["step"] for line in (whole / "metrics.jsonl").read_text().splitlines()]
+def test_metrics_grow_by_step(full_run: Path) -> None:
+    assert [line["step"] for line in events(full_run, "training")] == [10, 20]
+    assert [(line["step"], line["epoch"]) for line in events(full_run, "validation")] == [(12, 1), (24, 2)]
+    steps = [json.loads(line)["step"] for line in (full_run / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
 
 
 def test_the_model_is_the_best_one_and_not_the_last(tiny: Experiment, tmp_path: Path) -> None:
     restless = override(tiny, {"training": {"learning_rate": 0.3, "warmup": 0.0, "evaluate_every": 5}})
     train(restless, tmp_path / "run")
-    seen = events(tmp_path / "run", "validation")
-    assert [line["step"] for line in seen] == [5, 10, 12, 15, 20, 24]
-    best = min(seen, key=lambda line: line["loss"])
+    evaluations = events(tmp_path / "run", "validation")
+    assert [line["step"] for line in evaluations] == [5, 10, 12, 15, 20, 24]
+    best = min(evaluations, key=lambda line: line["loss"])
     assert best["step"] < 24
     model, records = Model.from_pretrained(tmp_path / "run"), AddingRecords(tiny.data, "validation")
     assert predict_records(model, records, tiny.training, CPU).loss(Regression(0.04)) == pytest.approx(best["loss"])
@@ -83,14 +83,14 @@ def test_the_model_is_the_best_one_and_not_the_last(tiny: Experiment, tmp_path: 
 
 @pytest.mark.parametrize(("batch", "accumulate"), [(10, 1), (4, 3), (3, 4)])
 def test_a_step_is_the_mean_over_sequences(tiny: Experiment, tmp_path: Path, batch: int, accumulate: int) -> None:
-    """However they are batched, and whatever their share of the batches (4 + 4 + 2, 3 + 3 + 3 + 1)."""
+    """The step is the same however the sequences are batched (4 + 4 + 2, 3 + 3 + 3 + 1)."""
     settings = {"epochs": 1, "batch_sequences": batch, "accumulate": accumulate, "clip": 1e9}
-    one = override(tiny, {"data": {"training": 10}, "model": {"network": {"dropout": 0.0}}, "training": settings})
-    train(one, tmp_path / "run")
-    records = AddingRecords(one.data, "training")
+    small = override(tiny, {"data": {"training": 10}, "model": {"network": {"dropout": 0.0}}, "training": settings})
+    train(small, tmp_path / "run")
+    records = AddingRecords(small.data, "training")
     inputs, targets = zip(*(records[i] for i in range(10)), strict=True)
-    torch.manual_seed(one.training.seed)
-    model = Model(one.model)
+    torch.manual_seed(small.training.seed)
+    model = Model(small.model)
     Regression(0.04).losses(model(Packed.from_list(inputs)), torch.stack(targets)).mean().backward()
 
     moments = files.read_tensors(checkpoints.newest_first(tmp_path / "run")[0] / "optimizer.safetensors")
@@ -107,20 +107,20 @@ def test_gradients_are_clipped(tiny: Experiment, tmp_path: Path) -> None:
     assert float(torch.cat(means).norm()) == pytest.approx(1e-4, rel=1e-3)
 
 
-def test_the_rate_rises_in_a_line_and_falls_along_a_cosine(tiny: Experiment, whole: Path) -> None:
+def test_the_rate_rises_in_a_line_and_falls_along_a_cosine(tiny: Experiment, full_run: Path) -> None:
     assert [schedule(done, 0.2) for done in (0.0, 0.05, 0.1, 0.2)] == pytest.approx([0, 0.25, 0.5, 1])
     falling = [schedule(0.2 + 0.8 * share, 0.2) for share in (0, 0.25, 0.5, 0.75, 1)]
     assert falling == pytest.approx([1, 0.5 + 0.5 * math.sqrt(0.5), 0.5, 0.5 - 0.5 * math.sqrt(0.5), 0])
     assert schedule(0.0, 0.0) == 1
     done = {10: 9.5 / 24, 20: 19.5 / 24}  # the middle of a step
-    for line in events(whole, "training"):
+    for line in events(full_run, "training"):
         assert line["learning_rate"] == pytest.approx(
             tiny.training.learning_rate * schedule(done[line["step"]], 0.05)
         )
 
 
 @pytest.mark.parametrize(
-    ("losses", "by_heart", "steps", "best"),
+    ("losses", "overfitted", "steps", "best"),
     [
         ([1.2, 1.1, 1.3, 1.4, 1.5, 0.5, 0.6, 0.4, 0.6, 0.7], 0.0, 10, 8),
         ([0.9, 0.9, 0.9], 0.0, 3, 1),
@@ -139,28 +139,28 @@ def test_patience(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     losses: list[float],
-    by_heart: float,
+    overfitted: float,
     steps: int,
     best: int,
 ) -> None:
     """Two evaluations without improvement end a run, once it beats 0.95 of the best constant answer's loss of 1."""
-    script = iter(losses)
+    scripted_losses = iter(losses)
 
     def scripted(*_: object) -> Predictions:
         targets = np.array([-1.0, 1.0], dtype=np.float32)
-        outputs = targets + np.float32(math.sqrt(next(script, 0.0)))
+        outputs = targets + np.float32(math.sqrt(next(scripted_losses, 0.0)))
         return Predictions(["a", "b"], np.array([3, 4]), targets, outputs[:, None])
 
     monkeypatch.setattr(loop, "predict_records", scripted)
-    monkeypatch.setattr(loop, "OVERFITTED", by_heart)
+    monkeypatch.setattr(loop, "OVERFITTED", overfitted)
     eager = override(tiny, {"training": {"epochs": 1, "evaluate_every": 1, "patience": 2}})
     train(eager, tmp_path / "run")
     state = final_state(tmp_path / "run")
     assert (state["step"], state["best_step"]) == (steps, best)
-    assert not list(script)
+    assert not list(scripted_losses)
 
 
-def test_bfloat16_runs_after_float32_in_one_process(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
+def test_bfloat16_runs_after_float32_in_one_process(tiny: Experiment, full_run: Path, tmp_path: Path) -> None:
     half = override(tiny, {"training": {"precision": "bf16", "epochs": 1}})
     assert math.isfinite(train(half, tmp_path / "run").loss)
     tensors = files.read_tensors(tmp_path / "run" / MODEL)
@@ -192,7 +192,7 @@ def test_a_gpu_that_is_not_there(tiny: Experiment, tmp_path: Path, monkeypatch: 
 def test_a_run_that_cannot_start_leaves_no_folder(
     tiny: Experiment, tmp_path: Path, setting: dict[str, Any], message: str
 ) -> None:
-    """So that the corrected command can have it."""
+    """The corrected command can then use it."""
     with pytest.raises(ValueError, match=message):
         train(override(tiny, setting), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -209,15 +209,15 @@ def test_a_model_that_does_not_fit_the_task(tiny: Experiment, tmp_path: Path, se
 def test_too_long_a_record_of_any_split_is_refused_before_training(
     tiny: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str, limit: str
 ) -> None:
-    few = override(tiny, {"data": {"training": 8, "validation": 5, "test": 5, split: 96}})
-    enough, longest = (max(AddingRecords(few.data, name).lengths) for name in ("training", split))
+    small = override(tiny, {"data": {"training": 8, "validation": 5, "test": 5, split: 96}})
+    enough, longest = (max(AddingRecords(small.data, name).lengths) for name in ("training", split))
     assert enough < longest
-    short: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "max_length": {"model": {"network": {limit: enough}}},
         "batch_tokens": {"training": {limit: enough}},
     }
     with pytest.raises(ValueError, match=rf"record {split}-\d+ has {longest} tokens, above .*{limit}={enough}"):
-        train(override(few, short[limit]), tmp_path / "run")
+        train(override(small, settings[limit]), tmp_path / "run")
     assert "epoch 1" not in capsys.readouterr().out
 
 
@@ -230,31 +230,31 @@ def test_a_file_where_the_folder_should_be(tiny: Experiment, tmp_path: Path, out
 
 
 class Spoiler:
-    """Training losses that are no numbers, from one step on."""
+    """A target whose training losses are not finite at one step."""
 
     def __init__(self, step: int, spoil: Callable[[Tensor], Tensor]) -> None:
-        self.left, self.spoil = step, spoil
+        self.remaining, self.spoil = step, spoil
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         losses = (outputs.squeeze(1) - targets).square()
         if not outputs.requires_grad:
             return losses
-        self.left -= 1
-        return losses if self.left else self.spoil(losses)
+        self.remaining -= 1
+        return losses if self.remaining else self.spoil(losses)
 
 
 @pytest.fixture
 def weights_before(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, Tensor]]:
     """The weights with which each step began."""
-    seen: dict[int, dict[str, Tensor]] = {}
-    take = TrainingRun._step
+    weights: dict[int, dict[str, Tensor]] = {}
+    original_step = TrainingRun._step
 
     def step(self: TrainingRun, *arguments: Any) -> None:
-        seen[self.state.step + 1] = {name: value.clone() for name, value in self.model.state_dict().items()}
-        take(self, *arguments)
+        weights[self.state.step + 1] = {name: value.clone() for name, value in self.model.state_dict().items()}
+        original_step(self, *arguments)
 
     monkeypatch.setattr(TrainingRun, "_step", step)
-    return seen
+    return weights
 
 
 @pytest.mark.parametrize(
@@ -317,11 +317,11 @@ def test_a_validation_loss_that_is_no_number_stops(tiny: Experiment, tmp_path: P
         train(absurd, tmp_path / "run")
 
 
-def test_refused_folders(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
-    """As they were, even what another process may be writing there."""
+def test_refused_folders(tiny: Experiment, full_run: Path, tmp_path: Path) -> None:
+    """They stay as they were, with files that another process may be writing there."""
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "notes.txt").write_text("mine")
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    run = Path(shutil.copytree(full_run, tmp_path / "run"))
     (run / "checkpoints" / ".writing-step-000000027").mkdir()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match=r"already holds a run: give a new folder, or add --resume"):
@@ -334,24 +334,24 @@ def test_refused_folders(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("ranks", "said"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("ranks", "hinted"), [(1, False), (3, True)])
 def test_ranks_that_could_take_larger_shares_are_told(
-    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, said: bool
+    tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, hinted: bool
 ) -> None:
     console = Console(file=StringIO(), width=200)
-    several = override(tiny, {"training": {"accumulate": 4, "batch_tokens": 100}})
-    with closing(TrainingRun(several, tmp_path / "run", False, console)) as run:
+    experiment = override(tiny, {"training": {"accumulate": 4, "batch_tokens": 100}})
+    with closing(TrainingRun(experiment, tmp_path / "run", False, console)) as run:
         monkeypatch.setattr(run, "accelerator", SimpleNamespace(num_processes=ranks, device=torch.device("cpu")))
         run._describe()
     assert isinstance(console.file, StringIO)
     hint = "training.accumulate=2 and training.batch_tokens=200 take steps as large with larger shares"
-    assert (hint in console.file.getvalue()) is said
+    assert (hint in console.file.getvalue()) is hinted
 
 
 def test_the_largest_batch_is_rehearsed_and_leaves_no_trace(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is the same with and without it; one that goes on is not rehearsed again."""
+    """A run is the same with and without the rehearsal; a resumed run is not rehearsed again."""
     rehearsed: list[int] = []
     dry_run = loop.dry_run
 
@@ -360,14 +360,14 @@ def test_the_largest_batch_is_rehearsed_and_leaves_no_trace(
         dry_run(model, batch, *rest)
 
     monkeypatch.setattr(loop, "dry_run", watched)
-    one = override(tiny, {"training": {"epochs": 1}})
-    train(one, tmp_path / "with")
+    short = override(tiny, {"training": {"epochs": 1}})
+    train(short, tmp_path / "with")
     records = AddingRecords(tiny.data, "training")
-    sampler = TokenSampler(records.lengths, one.training.tokens_for(records.lengths), 8, seed=one.training.seed)
+    sampler = TokenSampler(records.lengths, short.training.tokens_for(records.lengths), 8, seed=short.training.seed)
     most = max(sum(records.lengths[i] for i in batch) for batch in sampler)
     assert len(rehearsed) == 1 and 0.8 * most <= rehearsed[0] <= most  # the most work, not always the most tokens
     monkeypatch.setattr(loop, "dry_run", lambda *_: None)
-    train(one, tmp_path / "without")
+    train(short, tmp_path / "without")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
     assert weights[0] == weights[1]
 

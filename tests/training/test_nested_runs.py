@@ -1,4 +1,4 @@
-"""Runs inside a run: trials of words, the local network, and ensembles; a kill costs nothing but time."""
+"""Runs inside a run: trials of words, the local network, and ensembles; a killed run loses nothing but time."""
 
 from __future__ import annotations
 
@@ -54,37 +54,37 @@ def command(kills: ModuleType, motifs: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folds(kills: ModuleType, command: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A run of two folds with baselines that nothing disturbed, only to be read, and how often it wrote."""
+    """An uninterrupted run of two folds with baselines, which tests only read, and the number of its writes."""
     folder = tmp_path_factory.mktemp("folds") / "run"
     child = kills.start(folder, command=command)
-    said, errors = child.communicate(timeout=300)
+    output, errors = child.communicate(timeout=300)
     assert (child.returncode, errors) == (0, ""), errors
-    return folder, int(said.split()[-1])
+    return folder, int(output.split()[-1])
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All files but those that say when, and pictures."""
-    known: dict[str, Any] = {}
+    """The content of all files but pictures and those that hold times."""
+    content: dict[str, Any] = {}
     for path in (path for path in folder.rglob("*") if path.is_file()):
         name = str(path.relative_to(folder))
         if path.name in ("run.json", ".lock", "report.html") or path.suffix == ".png":
             continue
-        known[name] = path.read_bytes()
+        content[name] = path.read_bytes()
         if path.name == "manifest.json":
-            known[name] = {k: v for k, v in json.loads(known[name]).items() if k != "run.json"}
-    return known
+            content[name] = {k: v for k, v in json.loads(content[name]).items() if k != "run.json"}
+    return content
 
 
-def of_members(run: Path, part: str) -> list[tuple[Any, Predictions]]:
+def member_predictions(run: Path, part: str) -> list[tuple[Any, Predictions]]:
     name = "predictions.parquet" if part == "test" else f"predictions-{part}.parquet"
     folders = [ensemble.folder_of(run, k) for k in range(2)]
-    return [(OutputLabels.load(own).target, Predictions.read(own / name)) for own in folders]
+    return [(OutputLabels.load(folder).target, Predictions.read(folder / name)) for folder in folders]
 
 
 def test_what_a_run_of_folds_leaves(folds: tuple[Path, int]) -> None:
     run, _ = folds
-    known = ensemble.finished(run)
-    assert known is not None and (known.kind, known.size, known.metric) == ("folds", 2, "roc_auc")
+    document = ensemble.finished(run)
+    assert document is not None and (document.kind, document.size, document.metric) == ("folds", 2, "roc_auc")
     experiment = Experiment.load(run)
     assert (experiment.data.split.folds, experiment.data.split.fold) == (2, None)
     recorded = {*files.recorded(run)}
@@ -92,59 +92,59 @@ def test_what_a_run_of_folds_leaves(folds: tuple[Path, int]) -> None:
     assert {"config.json", "ensemble.json", "labels.json", "tokenizer.json", "data.json", "run.json"} <= recorded
     assert {"evaluation-cross-validation.json", "predictions-cross-validation.parquet"} <= recorded
     assert {"evaluation-test.json", "predictions.parquet", "baselines.json", "seen.safetensors"} <= recorded
-    for number, own in enumerate(known.members):
+    for number, member in enumerate(document.members):
         folder = ensemble.folder_of(run, number)
         assert Experiment.load(folder).data.split.fold == number
-        scored = files.read_json(folder / "evaluation-validation.json")["scores"]["roc_auc"]
-        assert own.validation.value == scored["value"] and (folder / "combination.json").exists()
+        score = files.read_json(folder / "evaluation-validation.json")["scores"]["roc_auc"]
+        assert member.validation.value == score["value"] and (folder / "combination.json").exists()
     rows = {row["name"]: row for row in files.read_json(run / "baselines.json")["baselines"]}
-    first = files.read_json(ensemble.folder_of(run, 0) / "baselines.json")["baselines"]
-    assert {*rows} == {row["name"] for row in first} - {"network alone"}
-    for row in first:
+    member_rows = files.read_json(ensemble.folder_of(run, 0) / "baselines.json")["baselines"]
+    assert {*rows} == {row["name"] for row in member_rows} - {"network alone"}
+    for row in member_rows:
         if row["name"] in rows:
-            before, now = (r["evaluation"]["scores"]["roc_auc"]["value"] for r in (row, rows[row["name"]]))
-            assert now == pytest.approx(before) and rows[row["name"]]["difference"] is not None
+            expected, actual = (r["evaluation"]["scores"]["roc_auc"]["value"] for r in (row, rows[row["name"]]))
+            assert actual == pytest.approx(expected) and rows[row["name"]]["difference"] is not None
 
 
 def test_scores_are_of_the_mean_and_of_folds_held_out(folds: tuple[Path, int]) -> None:
     run, _ = folds
     target: Any = OutputLabels.load(run).target
-    members = of_members(run, "test")
-    test = Predictions.read(run / "predictions.parquet")
-    odds = np.mean([t.unweighted(own.outputs) for t, own in members], axis=0)
-    np.testing.assert_allclose(np.diff(target.unweighted(test.outputs)), np.diff(odds), atol=1e-4)
-    assert all(own.same_records(test) for _, own in members)
+    members = member_predictions(run, "test")
+    test_predictions = Predictions.read(run / "predictions.parquet")
+    odds = np.mean([t.unweighted(p.outputs) for t, p in members], axis=0)
+    np.testing.assert_allclose(np.diff(target.unweighted(test_predictions.outputs)), np.diff(odds), atol=1e-4)
+    assert all(p.same_records(test_predictions) for _, p in members)
 
-    crossed = Predictions.read(run / "predictions-cross-validation.parquet")
-    held = of_members(run, "validation")
-    assert crossed.names == [name for _, own in held for name in own.names] and len({*crossed.names}) == 160
-    assert not {*crossed.names} & {*test.names}
-    genes = [{int(re.sub(r"\D", "", name)) // 4 for name in own.names} for _, own in held]
-    assert all(not one & other for i, one in enumerate(genes) for other in genes[:i]), "a group is in two folds"
-    assert crossed.groups is not None and len(np.unique(crossed.groups)) == sum(len(own) for own in genes)
-    assert OutputLabels.load(run).temperature == fit_temperature(target.unweighted(crossed.outputs), crossed.targets)
-    scored = files.read_json(run / "evaluation-cross-validation.json")
-    assert scored["records"] == 160 and scored["split"] == "cross-validation"
+    pooled = Predictions.read(run / "predictions-cross-validation.parquet")
+    held_out = member_predictions(run, "validation")
+    assert pooled.names == [name for _, p in held_out for name in p.names] and len({*pooled.names}) == 160
+    assert not {*pooled.names} & {*test_predictions.names}
+    genes = [{int(re.sub(r"\D", "", name)) // 4 for name in p.names} for _, p in held_out]
+    assert all(not fold & earlier for i, fold in enumerate(genes) for earlier in genes[:i]), "a group is in two folds"
+    assert pooled.groups is not None and len(np.unique(pooled.groups)) == sum(len(fold) for fold in genes)
+    assert OutputLabels.load(run).temperature == fit_temperature(target.unweighted(pooled.outputs), pooled.targets)
+    scores = files.read_json(run / "evaluation-cross-validation.json")
+    assert scores["records"] == 160 and scores["split"] == "cross-validation"
 
 
 def test_killed_and_resumed_has_the_same_bytes(
     kills: ModuleType, command: list[str], folds: tuple[Path, int], tmp_path: Path
 ) -> None:
     """Killed inside writes of the first member and near the end, then resumed by its folder alone."""
-    whole, writes = folds
+    full_run, writes = folds
     run = tmp_path / "run"
-    for last in (writes // 4, writes // 2):
-        child = kills.start(run, command=command, dies_at_write=last)
+    for kill_at in (writes // 4, writes // 2):
+        child = kills.start(run, command=command, dies_at_write=kill_at)
         child.communicate(timeout=300)
         assert child.returncode == -signal.SIGKILL
-    known = ensemble.read(run)
-    assert known is not None and not known.complete
-    again = [sys.executable, "-m", "chordmixer", "train", "--resume", str(run)]
-    last = Forked(again)
-    assert last.communicate(timeout=300)[1] == "" and last.returncode == 0
-    expected, found = contents(whole), contents(run)
-    assert [name for name in expected if found.get(name) != expected[name]] == []
-    assert set(found) == set(expected) and not kills.strays(run)
+    document = ensemble.read(run)
+    assert document is not None and not document.complete
+    resume_command = [sys.executable, "-m", "chordmixer", "train", "--resume", str(run)]
+    resumed = Forked(resume_command)
+    assert resumed.communicate(timeout=300)[1] == "" and resumed.returncode == 0
+    expected, actual = contents(full_run), contents(run)
+    assert [name for name in expected if actual.get(name) != expected[name]] == []
+    assert set(actual) == set(expected) and not kills.strays(run)
 
 
 def test_predict_evaluate_and_report(
@@ -152,20 +152,20 @@ def test_predict_evaluate_and_report(
 ) -> None:
     run = Path(shutil.copytree(folds[0], tmp_path / "run"))
     before = (run / "predictions.parquet").read_bytes()
-    code, said, errors = chordmixer("evaluate", run)
-    assert (code, errors) == (0, "") and "mean of 2 members" in said
+    code, output, errors = chordmixer("evaluate", run)
+    assert (code, errors) == (0, "") and "mean of 2 members" in output
     assert (run / "predictions.parquet").read_bytes() == before
     code, _, errors = chordmixer("evaluate", run, "--split", "validation")
     assert code == 2 and "only the test part is apart from all folds" in errors
 
     rows = {}
     for using in ("network", "baseline", "both"):
-        code, said, _ = chordmixer("predict", run, motifs[0], "--using", using)
-        rows[using] = [line.split("\t")[4] for line in said.splitlines()[1:]]
+        code, output, _ = chordmixer("predict", run, motifs[0], "--using", using)
+        rows[using] = [line.split("\t")[4] for line in output.splitlines()[1:]]
         assert code == 0 and len(rows[using]) == 100
     assert rows["network"] != rows["baseline"]
-    code, said, errors = chordmixer("evaluate", run, *motifs)
-    assert code == 0 and "160 of 200 records were seen in training" in said + errors
+    code, output, errors = chordmixer("evaluate", run, *motifs)
+    assert code == 0 and "160 of 200 records were seen in training" in output + errors
 
     code, _, errors = chordmixer("embed", run, motifs[0], "-o", tmp_path / "e.parquet")
     assert code == 2 and f"give a member, {run / 'members' / '0'}" in errors
@@ -176,36 +176,36 @@ def test_predict_evaluate_and_report(
     assert 'id="members"' in page and "2-fold cross-validation on 160 records" in page
     assert "split into 2 folds" in page and "no metrics.jsonl" not in page
     (run / "ensemble.json").write_text("{}")
-    for words in (("predict", run, motifs[0]), ("evaluate", run), ("report", run), ("train", "--resume", run)):
-        code, _, errors = chordmixer(*words)
+    for arguments in (("predict", run, motifs[0]), ("evaluate", run), ("report", run), ("train", "--resume", run)):
+        code, _, errors = chordmixer(*arguments)
         assert code == 2 and "ensemble.json was changed or damaged" in errors and errors.count("\n") == 1
 
 
 def test_replicates_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds differ, records do not; the mean is of numbers."""
+    """Members differ in their seeds but not in their records, and the mean is that of their numbers."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
     rows = [f"{'A' * (i % 9 + 1)}{'C' * (i % 5)},{100 + i % 9}" for i in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["sequence,target", *rows]))
     data = FilesConfig((str(tmp_path / "table.csv"),))
-    small = {
+    settings = {
         "model": {"network": {"track_size": 2, "hidden": 4}, "words": {"bits": 8}, "stem": {"layers": 1}},
         "training": {"steps": 2, "trial": 0.0, "replicates": 2, "seed": 4, "device": "cpu"},
     }
     run = tmp_path / "run"
-    scored = train(override(recipe(data), small), run)
-    assert scored.headline == "r2" and scored.encoder == "mean of 2 members"
+    result = train(override(recipe(data), settings), run)
+    assert result.headline == "r2" and result.encoder == "mean of 2 members"
     folders = [ensemble.folder_of(run, k) for k in range(2)]
-    assert [Experiment.load(own).training.seed for own in folders] == [4, 5]
+    assert [Experiment.load(folder).training.seed for folder in folders] == [4, 5]
     for name in ("predictions.parquet", "predictions-validation.parquet"):
-        values = [OutputLabels.load(own).target.values(Predictions.read(own / name).outputs) for own in folders]  # type: ignore[union-attr]
-        own = OutputLabels.load(run).target.values(Predictions.read(run / name).outputs)  # type: ignore[union-attr]
-        np.testing.assert_allclose(own, np.mean(values, axis=0), atol=1e-4)
+        values = [OutputLabels.load(f).target.values(Predictions.read(f / name).outputs) for f in folders]  # type: ignore[union-attr]
+        mean = OutputLabels.load(run).target.values(Predictions.read(run / name).outputs)  # type: ignore[union-attr]
+        np.testing.assert_allclose(mean, np.mean(values, axis=0), atol=1e-4)
         assert not np.array_equal(*values)
     assert evaluate(run, "validation").records == len(Predictions.read(run / "predictions-validation.parquet").names)
     assert "over the seeds" in write_report(run).read_text() and Run.load(run).held_out is not None
-    weights = [(own / "model.safetensors").read_bytes() for own in folders]
+    weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
     train(Experiment.load(run), run, resume=True)
-    assert [(own / "model.safetensors").read_bytes() for own in folders] == weights
+    assert [(folder / "model.safetensors").read_bytes() for folder in folders] == weights
 
 
 # --- Trials ---
@@ -219,35 +219,35 @@ SMALL = {
 
 @pytest.fixture
 def experiment(motifs: list[str]) -> Experiment:
-    made: Experiment = override(recipe(FilesConfig(tuple(motifs))), SMALL)
-    return made
+    result: Experiment = override(recipe(FilesConfig(tuple(motifs))), SMALL)
+    return result
 
 
-def decided_by(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Experiment, str]:
-    said = io.StringIO()
-    decided, begun = run_trials(experiment, out, resume=resume, console=Console(file=said, width=200))
+def decide(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Experiment, str]:
+    output = io.StringIO()
+    decided, begun = run_trials(experiment, out, resume=resume, console=Console(file=output, width=200))
     assert begun
-    return decided, said.getvalue()
+    return decided, output.getvalue()
 
 
 def test_the_lower_loss_wins_and_is_kept(experiment: Experiment, tmp_path: Path) -> None:
-    decided, said = decided_by(experiment, tmp_path / "run")
-    known = read_trials(tmp_path / "run")
-    assert known is not None and known.line() in said
-    assert [*known.losses] == ["words", "no words"]
-    assert known.chosen == min(known.losses, key=known.losses.__getitem__)
+    decided, output = decide(experiment, tmp_path / "run")
+    trials = read_trials(tmp_path / "run")
+    assert trials is not None and trials.line() in output
+    assert [*trials.losses] == ["words", "no words"]
+    assert trials.chosen == min(trials.losses, key=trials.losses.__getitem__)
     assert decided.training == replace(experiment.training, trial=0.0)
-    assert decided.model.words.lengths == ((4,) if known.chosen == "words" else ())
+    assert decided.model.words.lengths == ((4,) if trials.chosen == "words" else ())
     assert Experiment.load(tmp_path / "run") == decided
     assert not (tmp_path / "run" / "trials").exists(), "the short runs are removed"
-    assert decided_by(experiment, tmp_path / "run", resume=True) == (decided, ""), "no second trial"
+    assert decide(experiment, tmp_path / "run", resume=True) == (decided, ""), "no second trial"
     with pytest.raises(ValueError, match="already holds a run"):
         run_trials(experiment, tmp_path / "run", resume=False)
 
 
 def test_positions_are_tried_on_the_better_of_both(experiment: Experiment, tmp_path: Path) -> None:
     experiment = override(experiment, {"model": {"positions": 8}})
-    decided, _ = decided_by(experiment, tmp_path / "run")
+    decided, _ = decide(experiment, tmp_path / "run")
     trials = read_trials(tmp_path / "run")
     assert trials is not None
     words, no_words, _ = trials.losses.values()
@@ -258,28 +258,28 @@ def test_positions_are_tried_on_the_better_of_both(experiment: Experiment, tmp_p
 
 
 def test_a_kill_among_the_short_runs(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decided_by(experiment, tmp_path / "whole")
-    own, take = tmp_path / "killed", TrainingRun._step
-    for kill in (2, 6):  # in the first run, in the second one
-        left = iter(range(kill))
+    decide(experiment, tmp_path / "whole")
+    run, original_step = tmp_path / "killed", TrainingRun._step
+    for steps in (2, 6):  # in the first run, in the second one
+        remaining = iter(range(steps))
 
-        def step(self: TrainingRun, *given: object, left: object = left) -> None:
-            if next(left, None) is None:  # type: ignore[call-overload]
+        def step(self: TrainingRun, *arguments: object, remaining: object = remaining) -> None:
+            if next(remaining, None) is None:  # type: ignore[call-overload]
                 raise KeyboardInterrupt
-            take(self, *given)  # type: ignore[arg-type]
+            original_step(self, *arguments)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(TrainingRun, "_step", step)
-            run_trials(experiment, own, resume=own.exists())
-    assert Experiment.load(own).training.trial == 0.2, "--resume RUN knows that the trial is not over"
-    decided_by(Experiment.load(own), own, resume=True)
-    assert (own / "trials.json").read_bytes() == (tmp_path / "whole" / "trials.json").read_bytes()
-    assert files.read_json(own / "config.json") == files.read_json(tmp_path / "whole" / "config.json")
+            run_trials(experiment, run, resume=run.exists())
+    assert Experiment.load(run).training.trial == 0.2, "--resume RUN knows that the trial is not over"
+    decide(Experiment.load(run), run, resume=True)
+    assert (run / "trials.json").read_bytes() == (tmp_path / "whole" / "trials.json").read_bytes()
+    assert files.read_json(run / "config.json") == files.read_json(tmp_path / "whole" / "config.json")
 
 
 def test_without_words_there_is_nothing_to_try(experiment: Experiment, tmp_path: Path) -> None:
-    none = override(experiment, {"model": {"words": {"lengths": []}}})
-    decided, begun = run_trials(none, tmp_path / "run", resume=False)
+    without_words = override(experiment, {"model": {"words": {"lengths": []}}})
+    decided, begun = run_trials(without_words, tmp_path / "run", resume=False)
     assert decided.training.trial == 0 and not begun and not (tmp_path / "run").exists()
 
 
@@ -299,7 +299,7 @@ def test_a_damaged_choice(tmp_path: Path) -> None:
 # --- Local network ---
 
 
-def test_half_of_what_ends_the_run() -> None:
+def test_the_local_network_trains_half_as_long() -> None:
     model = ModelConfig(inputs=5, outputs=2)
     by_epochs = local_experiment(Experiment("files", None, model, TrainingConfig(epochs=9)))
     assert (by_epochs.training.epochs, by_epochs.training.steps) == (4, 0)

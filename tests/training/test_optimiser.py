@@ -47,8 +47,8 @@ def model(tiny: Experiment) -> Model:
     return Model(tiny.model)
 
 
-def moved(model: Model, adamw: Optimiser, gradient: float, loss: float = 1.0) -> tuple[float, list[float]]:
-    """How far the weights go in one step, and what it says."""
+def take_step(model: Model, adamw: Optimiser, gradient: float, loss: float = 1.0) -> tuple[float, list[float]]:
+    """Take one step; return the largest change of a weight, and the result of the step."""
     before = [p.detach().clone() for p in model.parameters()]
     for p in model.parameters():
         p.grad = torch.full_like(p, gradient)
@@ -61,25 +61,25 @@ def moved(model: Model, adamw: Optimiser, gradient: float, loss: float = 1.0) ->
 def test_gradients_are_clipped_and_their_norm_is_told(tiny: Experiment, model: Model) -> None:
     count = sum(p.numel() for p in model.parameters())
     adamw = Optimiser(model, tiny.training, longest=64)
-    _, (loss, norm) = moved(model, adamw, 100.0)
+    _, (loss, norm) = take_step(model, adamw, 100.0)
     assert loss == 1.0 and norm == pytest.approx(100 * count**0.5, rel=1e-5)
     first = adamw.adam.state[next(model.parameters())]["exp_avg"]
     torch.testing.assert_close(first, torch.full_like(first, 0.1 / count**0.5))  # a tenth of a gradient of norm one
 
 
 @pytest.mark.parametrize(("gradient", "loss"), [(float("nan"), 1.0), (1.0, float("inf"))])
-def test_nothing_moves_from_the_first_step_on_that_is_not_finite(
+def test_weights_stay_from_the_first_step_on_that_is_not_finite(
     tiny: Experiment, model: Model, gradient: float, loss: float
 ) -> None:
     adamw = Optimiser(model, tiny.training, longest=64)
-    assert moved(model, adamw, 1.0)[0] > 0
-    assert moved(model, adamw, gradient, loss)[0] == 0
-    assert moved(model, adamw, 1.0)[0] == 0
+    assert take_step(model, adamw, 1.0)[0] > 0
+    assert take_step(model, adamw, gradient, loss)[0] == 0
+    assert take_step(model, adamw, 1.0)[0] == 0
 
 
 def test_scales_of_the_learning_rate(tiny: Experiment, model: Model) -> None:
     adamw = Optimiser(model, override(tiny, {"training": {"layer_decay": 0.5}}).training, longest=64)
-    moved(model, adamw, 1.0)
+    take_step(model, adamw, 1.0)
     assert [group["lr"] for group in adamw.adam.param_groups][:3] == pytest.approx([1e-3, 5e-4, 2.5e-4])
 
 
@@ -93,44 +93,44 @@ def test_scales_of_the_learning_rate(tiny: Experiment, model: Model) -> None:
     ],
 )
 def test_the_cure_depends_on_the_step(step: int, precision: str, cure: str) -> None:
-    taken = PendingStep(step, 0, 0.1, 1e-3, [4, 2], 90, torch.zeros(2))
-    said = taken.not_finite(float("inf"), ["r4", "r2"], precision)
-    assert said.startswith(
+    pending = PendingStep(step, 0, 0.1, 1e-3, [4, 2], 90, torch.zeros(2))
+    message = pending.not_finite(float("inf"), ["r4", "r2"], precision)
+    assert message.startswith(
         f"loss inf or its gradient is not finite at step {step + 1}, records r4, r2: weights stay "
     )
-    assert said.endswith(f"as after step {step}; look at these records {cure}")
+    assert message.endswith(f"as after step {step}; look at these records {cure}")
 
 
 def test_many_records_are_not_all_named() -> None:
     names = [f"r{i}" for i in range(11)]
-    said = PendingStep(0, 0, 0.0, 1.0, list(range(11)), 9, torch.zeros(2)).not_finite(11.0, names, "fp32")
-    assert said.startswith("loss 1.0 or ") and "r6, r7 and 3 more: weights" in said
+    message = PendingStep(0, 0, 0.0, 1.0, list(range(11)), 9, torch.zeros(2)).not_finite(11.0, names, "fp32")
+    assert message.startswith("loss 1.0 or ") and "r6, r7 and 3 more: weights" in message
 
 
 # --- Parameter groups ---
 
 
-def shares(experiment: Experiment, longest: int) -> dict[str, float]:
-    """The share of the rate of each parameter's part."""
+def rate_scales(experiment: Experiment, longest: int) -> dict[str, float]:
+    """The scale of the learning rate for each part of the model."""
     model = Model(experiment.model)
     names = {id(p): ".".join(name.split(".")[:3]) for name, p in model.named_parameters()}
-    found = parameter_groups(model, experiment.training, longest)
-    assert sum(len(group["params"]) for group in found) == len(names)
-    return {names[id(p)]: group["lr_scale"] for group in found for p in group["params"]}
+    groups = parameter_groups(model, experiment.training, longest)
+    assert sum(len(group["params"]) for group in groups) == len(names)
+    return {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
 
 
 def test_rates_fall_from_the_head_to_the_embedding(tiny: Experiment) -> None:
     experiment = override(tiny, {"training": {"layer_decay": 0.5}, "model": {"final_norm": "layer"}})
-    found = shares(experiment, longest=64)
-    assert [found[f"encoder.blocks.{i}"] for i in range(6)] == [0.5**k for k in (6, 5, 4, 3, 2, 1)]
-    assert found["head.linear.weight"] == found["final_norm.weight"] == 1
-    assert found["embedding.linear.weight"] == 0.5**7
+    scales = rate_scales(experiment, longest=64)
+    assert [scales[f"encoder.blocks.{i}"] for i in range(6)] == [0.5**k for k in (6, 5, 4, 3, 2, 1)]
+    assert scales["head.linear.weight"] == scales["final_norm.weight"] == 1
+    assert scales["embedding.linear.weight"] == 0.5**7
 
 
 def test_blocks_that_no_record_reaches_do_not_count(tiny: Experiment) -> None:
-    found = shares(override(tiny, {"training": {"layer_decay": 0.5}}), longest=7)
-    assert [found[f"encoder.blocks.{i}"] for i in range(6)] == [0.125, 0.25, 0.5, 0.5, 0.5, 0.5]
-    assert found["embedding.linear.weight"] == 0.0625
+    scales = rate_scales(override(tiny, {"training": {"layer_decay": 0.5}}), longest=7)
+    assert [scales[f"encoder.blocks.{i}"] for i in range(6)] == [0.125, 0.25, 0.5, 0.5, 0.5, 0.5]
+    assert scales["embedding.linear.weight"] == 0.0625
 
 
 def test_one_rate_is_one_group(tiny: Experiment) -> None:
@@ -166,8 +166,8 @@ def test_tables_of_words_have_a_weight_decay_of_their_own(tiny: Experiment) -> N
     model = Model(ModelConfig(5, 2, network=network, words=WordsConfig(lengths=(2,), bits=4)))
     for layer_decay in (1.0, 0.5):
         config = TrainingConfig(weight_decay=0.1, words_decay=2.0, layer_decay=layer_decay)
-        made = parameter_groups(model, config, longest=32)
-        decays = {id(p): own["weight_decay"] for own in made for p in own["params"]}
+        groups = parameter_groups(model, config, longest=32)
+        decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
         assert model.words is not None and decays.pop(id(model.words.table)) == 2.0
         assert {*decays.values()} == {0.1} and len(decays) + 1 == len(list(model.parameters()))
 
@@ -177,7 +177,7 @@ def test_tables_of_words_have_a_weight_decay_of_their_own(tiny: Experiment) -> N
 
 @pytest.fixture
 def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time that passes only when told, and a tenth of a second at each look at the clock."""
+    """A clock that moves only when told to, and by a tenth of a second at each reading."""
     now = [0.0]
 
     def look() -> float:
@@ -210,9 +210,9 @@ def test_without_a_limit_nothing_is_measured(tick: Callable[[float], None]) -> N
 
 
 def small(**training: float) -> Experiment:
-    made = adding(AddingConfig(20, training=40, validation=8, test=8))
+    experiment = adding(AddingConfig(20, training=40, validation=8, test=8))
     settings = TrainingConfig(epochs=50, batch_sequences=4, device="cpu", **training)  # type: ignore[arg-type]
-    return replace(made, training=settings)
+    return replace(experiment, training=settings)
 
 
 def test_the_run_ends_and_the_rate_falls_with_the_budget(tmp_path: Path, tick: Callable[[float], None]) -> None:
@@ -240,9 +240,9 @@ def test_steps_end_a_run_with_a_whole_schedule(tmp_path: Path) -> None:
 
 
 def test_more_steps_than_the_epochs_have_change_nothing(tmp_path: Path) -> None:
-    once = replace(small(), training=replace(small().training, epochs=1))
-    more = replace(once, training=replace(once.training, steps=1_000))
-    assert train(once, tmp_path / "a").loss == train(more, tmp_path / "b").loss
+    one_epoch = replace(small(), training=replace(small().training, epochs=1))
+    limited = replace(one_epoch, training=replace(one_epoch.training, steps=1_000))
+    assert train(one_epoch, tmp_path / "a").loss == train(limited, tmp_path / "b").loss
 
 
 def test_refusals() -> None:
@@ -260,7 +260,7 @@ def test_refusals() -> None:
 
 
 class Counted(nn.Module):
-    """A weight, a running statistic and a whole number."""
+    """A weight, a running statistic and an integer."""
 
     weight: torch.Tensor
     running: torch.Tensor
@@ -290,7 +290,7 @@ def test_a_plain_mean_then_a_fading_one() -> None:
     assert set(average.values) == {"weight", "running"}
 
 
-def test_it_is_there_for_a_while_and_leaves_every_bit_as_it_was() -> None:
+def test_the_average_replaces_the_weights_for_a_while_and_every_bit_comes_back() -> None:
     model = Counted()
     average = Ema(model, horizon=100)
     walk(model, average, range(1, 4))
@@ -300,14 +300,14 @@ def test_it_is_there_for_a_while_and_leaves_every_bit_as_it_was() -> None:
     assert model.weight.tolist() == [3.0] * 3 and model.running.tolist() == [-3.0] * 2
 
 
-def test_it_goes_on_from_kept_values() -> None:
-    model, again = Counted(), Counted()
-    whole = Ema(model, horizon=3)
-    walk(model, whole, range(1, 4))
-    resumed = Ema(again, horizon=3, values=whole.values)
-    walk(model, whole, range(4, 8))
-    walk(again, resumed, range(4, 8))
-    assert all(torch.equal(whole.values[name], resumed.values[name]) for name in whole.values)
+def test_an_average_goes_on_from_stored_values() -> None:
+    model, resumed_model = Counted(), Counted()
+    uninterrupted = Ema(model, horizon=3)
+    walk(model, uninterrupted, range(1, 4))
+    resumed = Ema(resumed_model, horizon=3, values=uninterrupted.values)
+    walk(model, uninterrupted, range(4, 8))
+    walk(resumed_model, resumed, range(4, 8))
+    assert all(torch.equal(uninterrupted.values[name], resumed.values[name]) for name in uninterrupted.values)
 
 
 # --- Statistics ---
@@ -323,36 +323,36 @@ def loader(experiment: Experiment, **settings: Any) -> Loader:
     return Loader(records, TokenSampler(records.lengths, tokens=2_000, sequences=5, **settings), drawing=True)
 
 
-def pooled(model: Model, made: Loader, indices: list[int]) -> torch.Tensor:
-    """Each record alone."""
+def pooled(model: Model, data_loader: Loader, indices: list[int]) -> torch.Tensor:
+    """The pooled encodings of records, one at a time."""
     rows = []
     with torch.inference_mode():
         for index in indices:
-            x: Packed = model.eval().encode(made.batch([index]).inputs)
+            x: Packed = model.eval().encode(data_loader.batch([index]).inputs)
             rows.append(segment_mean(x.values, x.offsets))
     return torch.cat(rows)
 
 
 def test_mean_and_spread_over_records(standard: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, model = loader(standard), Model(standard.model)
-    everyone = pooled(model, made, list(range(len(made.records.lengths))))
-    update_statistics(model, made, 0, half=False)
+    data_loader, model = loader(standard), Model(standard.model)
+    expected = pooled(model, data_loader, list(range(len(data_loader.records.lengths))))
+    update_statistics(model, data_loader, 0, half=False)
     head: Any = model.head
-    torch.testing.assert_close(head.standard.mean, everyone.mean(0), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(head.standard.variance, everyone.var(0, correction=0), rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(head.standard.mean, expected.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(head.standard.variance, expected.var(0, correction=0), rtol=1e-3, atol=1e-7)
     monkeypatch.setattr(optimiser, "STATISTICS_RECORDS", 7)
-    update_statistics(model, made, 0, half=False)
-    assert not torch.allclose(head.standard.mean, everyone.mean(0), rtol=1e-4, atol=1e-5)
+    update_statistics(model, data_loader, 0, half=False)
+    assert not torch.allclose(head.standard.mean, expected.mean(0), rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_on_every_rank(standard: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimiser, "STATISTICS_RECORDS", 9)
-    model, found = Model(standard.model), []
+    model, means = Model(standard.model), []
     head: Any = model.head
     for rank in (0, 1):
         update_statistics(model, loader(standard, rank=rank), 0, half=False)
-        found.append(head.standard.mean.clone())
-    assert torch.equal(*found)
+        means.append(head.standard.mean.clone())
+    assert torch.equal(*means)
 
 
 def test_other_heads_are_left_alone(tiny: Experiment) -> None:
@@ -366,5 +366,5 @@ def test_going_on_gives_the_same_weights(standard: Experiment, crash: Any, tmp_p
     train(experiment, tmp_path / "whole")
     crash(experiment, tmp_path / "run", 13)
     train(experiment, tmp_path / "run", resume=True)
-    one, other = (files.read_tensors(tmp_path / run / "model.safetensors") for run in ("whole", "run"))
-    assert "head.standard.mean" in one and all(torch.equal(one[name], other[name]) for name in one)
+    expected, resumed = (files.read_tensors(tmp_path / run / "model.safetensors") for run in ("whole", "run"))
+    assert "head.standard.mean" in expected and all(torch.equal(expected[name], resumed[name]) for name in expected)

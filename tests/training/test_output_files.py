@@ -35,34 +35,34 @@ def test_lines() -> None:
 
 def test_commas() -> None:
     assert Csv().head(SCHEMA) == b"id,labels,p,value\n"
-    odd = batch_of(SCHEMA, [['a,"b"\n', "c"], [["x", "y"], []], [0.5, 1.0], [1.0, 2.0]])
-    assert Csv().rows(odd).decode() == '"a,""b""\n",x;y,0.500000,1\nc,,1.000000,2\n'
+    batch = batch_of(SCHEMA, [['a,"b"\n', "c"], [["x", "y"], []], [0.5, 1.0], [1.0, 2.0]])
+    assert Csv().rows(batch).decode() == '"a,""b""\n",x;y,0.500000,1\nc,,1.000000,2\n'
 
 
 VECTORS = pa.schema({"id": pa.string(), "embedding": pa.list_(pa.float32(), 3)})
 ROWS = np.array([[0.1, -2e-9, 3e8], [1 / 3, 0, 7]], dtype=np.float32)
-SOME = batch_of(VECTORS, [["a", "b"], pa.FixedSizeListArray.from_arrays(pa.array(ROWS.ravel()), 3)])
+VECTOR_BATCH = batch_of(VECTORS, [["a", "b"], pa.FixedSizeListArray.from_arrays(pa.array(ROWS.ravel()), 3)])
 
 
-def test_a_vector_has_a_column_a_number() -> None:
+def test_a_vector_has_a_column_for_each_number() -> None:
     assert Tsv().head(VECTORS) == b"id\tembedding_0\tembedding_1\tembedding_2\n"
-    cells = [line.split("\t")[1:] for line in Tsv().rows(SOME).decode().splitlines()]
+    cells = [line.split("\t")[1:] for line in Tsv().rows(VECTOR_BATCH).decode().splitlines()]
     np.testing.assert_array_equal(np.array(cells, dtype=np.float32), ROWS)  # to the last bit
 
 
 def test_vectors_alone_and_their_ids(tmp_path: Path) -> None:
     partial = tmp_path / "e.npy.partial"
-    partial.write_bytes(Npy().head(VECTORS) + Npy().rows(SOME) * 3)
+    partial.write_bytes(Npy().head(VECTORS) + Npy().rows(VECTOR_BATCH) * 3)
     Npy().finish(partial, tmp_path / "e.npy")
-    found = np.load(tmp_path / "e.npy", allow_pickle=False)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, np.tile(ROWS, (3, 1)))
+    vectors = np.load(tmp_path / "e.npy", allow_pickle=False)
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, np.tile(ROWS, (3, 1)))
     assert (tmp_path / "e.ids.txt").read_text() == "a\nb\n" * 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.ids.txt", "e.npy"]
     with pytest.raises(
         ValueError, match=r"'a\\nb' is an id with a line break: a list of ids cannot; write \.parquet"
     ):
-        Npy().rows(batch_of(VECTORS, [["a\nb"], SOME.column(1)[:1]]))
+        Npy().rows(batch_of(VECTORS, [["a\nb"], VECTOR_BATCH.column(1)[:1]]))
 
 
 @pytest.mark.parametrize("id", ["a\tb", "a\nb", "a\rb"])
@@ -83,9 +83,9 @@ def test_row_groups_do_not_depend_on_how_rows_came(tmp_path: Path, monkeypatch: 
     partial = tmp_path / "y.partial"
     partial.write_bytes(Parquet().head(SCHEMA) + Parquet().rows(BATCH) * 5)
     Parquet().finish(partial, tmp_path / "y.parquet")
-    found = pq.ParquetFile(tmp_path / "y.parquet", page_checksum_verification=True)
-    assert found.read().to_pylist() == BATCH.to_pylist() * 5
-    assert 1 < found.num_row_groups < 5
+    parquet = pq.ParquetFile(tmp_path / "y.parquet", page_checksum_verification=True)
+    assert parquet.read().to_pylist() == BATCH.to_pylist() * 5
+    assert 1 < parquet.num_row_groups < 5
     assert [path.name for path in tmp_path.iterdir()] == ["y.parquet"]
 
 
@@ -104,29 +104,29 @@ def fasta(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def each_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal has every window, and a window has one record."""
+    """Write the journal after each window, and put one record into each window."""
     monkeypatch.setattr(output_files, "SECONDS", 0.0)
     monkeypatch.setattr(inference, "MAX_RECORDS", 1)
 
 
 class Stopped(Exception):
-    """In place of a crash."""
+    """Raised in place of a crash."""
 
 
-def interrupted(run: Path, fasta: Path, out: Path, after: int, **given: Any) -> None:
-    """Predict, and crash at the window after so many."""
-    answer, windows = inference.Engine.outputs, 0
+def interrupted(run: Path, fasta: Path, out: Path, after: int, **options: Any) -> None:
+    """Predict, and crash after this number of windows."""
+    original_outputs, windows = inference.Engine.outputs, 0
 
-    def some(self: inference.Engine, *window: Any) -> Any:
+    def failing(self: inference.Engine, *window: Any) -> Any:
         nonlocal windows
         windows += 1
         if windows > after:
             raise Stopped
-        return answer(self, *window)
+        return original_outputs(self, *window)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(inference.Engine, "outputs", some)
-        predict(run, [fasta], out, **given)
+        patch.setattr(inference.Engine, "outputs", failing)
+        predict(run, [fasta], out, **options)
 
 
 def names(folder: Path) -> list[str]:
@@ -160,16 +160,16 @@ def test_a_whole_file_is_left_as_it_is(run: Path, fasta: Path, tmp_path: Path, l
 def test_it_goes_on_with_as_many_threads(
     run: Path, fasta: Path, tmp_path: Path, each_window: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Last bits depend on their number, which may be measured to be another one the next time."""
-    out, kept = tmp_path / "y.tsv", list[int]()
+    """The last bits depend on the number of threads, and a new measurement might choose another one."""
+    out, restored = tmp_path / "y.tsv", list[int]()
     interrupted(run, fasta, out, 3)
     journal = tmp_path / "y.tsv.journal"
-    known = json.loads(journal.read_text())
-    assert known["threads"] == torch.get_num_threads()
-    journal.write_text(json.dumps(known | {"threads": 4}))
-    monkeypatch.setattr(speed, "restore_threads", kept.append)
+    content = json.loads(journal.read_text())
+    assert content["threads"] == torch.get_num_threads()
+    journal.write_text(json.dumps(content | {"threads": 4}))
+    monkeypatch.setattr(speed, "restore_threads", restored.append)
     predict(run, [fasta], out, resume=True)
-    assert kept == [4] and out.exists()
+    assert restored == [4] and out.exists()
 
 
 def test_resume_without_a_beginning_begins(run: Path, fasta: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_resume_without_a_beginning_begins(run: Path, fasta: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("out", "given", "message"),
+    ("out", "options", "message"),
     [
         ("y.xls", {}, r"y\.xls ends in '\.xls': rows are written as \.tsv, \.csv, \.jsonl, \.parquet; name it so"),
         ("y", {}, r"y ends in '': rows are written"),
@@ -187,11 +187,11 @@ def test_resume_without_a_beginning_begins(run: Path, fasta: Path, tmp_path: Pat
         ("-", {"resume": True}, "standard output cannot be resumed: name a file"),
     ],
 )
-def test_outputs_that_cannot_be(
-    run: Path, fasta: Path, tmp_path: Path, out: str, given: dict[str, bool], message: str
+def test_impossible_outputs(
+    run: Path, fasta: Path, tmp_path: Path, out: str, options: dict[str, bool], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        predict(run, [fasta], out if out == "-" else tmp_path / out, **given)
+        predict(run, [fasta], out if out == "-" else tmp_path / out, **options)
 
 
 def test_an_input_is_not_an_output(run: Path, tmp_path: Path) -> None:
@@ -240,12 +240,12 @@ def test_nothing_is_left_of_a_run_that_has_done_nothing(run: Path, fasta: Path, 
 @pytest.mark.usefixtures("each_window")
 def test_other_settings_are_refused(run: Path, fasta: Path, tmp_path: Path) -> None:
     interrupted(run, fasta, tmp_path / "y.tsv", 2)
-    for given, name in (({"min_confidence": 0.5}, "--min-confidence"), ({"batch_tokens": 7}, "--batch-tokens")):
+    for options, name in (({"min_confidence": 0.5}, "--min-confidence"), ({"batch_tokens": 7}, "--batch-tokens")):
         with pytest.raises(ValueError, match=rf"partial was begun with another {name}: resume with the same"):
-            predict(run, [fasta], tmp_path / "y.tsv", resume=True, **given)
-    other = make_run(tmp_path / "other", seed=1)
+            predict(run, [fasta], tmp_path / "y.tsv", resume=True, **options)
+    other_run = make_run(tmp_path / "other", seed=1)
     with pytest.raises(ValueError, match=r"partial was begun with another run"):
-        predict(other, [fasta], tmp_path / "y.tsv", resume=True)
+        predict(other_run, [fasta], tmp_path / "y.tsv", resume=True)
     predict(run, [fasta], tmp_path / "y.tsv", resume=True)
 
 
@@ -264,20 +264,20 @@ def test_other_records_are_refused(run: Path, fasta: Path, tmp_path: Path, lengt
 def test_damage(run: Path, fasta: Path, tmp_path: Path) -> None:
     interrupted(run, fasta, tmp_path / "y.tsv", 3)
     partial, journal = tmp_path / "y.tsv.partial", tmp_path / "y.tsv.journal"
-    known = json.loads(journal.read_text())
-    assert known["windows"] == 3 and known["bytes"] == partial.stat().st_size
-    journal.write_text(json.dumps({"settings": known["settings"]}))
+    content = json.loads(journal.read_text())
+    assert content["windows"] == 3 and content["bytes"] == partial.stat().st_size
+    journal.write_text(json.dumps({"settings": content["settings"]}))
     with pytest.raises(ValueError, match=r"y\.tsv\.journal is damaged: start again with --force"):
         predict(run, [fasta], tmp_path / "y.tsv", resume=True)
-    journal.write_text(json.dumps(known))
+    journal.write_text(json.dumps(content))
     partial.write_bytes(partial.read_bytes()[:-1])
     with pytest.raises(ValueError, match="partial is shorter than its journal says"):
         predict(run, [fasta], tmp_path / "y.tsv", resume=True)
 
 
 def test_two_processes_do_not_write_one_file(run: Path, fasta: Path, tmp_path: Path) -> None:
-    with (tmp_path / "y.tsv.partial").open("ab") as held:
-        assert lock_descriptor(held.fileno(), blocking=False)
+    with (tmp_path / "y.tsv.partial").open("ab") as file:
+        assert lock_descriptor(file.fileno(), blocking=False)
         with pytest.raises(ValueError, match=r"partial is being written by another process: wait for it"):
             predict(run, [fasta], tmp_path / "y.tsv", resume=True)
 

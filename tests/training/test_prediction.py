@@ -1,4 +1,4 @@
-"""None"""
+"""Predictions of a run in files: rows, long and bad records, inputs, options and kills."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def direct(run: Path, texts: list[str], tokenizer: Any = None) -> np.ndarray:
     """The model's own outputs, one record at a time."""
     model, tokenizer = Model.from_pretrained(run), tokenizer or Dna()
     with torch.inference_mode():
-        given = [model(Packed.from_list([torch.tensor(tokenizer.encode(t).astype(np.int64))])) for t in texts]
-    return torch.cat(given).double().numpy()
+        outputs = [model(Packed.from_list([torch.tensor(tokenizer.encode(t).astype(np.int64))])) for t in texts]
+    return torch.cat(outputs).double().numpy()
 
 
 # --- Rows ---
@@ -73,9 +73,9 @@ def test_a_row_a_record_in_order_whatever_the_batches(
     scaled = (outputs - np.log(CLASSES.weights.numpy())) / 1.5
     shares = np.exp(scaled) / np.exp(scaled).sum(axis=1, keepdims=True)
     for row, expected in zip(table, shares, strict=True):
-        found = np.array([float(row[label]) for label in CLASSES.labels])
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-        assert row["class"] == CLASSES.labels[found.argmax()]
+        probabilities = np.array([float(row[label]) for label in CLASSES.labels])
+        np.testing.assert_allclose(probabilities, expected, atol=1e-5)
+        assert row["class"] == CLASSES.labels[probabilities.argmax()]
         assert row["probability"] == row[row["class"]] and len(row["probability"]) == len("0.123456")
 
 
@@ -93,11 +93,11 @@ def test_all_formats_hold_the_same(run: Path, fasta: Path, tmp_path: Path) -> No
 def test_under_the_least_confidence_a_record_is_unclassified(run: Path, fasta: Path, tmp_path: Path) -> None:
     predict(run, [fasta], tmp_path / "y.tsv")
     plain = rows(tmp_path / "y.tsv")
-    least = float(np.median([float(row["probability"]) for row in plain]))
-    predict(run, [fasta], tmp_path / "z.tsv", min_confidence=least)
+    threshold = float(np.median([float(row["probability"]) for row in plain]))
+    predict(run, [fasta], tmp_path / "z.tsv", min_confidence=threshold)
     for before, after in zip(plain, rows(tmp_path / "z.tsv"), strict=True):
-        sure = float(before["probability"]) > least
-        assert after == before | ({} if sure else {"class": "unclassified"})
+        confident = float(before["probability"]) > threshold
+        assert after == before | ({} if confident else {"class": "unclassified"})
     assert {row["class"] for row in rows(tmp_path / "z.tsv")} > {"unclassified"}
 
 
@@ -106,10 +106,10 @@ def test_numbers(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", target, temperature=None)
     write_fasta(tmp_path / "x.fa", [10, 20])
     predict(run, [tmp_path / "x.fa"], tmp_path / "y.jsonl")
-    found = [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()]
-    assert [list(row) for row in found] == [["id", "length", "windows", "value"]] * 2
+    predicted = [json.loads(line) for line in (tmp_path / "y.jsonl").read_text().splitlines()]
+    assert [list(row) for row in predicted] == [["id", "length", "windows", "value"]] * 2
     expected = target.values(direct(run, [dna(10, 0), dna(20, 1)]))
-    np.testing.assert_allclose([row["value"] for row in found], expected, rtol=1e-5)
+    np.testing.assert_allclose([row["value"] for row in predicted], expected, rtol=1e-5)
 
 
 def test_several_labels(tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ def test_labels_with_the_names_of_columns(tmp_path: Path) -> None:
 
 def test_both_strands(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", both_strands=True)
-    forth = dna(50, 3)
-    back = forth[::-1].translate(str.maketrans("ACGT", "TGCA"))
-    (tmp_path / "x.fa").write_text(f">forth\n{forth}\n>back\n{back}\n>other\n{dna(50, 4)}\n")
+    forward = dna(50, 3)
+    reverse = forward[::-1].translate(str.maketrans("ACGT", "TGCA"))
+    (tmp_path / "x.fa").write_text(f">forth\n{forward}\n>back\n{reverse}\n>other\n{dna(50, 4)}\n")
     predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
     first, second, third = ({**row, "id": ""} for row in rows(tmp_path / "y.tsv"))
     assert first == second != third
-    outputs = direct(run, [forth, back]).mean(axis=0, keepdims=True)
+    outputs = direct(run, [forward, reverse]).mean(axis=0, keepdims=True)
     shares = CLASSES.unweighted(outputs) / 1.5
     np.testing.assert_allclose(
         [float(first[k]) for k in CLASSES.labels], (np.exp(shares) / np.exp(shares).sum())[0], atol=1e-5
@@ -169,7 +169,7 @@ def test_windows_of_long_records(run: Path, tmp_path: Path) -> None:
 
 
 def test_long_records_can_be_left_out(run: Path, tmp_path: Path) -> None:
-    """predict and evaluate: as rejected ones, counted and named; a run that cuts records has none."""
+    """Long records are counted and named as rejected; a run that cuts records rejects none."""
     write_fasta(tmp_path / "x.fa", [128, 300, 10, 129])
     with pytest.raises(ValueError, match="add --over-length windows or --over-length reject, or train with a larger"):
         predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv")
@@ -178,23 +178,23 @@ def test_long_records_can_be_left_out(run: Path, tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in (tmp_path / "y.csv").read_text().splitlines()[1:]] == ["r0", "r2"]
     assert (account.read, account.used, account.rejected.total()) == (4, 2, 2)
     assert account.examples == {"longer than this model's max_length=128": ["r1", "r3"]}
-    trained = inference.Engine(run)
-    trained.cut = 100
+    engine = inference.Engine(run)
+    engine.cut = 100
     entries = read([tmp_path / "x.fa"], Reading(), Account())
-    (window,) = trained.windows(entries, Account(), None, "reject")
+    (window,) = engine.windows(entries, Account(), None, "reject")
     assert [len(tokens) for _, tokens in window] == [100, 100, 10, 100]
 
 
 @pytest.mark.parametrize("length", [129, 191, 192, 193, 256, 257, 1000])
-@pytest.mark.parametrize("most", [1, 2, 3, 128])
-def test_windows_cover_a_record(run: Path, length: int, most: int) -> None:
-    trained = inference.Engine(run)
-    trained.max_length = most
+@pytest.mark.parametrize("limit", [1, 2, 3, 128])
+def test_windows_cover_a_record(run: Path, length: int, limit: int) -> None:
+    engine = inference.Engine(run)
+    engine.max_length = limit
     item = inference.Item(None, np.zeros(length, dtype=np.uint8))  # type: ignore[arg-type]
-    pieces = trained.pieces([item], "windows")
+    pieces = engine.pieces([item], "windows")
     assert pieces[0].start == 0 and pieces[-1].stop == length
-    assert all(b.start - a.start == max(1, most // 2) and b.start <= a.stop for a, b in pairwise(pieces))
-    assert all(p.stop - p.start == most for p in pieces[:-1]) and pieces[-1].stop - pieces[-1].start > most // 2 - 1
+    assert all(b.start - a.start == max(1, limit // 2) and b.start <= a.stop for a, b in pairwise(pieces))
+    assert all(p.stop - p.start == limit for p in pieces[:-1]) and pieces[-1].stop - pieces[-1].start > limit // 2 - 1
 
 
 def test_a_record_above_the_models_length_is_refused(run: Path, tmp_path: Path) -> None:
@@ -217,8 +217,8 @@ def test_bad_letters(run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -
     account = predict(run, [tmp_path / "x.fa"], tmp_path / "z.tsv", on_bad="reject")
     assert [row["id"] for row in rows(tmp_path / "z.tsv")] == ["a", "c"]
     assert (account.read, account.used, dict(account.rejected)) == (3, 2, {"refused by the dna tokenizer": 1})
-    said = log.messages
-    assert len(said) == 1 and "rejected" in said[0] and "record 2 (b): character '7'" in said[0]
+    messages = log.messages
+    assert len(messages) == 1 and "rejected" in messages[0] and "record 2 (b): character '7'" in messages[0]
 
 
 def test_a_file_of_which_nothing_is_left_has_no_rows(run: Path, tmp_path: Path) -> None:
@@ -258,8 +258,8 @@ def test_standard_input_to_standard_output(
     predict(run, [fasta], tmp_path / "y.tsv", batch_tokens=50)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(fasta.read_bytes())))
     predict(run, ["-"], batch_tokens=50)
-    seen = capfdbinary.readouterr()
-    assert seen.out == (tmp_path / "y.tsv").read_bytes() and seen.err == b""
+    captured = capfdbinary.readouterr()
+    assert captured.out == (tmp_path / "y.tsv").read_bytes() and captured.err == b""
 
 
 def test_words(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"min_confidence": 1.5}, "--min-confidence 1.5 is not a probability"),
         ({"over_length": "cut"}, "--over-length cut is not a choice: give one of error, windows, reject"),
@@ -281,9 +281,9 @@ def test_words(tmp_path: Path) -> None:
         ({"batch_tokens": 0}, "--batch-tokens 0 is too small"),
     ],
 )
-def test_options_out_of_range(run: Path, fasta: Path, tmp_path: Path, given: dict[str, Any], message: str) -> None:
+def test_options_out_of_range(run: Path, fasta: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        predict(run, [fasta], tmp_path / "y.tsv", **given)
+        predict(run, [fasta], tmp_path / "y.tsv", **options)
     assert not any(tmp_path.iterdir())
 
 
@@ -306,55 +306,55 @@ from chordmixer.training.prediction import predict
 
 run, fasta, folder, seed = *map(Path, sys.argv[1:4]), int(sys.argv[4])
 output_files.SECONDS = 0
-draw = random.Random(seed)
-answer = inference.Engine.averages
+rng = random.Random(seed)
+averages = inference.Engine.averages
 
-def slowly(*given):
+def slowly(*arguments):
     time.sleep(0.004)
-    return answer(*given)
+    return averages(*arguments)
 
 inference.Engine.averages = slowly
 report = {}
 for out, work in (("y.tsv", predict), ("y.jsonl", predict), ("y.parquet", predict), ("e.parquet", embed)):
-    kills = gone_on = 0
+    kills = resumed = 0
     while True:
         child = os.fork()
         if not child:
             work(run, [fasta], folder / out, batch_tokens=16, resume=True)
             os._exit(0)
         if kills < 5:
-            late = time.monotonic() + 20
-            while kills == 1 and not (folder / (out + ".journal")).exists() and time.monotonic() < late:
+            deadline = time.monotonic() + 20
+            while kills == 1 and not (folder / (out + ".journal")).exists() and time.monotonic() < deadline:
                 time.sleep(0.002)  # at least one kill in the middle, however slow the machine is
-            time.sleep(draw.uniform(0.0, 0.05) if kills == 1 else draw.uniform(0.02, 0.35))
+            time.sleep(rng.uniform(0.0, 0.05) if kills == 1 else rng.uniform(0.02, 0.35))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not status:
             break
         kills += os.WIFSIGNALED(status)
-        gone_on += (folder / (out + ".journal")).exists()
+        resumed += (folder / (out + ".journal")).exists()
         assert os.WIFSIGNALED(status) and kills < 20
-    report[out] = [kills, gone_on]
+    report[out] = [kills, resumed]
 print(json.dumps(report))
 """
 
 
 def test_killed_and_resumed_it_is_the_same_file(run: Path, fasta: Path, tmp_path: Path) -> None:
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    whole.mkdir()
-    torn.mkdir()
-    long = write_fasta(tmp_path / "x.fa", LENGTHS * 6)
+    uninterrupted, killed = tmp_path / "whole", tmp_path / "torn"
+    uninterrupted.mkdir()
+    killed.mkdir()
+    long_fasta = write_fasta(tmp_path / "x.fa", LENGTHS * 6)
     for ending in ("tsv", "jsonl", "parquet"):
-        predict(run, [long], whole / f"y.{ending}", batch_tokens=16)
-    embed(run, [long], whole / "e.parquet", batch_tokens=16)
-    killer = Forked([sys.executable, "-c", KILLER, str(run), str(long), str(torn), "7"])
-    seen, errors = killer.communicate(timeout=120)
+        predict(run, [long_fasta], uninterrupted / f"y.{ending}", batch_tokens=16)
+    embed(run, [long_fasta], uninterrupted / "e.parquet", batch_tokens=16)
+    killer = Forked([sys.executable, "-c", KILLER, str(run), str(long_fasta), str(killed), "7"])
+    output, errors = killer.communicate(timeout=120)
     assert killer.returncode == 0, errors
-    assert sorted(p.name for p in torn.iterdir()) == sorted(p.name for p in whole.iterdir())
-    for path in whole.iterdir():
-        assert (torn / path.name).read_bytes() == path.read_bytes(), path.name
-    report = json.loads(seen)
-    assert all(kills >= 1 for kills, _ in report.values()) and sum(went for _, went in report.values()) >= 4, report
+    assert sorted(p.name for p in killed.iterdir()) == sorted(p.name for p in uninterrupted.iterdir())
+    for path in uninterrupted.iterdir():
+        assert (killed / path.name).read_bytes() == path.read_bytes(), path.name
+    report = json.loads(output)
+    assert all(kills >= 1 for kills, _ in report.values()) and sum(n for _, n in report.values()) >= 4, report
 
 
 # --- What others make of the rows ---
@@ -378,11 +378,11 @@ def test_formulas_are_guarded_where_asked(tmp_path: Path) -> None:
     ids = ["=cmd|'/C'!A0", "+1", "-2", "@x", "a=b"]
     (tmp_path / "x.fa").write_text("".join(f">{name}\nACGT\n" for name in ids))
     run = make_run(tmp_path / "run", Classification.of_counts(["=1+1", "b"], [3, 5]))
-    for mark in ("", "'"):
-        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", safe_cells=bool(mark), force=True)
+    for prefix in ("", "'"):
+        predict(run, [tmp_path / "x.fa"], tmp_path / "y.tsv", safe_cells=bool(prefix), force=True)
         header, *lines = (line.split("\t") for line in (tmp_path / "y.tsv").read_text().splitlines())
-        assert [line[0] for line in lines] == [mark + name for name in ids[:4]] + ["a=b"]
-        assert f"{mark}=1+1" in header and {line[3] for line in lines} <= {f"{mark}=1+1", "b"}
+        assert [line[0] for line in lines] == [prefix + name for name in ids[:4]] + ["a=b"]
+        assert f"{prefix}=1+1" in header and {line[3] for line in lines} <= {f"{prefix}=1+1", "b"}
     with pytest.raises(ValueError, match=r"--safe-cells is for tables that a spreadsheet opens, and .*jsonl is none"):
         predict(run, [tmp_path / "x.fa"], tmp_path / "y.jsonl", safe_cells=True)
 
@@ -392,18 +392,18 @@ def test_a_terminal_shows_escapes_and_a_pipe_has_the_bytes(
 ) -> None:
     run = make_run(tmp_path / "run", Classification.of_counts(["a\x1b[31m", "b"], [3, 5]))
     for terminal, expected in ((True, rb"a\x1b[31m"), (False, b"a\x1b[31m")):
-        seen = io.TextIOWrapper(io.BytesIO())
-        monkeypatch.setattr(seen, "isatty", lambda answer=terminal: answer, raising=False)
-        monkeypatch.setattr(sys, "stdout", seen)
+        stream = io.TextIOWrapper(io.BytesIO())
+        monkeypatch.setattr(stream, "isatty", lambda answer=terminal: answer, raising=False)
+        monkeypatch.setattr(sys, "stdout", stream)
         predict(run, [fasta])
-        assert expected in seen.buffer.getvalue().split(b"\n")[0].split(b"\t")  # type: ignore[attr-defined]
+        assert expected in stream.buffer.getvalue().split(b"\n")[0].split(b"\t")  # type: ignore[attr-defined]
 
 
 def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Path, quick_scores: None) -> None:
     """The same records with the targets i and 1e9 + i: in float32 all of the second are the same number."""
-    found = {}
-    for name, far in (("near", 0), ("far", 1_000_000_000)):
-        lines = [f"r{i},{'A' * (i % 20) + 'C' * (20 - i % 20)},{far + i % 20}" for i in range(60)]
+    results = {}
+    for name, offset in (("near", 0), ("far", 1_000_000_000)):
+        lines = [f"r{i},{'A' * (i % 20) + 'C' * (20 - i % 20)},{offset + i % 20}" for i in range(60)]
         (tmp_path / f"{name}.csv").write_text("id,sequence,target\n" + "\n".join(lines) + "\n")
         task = Files(FilesConfig((str(tmp_path / f"{name}.csv"),)))
         network = ChordMixerConfig(max_length=20, track_size=2, hidden=8)
@@ -411,11 +411,11 @@ def test_numbers_around_a_billion_are_learnt_as_well_as_small_ones(tmp_path: Pat
         training = TrainingConfig(epochs=3, batch_sequences=8, learning_rate=0.02, device="cpu")
         scores = train(Experiment("files", task.config, model, training), tmp_path / name).scores
         predict(tmp_path / name, [tmp_path / f"{name}.csv"], tmp_path / f"{name}.tsv")
-        found[name] = {metric: score.value for metric, score in scores.items()}
-        found[f"{name} values"] = [float(row["value"]) - far for row in rows(tmp_path / f"{name}.tsv")]
-    assert np.ptp(found["near values"]) > 1 and found["near"]["r2"] > 0.1
-    np.testing.assert_allclose(found["far values"], found["near values"], atol=1e-3)
-    assert found["far"] == pytest.approx(found["near"], rel=1e-3)
+        results[name] = {metric: score.value for metric, score in scores.items()}
+        results[f"{name} values"] = [float(row["value"]) - offset for row in rows(tmp_path / f"{name}.tsv")]
+    assert np.ptp(results["near values"]) > 1 and results["near"]["r2"] > 0.1
+    np.testing.assert_allclose(results["far values"], results["near values"], atol=1e-3)
+    assert results["far"] == pytest.approx(results["near"], rel=1e-3)
 
 
 def test_empty_records_are_no_rows(tmp_path: Path) -> None:

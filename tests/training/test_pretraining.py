@@ -40,23 +40,23 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def genome(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Ten records of one repeated word, with noise."""
-    path, chance = tmp_path_factory.mktemp("periodic") / "genome.fa", random.Random(0)
+    path, rng = tmp_path_factory.mktemp("periodic") / "genome.fa", random.Random(0)
     with path.open("w") as file:
         for i in range(10):
-            text = [c if chance.random() < 0.95 else chance.choice("ACGT") for c in "ACCTGGA" * 60]
+            text = [c if rng.random() < 0.95 else rng.choice("ACGT") for c in "ACCTGGA" * 60]
             file.write(f">r{i}\n{''.join(text)}\n")
     return str(path)
 
 
 @pytest.fixture(scope="module")
 def small(genome: str) -> Experiment:
-    """22 steps over 88 segments a pass."""
+    """An experiment of 22 steps over 88 segments in each epoch."""
     return override(masking(MaskingConfig((genome,), span=3.0, shortest=8, longest=64, segments=88)), SMALL)
 
 
 @pytest.fixture(scope="module")
 def pretrained(small: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run: only to be read."""
+    """A finished run, which tests only read."""
     folder = tmp_path_factory.mktemp("pretrained") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
@@ -64,7 +64,7 @@ def pretrained(small: Experiment, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def test_a_target_of_tokens_is_asked_about_them(small: Experiment) -> None:
+def test_a_target_of_tokens_has_outputs_for_them(small: Experiment) -> None:
     task = small.build_task()
     records = task.records("training")
     batch = Loader(records, TokenSampler(records.lengths, 10**4, 8)).batch([3, 1, 4])
@@ -72,7 +72,7 @@ def test_a_target_of_tokens_is_asked_about_them(small: Experiment) -> None:
     rows = target_outputs(task.target, model, batch.inputs, batch.targets)
     assert rows.shape == (3, 3 * (len(task.target.letters) + 1))  # type: ignore[attr-defined]
     task.target.losses(rows, batch.targets).sum().backward()
-    named = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     for name in (
         "embedding.table.weight",
         "encoder.",
@@ -81,10 +81,10 @@ def test_a_target_of_tokens_is_asked_about_them(small: Experiment) -> None:
         "decoder_norm.weight",
         "head.",
     ):
-        assert any(p.grad is not None and p.grad.any() for n, p in named.items() if n.startswith(name)), name
+        assert any(p.grad is not None and p.grad.any() for n, p in parameters.items() if n.startswith(name)), name
 
 
-def test_other_targets_are_asked_as_ever(tiny: Experiment) -> None:
+def test_other_targets_take_the_outputs_of_the_model(tiny: Experiment) -> None:
     records = tiny.build_task().records("test")
     batch = Loader(records, TokenSampler(records.lengths, 10**4, 8)).batch([0, 1])
     model = Model(tiny.model).eval()
@@ -93,11 +93,11 @@ def test_other_targets_are_asked_as_ever(tiny: Experiment) -> None:
 
 def test_rows_do_not_depend_on_the_batch(small: Experiment) -> None:
     task, model = small.build_task(), Model(small.model)
-    alone, together = (
+    single, batched = (
         torch.from_numpy(predict_records(model, task.records("test"), config, CPU, task.target).outputs)
         for config in (override(small.training, {"batch_sequences": size}) for size in (1, 7))
     )
-    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(single, batched, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -122,27 +122,27 @@ def test_a_model_that_does_not_fit(small: Experiment, settings: dict[str, Any], 
 def test_going_on_gives_the_same_bytes(
     small: Experiment, pretrained: Path, tmp_path: Path, crash: Callable[[Experiment, Path, int], None]
 ) -> None:
-    """Segments and masks are drawn anew in the second epoch, and are the same ones."""
+    """The second epoch draws new segments and masks, and a resumed run draws the same ones."""
     for steps in (2, 11, 13):
         crash(small, tmp_path / "crashed", steps)
     train(small, tmp_path / "crashed", resume=True)
-    expected, found = contents(pretrained), contents(tmp_path / "crashed")
-    assert found.pop("metrics.jsonl").decode() == expected.pop("metrics.jsonl").decode()
-    assert [name for name in expected if found.get(name) != expected[name]] == []
-    assert set(found) == set(expected)
+    expected, actual = contents(pretrained), contents(tmp_path / "crashed")
+    assert actual.pop("metrics.jsonl").decode() == expected.pop("metrics.jsonl").decode()
+    assert [name for name in expected if actual.get(name) != expected[name]] == []
+    assert set(actual) == set(expected)
 
 
 def test_it_learns_more_than_letters(genome: str, tmp_path: Path) -> None:
-    """A repeated word in seconds, beyond what the frequencies tell and the neighbours on one side."""
+    """It learns a repeated word in seconds, beyond letter frequencies and the neighbours on one side."""
     faster = {"epochs": 8, "learning_rate": 0.02, "evaluate_epochs": 4, "checkpoint_every": 0}
     model = {"network": {"track_size": 4, "hidden": 16}}
     data = MaskingConfig((genome,), shortest=16, longest=96, segments=96)
     experiment = override(masking(data), {"model": model, "training": SMALL["training"] | faster})
-    found = train(experiment, tmp_path / "run")
+    result = train(experiment, tmp_path / "run")
     chains = {chain.encoder: chain.scores["accuracy"].value for chain in compare(tmp_path / "run")}
-    assert found.scores["accuracy"].value > chains["Markov order 0"] + 0.2
+    assert result.scores["accuracy"].value > chains["Markov order 0"] + 0.2
     assert chains["Markov order 0"] < chains["Markov order 1"] < chains["Markov order 2, both sides"]
-    assert found.guessing["accuracy"] == pytest.approx(chains["Markov order 0"], abs=0.05)
+    assert result.guessing["accuracy"] == pytest.approx(chains["Markov order 0"], abs=0.05)
 
 
 # --- What a run leaves ---
@@ -152,29 +152,29 @@ def test_the_run_folder(pretrained: Path) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer.json", "data.json", "predictions.parquet"):
         files.verify(pretrained, [name])
     assert not (pretrained / "labels.json").exists()
-    scored = files.read_json(pretrained / "evaluation-test.json")
-    assert {"accuracy", "perplexity", "accuracy_A", "perplexity_T"} <= set(scored["scores"])
-    assert scored["by_length"][0]["scores"]["perplexity"]["value"] > 1
-    assert evaluate(pretrained).scores["accuracy"].value == scored["scores"]["accuracy"]["value"]
-    assert len(pq.read_table(pretrained / "predictions.parquet")) == scored["records"]
+    written = files.read_json(pretrained / "evaluation-test.json")
+    assert {"accuracy", "perplexity", "accuracy_A", "perplexity_T"} <= set(written["scores"])
+    assert written["by_length"][0]["scores"]["perplexity"]["value"] > 1
+    assert evaluate(pretrained).scores["accuracy"].value == written["scores"]["accuracy"]["value"]
+    assert len(pq.read_table(pretrained / "predictions.parquet")) == written["records"]
 
 
-def test_markov_chains_stand_beside_it(pretrained: Path, tmp_path: Path) -> None:
+def test_markov_chains_are_the_baselines(pretrained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(pretrained, tmp_path / "run"))
-    found = compare(run)
+    baselines = compare(run)
     rows = files.read_json(run / "baselines.json")["baselines"]
-    assert [row["name"] for row in rows] == [own.encoder for own in found] and len(found) == 11
+    assert [row["name"] for row in rows] == [baseline.encoder for baseline in baselines] and len(baselines) == 11
     assert rows[2]["sentence"].startswith("each masked letter by up to 2 known letters before it")
 
 
-def test_markov_chains_are_asked_about_the_same_tokens(pretrained: Path, small: Experiment) -> None:
+def test_markov_chains_predict_the_same_tokens(pretrained: Path, small: Experiment) -> None:
     task = small.build_task()
     assert isinstance(task, Masking)
     chain = task.baselines()[0]
-    counted = predict_records(chain, task.records("test"), small.training, CPU, task.target)  # type: ignore[arg-type]
+    predictions = predict_records(chain, task.records("test"), small.training, CPU, task.target)  # type: ignore[arg-type]
     table = pq.read_table(pretrained / "predictions.parquet")
-    for column in range(0, counted.outputs.shape[1], SUMS):
-        assert np.array_equal(table[f"output_{column}"].to_numpy(), counted.outputs[:, column])
+    for column in range(0, predictions.outputs.shape[1], SUMS):
+        assert np.array_equal(table[f"output_{column}"].to_numpy(), predictions.outputs[:, column])
 
 
 def test_embeddings_and_no_answers(pretrained: Path, genome: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from chordmixer.training.progress import Display, Journal
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     now = 1000.0
 
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def shown(console: Console) -> str:
+def printed(console: Console) -> str:
     assert isinstance(console.file, StringIO)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
 
@@ -42,21 +42,21 @@ def test_lines_every_ten_seconds_where_there_is_no_terminal(clock: Clock) -> Non
         for second in range(1, 26):
             clock.now = 1000.0 + second
             display.update(second / 100, epoch=0, step=second, loss=0.25, tokens=2000)
-    lines = shown(console).strip().splitlines()
+    lines = printed(console).strip().splitlines()
     assert lines == [
         "11%  epoch 1  step 11  loss 0.2500  2k tokens/s  1m29s left",
         " 22%  epoch 1  step 22  loss 0.2500  2k tokens/s  1m18s left",
     ]
 
 
-def test_a_long_run_is_told_once(clock: Clock) -> None:
+def test_a_long_run_is_announced_once(clock: Clock) -> None:
     console = Console(file=StringIO(), width=40)
     with Display(console) as display:
         for second in range(1, 60):
             clock.now = 1000.0 + second
             display.update(second / 10_000, epoch=0, step=second, loss=0.25, tokens=2000)
-    told = [line for line in shown(console).splitlines() if line.startswith("at this pace")]
-    assert len(told) == 1 and told[0].startswith(
+    hints = [line for line in printed(console).splitlines() if line.startswith("at this pace")]
+    assert len(hints) == 1 and hints[0].startswith(
         "at this pace 2h46m are left: Ctrl-C stops the run, --resume goes on"
     )
 
@@ -67,20 +67,20 @@ def test_a_bar_on_a_terminal(clock: Clock) -> None:
         clock.now += 30
         display.update(0.25, epoch=2, step=7, loss=0.5, tokens=90_000_000)
         display.say("validation [here]")
-    text = shown(console)
+    text = printed(console)
     assert "epoch 3  step 7  loss 0.5000  3M tokens/s  1m30s left" in text
     assert "━" in text and "25 %" in text and "validation [here]\n" in text
 
 
 def test_time_left_counts_from_where_this_process_began(clock: Clock) -> None:
-    """A resumed run that was three quarters done has not earned them in these twenty seconds."""
+    """Progress that a resumed run begins with does not count for its speed."""
     console = Console(file=StringIO(), width=200)
     display = Display(console)
     display.start = 0.75
     with display:
         clock.now += 20
         display.update(0.875, epoch=0, step=1, loss=0.0, tokens=1)
-    assert " 0m20s left" in shown(console)
+    assert " 0m20s left" in printed(console)
 
 
 def test_other_ranks_are_quiet(clock: Clock) -> None:
@@ -89,7 +89,7 @@ def test_other_ranks_are_quiet(clock: Clock) -> None:
         clock.now += 100
         display.update(0.5, 0, 1, 0.1, 10)
         display.say("hello")
-    assert shown(console).strip() == ""
+    assert printed(console).strip() == ""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_numbers_are_short(number: float, text: str) -> None:
     assert progress._short(number) == text
 
 
-def test_the_journal_is_a_line_an_event(tmp_path: Path) -> None:
+def test_the_journal_has_a_line_for_each_event(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write(10, "training", loss=0.5)
     journal.write(12, "validation", loss=0.25, accuracy=1.0)
@@ -120,28 +120,28 @@ def test_the_journal_is_a_line_an_event(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", ["", '{"step": 8, "split": "tra', "\x00\x00", '{"step": 8}\n{"step": 9}\n'])
 def test_the_journal_forgets_what_a_killed_process_wrote(tmp_path: Path, torn: str) -> None:
-    """Whole lines or torn ones, after those that the checkpoint knows of."""
+    """Lines after those that the checkpoint counts are dropped, whether complete or torn."""
     journal = Journal(tmp_path)
     for step in (5, 6, 7):
         journal.write(step, "training", loss=1.0 / step)
-    kept, lines = journal.path.read_text(), journal.lines
+    content, lines = journal.path.read_text(), journal.lines
     with journal.path.open("a") as file:
         file.write(torn)
-    again = Journal(tmp_path)
-    again.keep(lines)
-    assert journal.path.read_text() == kept
-    again.write(8, "validation", loss=0.1)
+    reopened = Journal(tmp_path)
+    reopened.keep(lines)
+    assert journal.path.read_text() == content
+    reopened.write(8, "validation", loss=0.1)
     assert [json.loads(line)["step"] for line in journal.path.read_text().splitlines()] == [5, 6, 7, 8]
-    assert again.lines == 4
+    assert reopened.lines == 4
 
 
-def test_no_journal_is_nothing_to_forget(tmp_path: Path) -> None:
+def test_a_missing_journal_needs_no_repair(tmp_path: Path) -> None:
     Journal(tmp_path).keep(3)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_journal_on_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/full takes nothing."""
+    """Every write to /dev/full fails."""
     monkeypatch.setattr(files, "open_own", lambda path, flags: open("/dev/full", "wb"))  # noqa: PTH123, SIM115
     with pytest.raises(ValueError, match=r"metrics\.jsonl needs \d+ bytes and [\d,]+ are free") as error:
         Journal(tmp_path).write(10, "training", loss=0.5)

@@ -1,4 +1,4 @@
-"""What a run on files leaves: documents, a temperature, baselines beside it; and that it resumes exactly."""
+"""The files of a run on files, its temperature and baselines, and that it resumes exactly."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def experiment(data: FilesConfig, **changes: Any) -> Experiment:
 
 @pytest.fixture(scope="module")
 def strands(motifs: list[str]) -> Experiment:
-    """Both strands, which is the harder case."""
-    made = experiment(FilesConfig(tuple(motifs), both_strands=True))
-    return override(made, {"training": {"precision": "fp32"}})  # else measured for each run
+    """An experiment on both strands, the harder case."""
+    one_epoch = experiment(FilesConfig(tuple(motifs), both_strands=True))
+    return override(one_epoch, {"training": {"precision": "fp32"}})  # else measured for each run
 
 
 @pytest.fixture(scope="module")
-def whole(strands: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its run that nothing disturbed: only to be read."""
+def full_run(strands: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The uninterrupted run of `strands`, which tests only read."""
     folder = tmp_path_factory.mktemp("files") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
@@ -68,81 +68,87 @@ def whole(strands: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def test_what_a_run_on_files_leaves(strands: Experiment, whole: Path) -> None:
+def test_what_a_run_on_files_leaves(strands: Experiment, full_run: Path) -> None:
     scores = {f"evaluation-{part}.json" for part in ("test", "validation")}
     rows = {"predictions.parquet", "predictions-validation.parquet"}
-    said = {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "seen.safetensors"}
-    said |= {"tokenizer.json", "labels.json", "data.json"}
-    assert {path.name for path in whole.iterdir()} == scores | rows | said | {"manifest.json", "checkpoints", ".lock"}
-    assert set(files.read_json(whole / "manifest.json")) == scores | rows | said
-    files.verify(whole, scores | rows | said)
-    assert Experiment.load(whole) == strands
-    about = files.read_json(whole / "data.json")
-    assert about["versions"]["torch"] == torch.__version__
-    assert about["split"]["sizes"] == {"training": 140, "validation": 20, "test": 40}
+    docs = {"config.json", "model.safetensors", "metrics.jsonl", "run.json", "seen.safetensors"}
+    docs |= {"tokenizer.json", "labels.json", "data.json"}
+    assert {path.name for path in full_run.iterdir()} == scores | rows | docs | {
+        "manifest.json",
+        "checkpoints",
+        ".lock",
+    }
+    assert set(files.read_json(full_run / "manifest.json")) == scores | rows | docs
+    files.verify(full_run, scores | rows | docs)
+    assert Experiment.load(full_run) == strands
+    data = files.read_json(full_run / "data.json")
+    assert data["versions"]["torch"] == torch.__version__
+    assert data["split"]["sizes"] == {"training": 140, "validation": 20, "test": 40}
 
 
-def test_the_temperature_is_of_the_validation_outputs(whole: Path) -> None:
-    rows = pyarrow.parquet.read_table(whole / "predictions-validation.parquet")
+def test_the_temperature_is_of_the_validation_outputs(full_run: Path) -> None:
+    rows = pyarrow.parquet.read_table(full_run / "predictions-validation.parquet")
     outputs = np.stack([rows[f"output_{k}"].to_numpy() for k in range(2)], axis=1)
-    answers = OutputLabels.load(whole)
-    assert (answers.tokenizer, answers.both_strands, len(rows)) == ("dna", True, 20)
-    assert answers.temperature == fit_temperature(answers.unweighted(outputs), rows["target"].to_numpy())
+    labels = OutputLabels.load(full_run)
+    assert (labels.tokenizer, labels.both_strands, len(rows)) == ("dna", True, 20)
+    assert labels.temperature == fit_temperature(labels.unweighted(outputs), rows["target"].to_numpy())
 
 
 @pytest.mark.parametrize("stops", [[2, 5, 9, 13, 26]], ids=["mid-epoch and epoch ends"])
 def test_going_on_gives_the_same_bytes(
-    strands: Experiment, whole: Path, crash: Crash, tmp_path: Path, stops: list[int]
+    strands: Experiment, full_run: Path, crash: Crash, tmp_path: Path, stops: list[int]
 ) -> None:
-    """Weights, optimiser, metrics, scores, documents: with drawn strands and dropout."""
+    """The same weights, optimiser, metrics, scores and documents, with random strands and dropout."""
     for steps in stops:
         crash(strands, tmp_path / "run", steps)
     train(strands, tmp_path / "run", resume=True)
-    expected, found = contents(whole), contents(tmp_path / "run")
-    assert [name for name in expected if found.get(name) != expected[name]] == []
-    assert set(found) == set(expected)
+    expected, actual = contents(full_run), contents(tmp_path / "run")
+    assert [name for name in expected if actual.get(name) != expected[name]] == []
+    assert set(actual) == set(expected)
 
 
 KILLED = """
 import os, signal, sys
 from chordmixer.cli import main
 from chordmixer.training.loop import TrainingRun
-take = TrainingRun._step
+original_step = TrainingRun._step
 def step(self, *arguments):
     if self.state.step == 11:
         os.kill(os.getpid(), signal.SIGKILL)
-    take(self, *arguments)
+    original_step(self, *arguments)
 TrainingRun._step = step
 main()
 """
 
 
-def test_a_killed_process_goes_on_when_the_files_have_moved(strands: Experiment, whole: Path, tmp_path: Path) -> None:
-    gone = override(strands, {"data": {"files": ["gone/with.fa", "gone/without.fa"]}})
-    gone.save(tmp_path / "run")
+def test_a_killed_process_goes_on_when_the_files_have_moved(
+    strands: Experiment, full_run: Path, tmp_path: Path
+) -> None:
+    moved = override(strands, {"data": {"files": ["gone/with.fa", "gone/without.fa"]}})
+    moved.save(tmp_path / "run")
     command = [sys.executable, "-c", KILLED, "train", "--resume", str(tmp_path / "run")]
-    killed = Forked(command)
-    _, errors = killed.communicate(timeout=120)
-    assert killed.returncode == -signal.SIGKILL, errors
+    process = Forked(command)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, errors
     train(Experiment.load(tmp_path / "run"), tmp_path / "run", resume=True)
     for name in ("model.safetensors", "predictions.parquet", "metrics.jsonl", "labels.json", "data.json"):
-        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (tmp_path / "run" / name).read_bytes() == (full_run / name).read_bytes(), name
 
 
-def test_strands_differ_from_epoch_to_epoch_in_training(strands: Experiment, whole: Path, tmp_path: Path) -> None:
-    """Another seed of the strands alone is another run."""
+def test_strands_differ_from_epoch_to_epoch_in_training(strands: Experiment, full_run: Path, tmp_path: Path) -> None:
+    """A run with another seed for the strands alone is different."""
     train(override(strands, {"data": {"seed": 1}}), tmp_path / "run")
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() != (whole / "model.safetensors").read_bytes()
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() != (full_run / "model.safetensors").read_bytes()
 
 
-def test_evaluation_and_prediction_answer_alike_on_both_strands(whole: Path, tmp_path: Path) -> None:
-    again = evaluate(whole, "test")
-    assert files.read_json(whole / "evaluation-test.json") == json.loads(json.dumps(files.finite(asdict(again))))
-    rows = pyarrow.parquet.read_table(whole / "predictions.parquet").to_pydict()
-    task = Experiment.load(whole).build_task()
+def test_evaluation_and_prediction_answer_alike_on_both_strands(full_run: Path, tmp_path: Path) -> None:
+    result = evaluate(full_run, "test")
+    assert files.read_json(full_run / "evaluation-test.json") == json.loads(json.dumps(files.finite(asdict(result))))
+    rows = pyarrow.parquet.read_table(full_run / "predictions.parquet").to_pydict()
+    task = Experiment.load(full_run).build_task()
     assert isinstance(task, Files)
     records = task.records("test")
-    model = averaged(Model.from_pretrained(whole), task.complement)
+    model = averaged(Model.from_pretrained(full_run), task.complement)
     tokenizer = task.store.tokenizer
     fasta = tmp_path / "strands.fa"
     with fasta.open("w") as file:
@@ -150,34 +156,34 @@ def test_evaluation_and_prediction_answer_alike_on_both_strands(whole: Path, tmp
             tokens = records[index].values.numpy()
             for name, strand in (("here", tokens), ("there", tokenizer.reverse_complement(tokens))):
                 file.write(f">{name}{index}\n{tokenizer.decode(strand)}\n")
-    predict(whole, [fasta], tmp_path / "out.jsonl")
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    predict(full_run, [fasta], tmp_path / "out.jsonl")
+    predictions = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     for index in range(8):
-        here, there = answers[2 * index : 2 * index + 2]
-        assert (here["id"], there["id"]) == (f"here{index}", f"there{index}")
-        assert here["probability"] == pytest.approx(there["probability"], abs=1e-6)
-        assert here["class"] == there["class"]
+        forward, reverse = predictions[2 * index : 2 * index + 2]
+        assert (forward["id"], reverse["id"]) == (f"here{index}", f"there{index}")
+        assert forward["probability"] == pytest.approx(reverse["probability"], abs=1e-6)
+        assert forward["class"] == reverse["class"]
         outputs = model(Packed.from_list([records[index].values]))[0].tolist()
         assert [rows[f"output_{k}"][index] for k in range(2)] == pytest.approx(outputs, abs=1e-5)
 
 
-def test_baselines_stand_beside(whole: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
-    found = compare(run)
+def test_baselines_are_written(full_run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    run = Path(shutil.copytree(full_run, tmp_path / "run"))
+    baselines = compare(run)
     written = files.read_json(run / "baselines.json")
     names = [row["name"] for row in written["baselines"]]
     assert names[:2] == ["majority class", "length alone"]
     assert names[3] == "letters by position" and names[4].startswith("neighbours by ")
     assert written["format"] == 1 and all(row["sentence"] for row in written["baselines"])
-    assert [e.encoder for e in found] == [row["name"] for row in written["baselines"]] and log.messages == []
-    assert found[2].scores["roc_auc"].value > 0.75 > found[1].scores["roc_auc"].value
-    assert {e.records for e in found} == {40} and found[0].headline == "roc_auc"
+    assert [e.encoder for e in baselines] == [row["name"] for row in written["baselines"]] and log.messages == []
+    assert baselines[2].scores["roc_auc"].value > 0.75 > baselines[1].scores["roc_auc"].value
+    assert {e.records for e in baselines} == {40} and baselines[0].headline == "roc_auc"
     files.verify(run, ["baselines.json", "baselines.parquet"])
     for row in written["baselines"]:  # paired, of the model and this baseline
-        own, other = files.read_json(run / "evaluation-test.json"), row["evaluation"]
-        less = own["scores"]["roc_auc"]["value"] - other["scores"]["roc_auc"]["value"]
-        assert row["difference"]["value"] == pytest.approx(less)
-        assert row["difference"]["low"] <= less + 1e-9 and row["difference"]["over"] == "records"
+        model, baseline = files.read_json(run / "evaluation-test.json"), row["evaluation"]
+        difference = model["scores"]["roc_auc"]["value"] - baseline["scores"]["roc_auc"]["value"]
+        assert row["difference"]["value"] == pytest.approx(difference)
+        assert row["difference"]["low"] <= difference + 1e-9 and row["difference"]["over"] == "records"
 
 
 def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
@@ -193,10 +199,10 @@ def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:
 
 
 def test_long_baselines_are_announced(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Experiment, log: pytest.LogCaptureFixture
+    full_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Experiment, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(results, "LARGE_TOKENS", 0)
-    compare(shutil.copytree(whole, tmp_path / "run"))
+    compare(shutil.copytree(full_run, tmp_path / "run"))
     assert log.messages == [
         "baselines on the same split, on the CPU: minutes with much data; leave them out: --no-baselines"
     ]
@@ -206,7 +212,7 @@ def test_long_baselines_are_announced(
 
 
 def test_record_weights_scale_the_loss(tmp_path: Path) -> None:
-    """A record of weight zero point something counts that much less: halving all changes nothing."""
+    """Only the ratio of weights counts, so that halving all of them changes nothing."""
 
     def run(name: str, weights: list[float]) -> bytes:
         rows = [f"{'ACGT'[i % 4] * (5 + i)}TTC,{'ab'[i % 2]},{w}" for i, w in enumerate(weights)]
@@ -215,8 +221,8 @@ def test_record_weights_scale_the_loss(tmp_path: Path) -> None:
         train(experiment(FilesConfig((str(path),)), training={"epochs": 1}), tmp_path / name)
         return (tmp_path / name / "model.safetensors").read_bytes()
 
-    one, half, skewed = run("one", [1.0] * 40), run("half", [0.5] * 40), run("skewed", [1.0, 9.0] * 20)
-    assert one == half != skewed
+    unit, half, skewed = run("one", [1.0] * 40), run("half", [0.5] * 40), run("skewed", [1.0, 9.0] * 20)
+    assert unit == half != skewed
 
 
 CSV = {
@@ -227,14 +233,14 @@ CSV = {
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "headline", "outputs"),
+    ("name", "kind", "headline", "outputs"),
     [("texts", "auto", "roc_auc", 2), ("several", "labels", "roc_auc", 2), ("numbers", "auto", "r2", 1)],
 )
-def test_other_questions_from_end_to_end(tmp_path: Path, name: str, asked: Any, headline: str, outputs: int) -> None:
+def test_other_questions_from_end_to_end(tmp_path: Path, name: str, kind: Any, headline: str, outputs: int) -> None:
     header, rows = CSV[name]
     (tmp_path / "table.csv").write_text("\n".join([header, *rows]))
-    scored = train(experiment(FilesConfig((str(tmp_path / "table.csv"),), target_type=asked)), tmp_path / "run")
-    assert scored.headline == headline and np.isfinite(scored.loss)
+    result = train(experiment(FilesConfig((str(tmp_path / "table.csv"),), target_type=kind)), tmp_path / "run")
+    assert result.headline == headline and np.isfinite(result.loss)
     table = pyarrow.parquet.read_table(tmp_path / "run" / "predictions.parquet")
     assert [c for c in table.column_names if c.startswith("output_")] == [f"output_{k}" for k in range(outputs)]
     if name == "several":
@@ -244,13 +250,13 @@ def test_other_questions_from_end_to_end(tmp_path: Path, name: str, asked: Any, 
 
 
 def test_series_from_end_to_end(tmp_path: Path) -> None:
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for i in range(40):
         folder = tmp_path / "series" / ("slow", "fast")[i % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / f"{i}.npy", np.sin(np.arange(20 + i) * (0.3 + i % 2)) + chance.normal(size=20 + i) * 0.1)
-    scored = train(experiment(FilesConfig((str(tmp_path / "series"),))), tmp_path / "run")
-    assert scored.records == 8 and files.read_json(tmp_path / "run" / "tokenizer.json")["tokenizer"] == "numbers"
+        np.save(folder / f"{i}.npy", np.sin(np.arange(20 + i) * (0.3 + i % 2)) + rng.normal(size=20 + i) * 0.1)
+    result = train(experiment(FilesConfig((str(tmp_path / "series"),))), tmp_path / "run")
+    assert result.records == 8 and files.read_json(tmp_path / "run" / "tokenizer.json")["tokenizer"] == "numbers"
     assert [e.encoder for e in compare(tmp_path / "run")] == [
         "majority class",
         "length alone",
@@ -259,53 +265,53 @@ def test_series_from_end_to_end(tmp_path: Path) -> None:
 
 
 def test_evaluations_may_be_some_epochs_apart(motifs: list[str], tmp_path: Path) -> None:
-    few = experiment(
+    spaced = experiment(
         FilesConfig(tuple(motifs), Reading(labels="files")), training={"epochs": 5, "evaluate_epochs": 2}
     )
-    train(few, tmp_path / "run")
+    train(spaced, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["split"] == "validation"] == [2, 4, 5]
 
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
 
-CHANCE = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
-def answered(targets: np.ndarray, skill: float, columns: int = 2) -> Predictions:
-    true = targets if targets.ndim == 2 else np.eye(columns)[targets]
-    outputs = skill * true + CHANCE.normal(size=true.shape)
+def simulated(targets: np.ndarray, skill: float, columns: int = 2) -> Predictions:
+    one_hot = targets if targets.ndim == 2 else np.eye(columns)[targets]
+    outputs = skill * one_hot + RNG.normal(size=one_hot.shape)
     names = [f"r{i}" for i in range(len(targets))]
     return Predictions(names, np.arange(len(targets)) + 9, targets, outputs.astype(np.float32))
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["classes", "labels"])
-def test_answers_are_read_as_they_were_written(tmp_path: Path, several: bool) -> None:
-    targets = CHANCE.integers(0, 2, (40, 3)) if several else CHANCE.integers(0, 2, 40)
+@pytest.mark.parametrize("multi_label", [False, True], ids=["classes", "labels"])
+def test_answers_are_read_as_they_were_written(tmp_path: Path, multi_label: bool) -> None:
+    targets = RNG.integers(0, 2, (40, 3)) if multi_label else RNG.integers(0, 2, 40)
     groups = np.arange(40) // 2
-    known = {name: replace(answered(targets, skill), groups=groups) for name, skill in (("a", 1), ("b", 2))}
-    files.write_bytes(tmp_path / results.BASELINE_ROWS, results.baseline_rows(known))
-    found = results.read_baseline_rows(tmp_path)
-    assert [*found] == ["a", "b"]
-    for name, own in found.items():
-        assert own.same_records(known[name]) and own.groups is not None
-        assert (own.outputs == known[name].outputs).all() and (own.groups == known[name].groups).all()
-    target: Target = MultiLabel(list("xyz"), [9, 9, 9], 40) if several else Classification(["x", "y"], targets)  # type: ignore[assignment]
+    baselines = {name: replace(simulated(targets, skill), groups=groups) for name, skill in (("a", 1), ("b", 2))}
+    files.write_bytes(tmp_path / results.BASELINE_ROWS, results.baseline_rows(baselines))
+    loaded = results.read_baseline_rows(tmp_path)
+    assert [*loaded] == ["a", "b"]
+    for name, p in loaded.items():
+        assert p.same_records(baselines[name]) and p.groups is not None
+        assert (p.outputs == baselines[name].outputs).all() and (p.groups == baselines[name].groups).all()
+    target: Target = MultiLabel(list("xyz"), [9, 9, 9], 40) if multi_label else Classification(["x", "y"], targets)  # type: ignore[assignment]
     assert results.differences([tmp_path], target, "roc_auc") == {}  # no model yet
-    files.write_bytes(tmp_path / results.MODEL_ROWS, replace(answered(targets, 9), groups=groups).parquet())
+    files.write_bytes(tmp_path / results.MODEL_ROWS, replace(simulated(targets, 9), groups=groups).parquet())
     differences = results.differences([tmp_path], target, "roc_auc")
-    assert {own.over for own in differences.values()} == {"groups"}
+    assert {difference.over for difference in differences.values()} == {"groups"}
     assert differences["a"].value > differences["b"].value > 0
 
 
 def test_other_records_are_not_compared(tmp_path: Path) -> None:
     targets = np.arange(40) % 2
-    model = answered(targets, 2)
+    model = simulated(targets, 2)
     files.write_bytes(tmp_path / results.MODEL_ROWS, model.parquet())
-    known = {"same": answered(targets, 1), "others": replace(model, names=model.names[::-1])}
-    files.write_bytes(tmp_path / results.BASELINE_ROWS, results.baseline_rows(known))
-    found = results.differences([tmp_path], Classification(["x", "y"], targets), "accuracy")  # type: ignore[arg-type]
-    assert [*found] == ["same"]
+    baselines = {"same": simulated(targets, 1), "others": replace(model, names=model.names[::-1])}
+    files.write_bytes(tmp_path / results.BASELINE_ROWS, results.baseline_rows(baselines))
+    differences = results.differences([tmp_path], Classification(["x", "y"], targets), "accuracy")  # type: ignore[arg-type]
+    assert [*differences] == ["same"]
 
 
 pytestmark = pytest.mark.usefixtures("quick_scores")
@@ -337,10 +343,10 @@ def test_steps_add_up_to_the_answer(run: Path) -> None:
 
 
 def test_the_local_network_has_no_encoder_and_half_of_the_steps(run: Path) -> None:
-    own, whole = Experiment.load(run / "local"), Experiment.load(run)
-    assert own == local_experiment(whole) and own.model.encoder == "none"
-    assert (own.training.steps, whole.training.steps) == (6, 12)
-    assert own.model.stem == whole.model.stem and own.model.head == whole.model.head
+    local, full = Experiment.load(run / "local"), Experiment.load(run)
+    assert local == local_experiment(full) and local.model.encoder == "none"
+    assert (local.training.steps, full.training.steps) == (6, 12)
+    assert local.model.stem == full.model.stem and local.model.head == full.model.head
 
 
 def test_no_baseline_no_ladder(run: Path, tmp_path: Path) -> None:

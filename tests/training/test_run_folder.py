@@ -47,8 +47,8 @@ READERS: dict[str, Callable[..., object]] = {
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
+def run(full_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(full_run, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
@@ -146,7 +146,7 @@ def test_a_second_writer_is_refused_by_name_and_number(
     assert (run / ".lock").read_bytes() == b""
 
 
-def test_a_lock_is_no_way_to_another_file(run: Path, tmp_path: Path) -> None:
+def test_a_lock_does_not_follow_links(run: Path, tmp_path: Path) -> None:
     (run / ".lock").unlink()
     (tmp_path / "target").write_text("mine")
     (run / ".lock").symlink_to(tmp_path / "target")
@@ -155,12 +155,12 @@ def test_a_lock_is_no_way_to_another_file(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "mine"
 
 
-@pytest.mark.parametrize("what", ["removed", "replaced"])
-def test_a_folder_that_is_gone_is_seen(run: Path, what: str) -> None:
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_folder_that_is_gone_is_seen(run: Path, change: str) -> None:
     with RunLock(run) as lock:
         lock.check()
         shutil.rmtree(run)
-        if what == "replaced":
+        if change == "replaced":
             run.mkdir()
         with pytest.raises(ValueError, match=r"run was removed, moved or replaced while it was written: nothing"):
             lock.check()
@@ -170,15 +170,15 @@ def test_a_folder_that_is_gone_is_seen(run: Path, what: str) -> None:
 
 
 def test_killed_at_the_first_moment(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of config.json and its manifest, whatever a kill leaves is a new run's folder, or a run."""
+    """Whatever a kill leaves of config.json and its manifest can be trained in again."""
     replace = Path.replace
     for moment in range(3):
         calls, out = iter(range(9)), tmp_path / str(moment)
 
-        def killed(path: Path, to: Path, calls: Any = calls, moment: int = moment) -> Path:
+        def killed(path: Path, target: Path, calls: Any = calls, moment: int = moment) -> Path:
             if next(calls) == moment:
                 raise KeyboardInterrupt
-            return replace(path, to)
+            return replace(path, target)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Path, "replace", killed)
@@ -195,21 +195,21 @@ def test_a_manifest_of_something_else_is_not_ours(tiny: Experiment, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "metrics.jsonl"])
-def test_a_run_is_written_into_its_own_folder(tiny: Experiment, whole: Path, tmp_path: Path, name: str) -> None:
-    """Checkpoints of another run, which a link leads to, are not swept, and none is dropped."""
-    run, other = (Path(shutil.copytree(whole, tmp_path / own)) for own in ("run", "other"))
-    (other / "tensorboard").mkdir()
-    before = sorted(other.rglob("*"))
+def test_a_run_is_written_into_its_own_folder(tiny: Experiment, full_run: Path, tmp_path: Path, name: str) -> None:
+    """Checkpoints of another run behind a link are neither cleaned up nor removed."""
+    run, other_run = (Path(shutil.copytree(full_run, tmp_path / folder)) for folder in ("run", "other"))
+    (other_run / "tensorboard").mkdir()
+    before = sorted(other_run.rglob("*"))
     if (run / name).exists():
         shutil.move(run / name, tmp_path / "aside")
-    (run / name).symlink_to(other / name)
+    (run / name).symlink_to(other_run / name)
     with pytest.raises(ValueError, match=rf"{name} is a symbolic link: a run is written into its own folder"):
         train(tiny, run, resume=True)
-    assert sorted(other.rglob("*")) == before
+    assert sorted(other_run.rglob("*")) == before
 
 
 def test_a_second_training_is_refused_and_the_first_is_not_hurt(
-    tiny: Experiment, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Experiment, full_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, refused = TrainingRun._step, list[tuple[int | None, str]]()
 
@@ -224,15 +224,15 @@ def test_a_second_training_is_refused_and_the_first_is_not_hurt(
     monkeypatch.setattr(TrainingRun, "_step", meanwhile)
     train(tiny, tmp_path / "run")
     ((code, errors),) = refused
-    said = f"chordmixer: {tmp_path / 'run'} is in use by process {os.getpid()}: two at once would spoil the run"
-    assert code == 2 and errors.startswith(said) and errors.count("\n") == 1
-    assert (tmp_path / "run" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    message = f"chordmixer: {tmp_path / 'run'} is in use by process {os.getpid()}: two at once would spoil the run"
+    assert code == 2 and errors.startswith(message) and errors.count("\n") == 1
+    assert (tmp_path / "run" / WEIGHTS).read_bytes() == (full_run / WEIGHTS).read_bytes()
 
 
 def test_the_folder_is_deleted_during_training(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, and nothing comes back."""
+    """The error is one line, and the folder is not made again."""
     step, run = TrainingRun._step, tmp_path / "run"
 
     def deleting(self: TrainingRun, *arguments: Any) -> None:
@@ -247,20 +247,20 @@ def test_the_folder_is_deleted_during_training(
 
 
 def test_a_run_of_an_earlier_version_goes_on_where_asked(
-    tiny: Experiment, whole: Path, crash: Crash, tmp_path: Path
+    tiny: Experiment, full_run: Path, crash: Crash, tmp_path: Path
 ) -> None:
-    """Without a manifest until it is finished."""
+    """Such a run has no manifest until it is finished."""
     crash(tiny, tmp_path / "run", 17)
     (tmp_path / "run" / "manifest.json").unlink()
     with pytest.raises(ValueError, match="add --unverified"):
         train(tiny, tmp_path / "run", resume=True)
     train(tiny, tmp_path / "run", resume=True, unverified=True)
-    assert (tmp_path / "run" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    assert (tmp_path / "run" / WEIGHTS).read_bytes() == (full_run / WEIGHTS).read_bytes()
     assert Experiment.load(tmp_path / "run") == tiny
 
 
-def test_an_error_while_it_is_opened_leaves_it_free(tiny: Experiment, whole: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(whole, tmp_path / "run"))
+def test_an_error_while_a_folder_is_opened_releases_it(tiny: Experiment, full_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(full_run, tmp_path / "run"))
     for _ in range(2):
         with pytest.raises(ValueError, match="was started with other settings"):
             train(override(tiny, {"training": {"learning_rate": 0.5}}), run, resume=True)
@@ -273,12 +273,12 @@ def test_an_error_while_it_is_opened_leaves_it_free(tiny: Experiment, whole: Pat
 def test_a_run_says_how_it_was_made(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/chordmixer", "train", "adding", "--out", "my run"])
     train(tiny, tmp_path / "run")
-    known = files.read_json(tmp_path / "run" / "run.json")
-    assert known["command"] == "chordmixer train adding --out 'my run'"
-    assert known["started"].endswith(" UTC") and known["device"].startswith("CPU (") and known["seconds"] > 0
+    record = files.read_json(tmp_path / "run" / "run.json")
+    assert record["command"] == "chordmixer train adding --out 'my run'"
+    assert record["started"].endswith(" UTC") and record["device"].startswith("CPU (") and record["seconds"] > 0
     files.verify(tmp_path / "run", ["run.json"])
     train(tiny, tmp_path / "run", resume=True)
-    assert files.read_json(tmp_path / "run" / "run.json") == known  # nothing was left to do
+    assert files.read_json(tmp_path / "run" / "run.json") == record  # nothing was left to do
 
 
 def test_starts_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,13 +288,13 @@ def test_starts_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RuntimeError, match="stopped"), recording_provenance(tmp_path, CPU):
         raise RuntimeError("stopped")
     with recording_provenance(tmp_path, CPU):
-        half = files.read_json(tmp_path / "run.json")
-        assert (half["starts"], half["ends"]) == (2, 1)
-    known = files.read_json(tmp_path / "run.json")
-    assert (known["seconds"], known["starts"], known["ends"], known["command"]) == (25.0, 2, 2, "")
+        unfinished = files.read_json(tmp_path / "run.json")
+        assert (unfinished["starts"], unfinished["ends"]) == (2, 1)
+    record = files.read_json(tmp_path / "run.json")
+    assert (record["seconds"], record["starts"], record["ends"], record["command"]) == (25.0, 2, 2, "")
 
 
-def test_what_is_damaged_or_deleted_stays_so(tmp_path: Path) -> None:
+def test_damaged_or_deleted_provenance_stays_so(tmp_path: Path) -> None:
     files.write_json(tmp_path / "run" / "run.json", {"seconds": "long", "starts": None})
     with recording_provenance(tmp_path / "run", CPU):
         (tmp_path / "run" / "run.json").unlink()
@@ -305,7 +305,7 @@ def test_what_is_damaged_or_deleted_stays_so(tmp_path: Path) -> None:
 # --- Saving ---
 
 
-def test_files_without_paths(tmp_path: Path) -> None:
+def test_a_saved_model_holds_no_paths(tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "saved"
     run.mkdir()
     config = {

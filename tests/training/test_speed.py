@@ -1,4 +1,4 @@
-"""Speed: a small measurement, extrapolated; the number of threads: measured, kept by a run, set by the user."""
+"""Speed, extrapolated from a small measurement; the number of threads, measured, stored or set by the user."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from chordmixer.training.forecast import forecast
 from chordmixer.training.loop import TrainingRun, train
 
 MEASURED = speed.bf16_speedup
-"""The function itself: tests have a constant in its place."""
+"""The function itself, which the other tests replace by a constant."""
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Eight cores of nobody's choice; the numbers of threads that were set on them."""
-    now, asked = [8], list[int]()
+    """Eight cores without a user's number of threads; yields the numbers that are set on them."""
+    threads, calls = [8], list[int]()
 
     def set_threads(number: int) -> None:
-        now[0] = number
-        asked.append(number)
+        threads[0] = number
+        calls.append(number)
 
     for name in (*speed.VARIABLES, "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(speed, "_chosen", None)
     monkeypatch.setattr(speed, "_cores", lambda: {8})
-    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     monkeypatch.setattr(torch, "set_num_threads", set_threads)
-    yield asked
+    yield calls
 
 
 def clock(seconds: dict[int, float]) -> Callable[[], float]:
-    """A step that takes so long with each number of threads; the very first takes far longer."""
+    """A step that takes these seconds with each number of threads; the very first takes far longer."""
     first = {1: 100.0}
 
-    def take() -> float:
+    def step() -> float:
         return first.pop(1, None) or seconds[torch.get_num_threads()]
 
-    return take
+    return step
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def clock(seconds: dict[int, float]) -> Callable[[], float]:
     ids=["busy", "idle", "half", "no gain"],
 )
 def test_the_fewest_that_are_fast(machine: list[int], seconds: dict[int, float], line: str) -> None:
-    found = speed.choose_threads(clock(seconds))
-    assert found.line == speed.threads_line() == line and torch.get_num_threads() == found.threads
-    assert machine == [1, 4, 8] * 4 + [found.threads], "taking turns, the first round not counted"
+    choice = speed.choose_threads(clock(seconds))
+    assert choice.line == speed.threads_line() == line and torch.get_num_threads() == choice.threads
+    assert machine == [1, 4, 8] * 4 + [choice.threads], "the numbers take turns, and the first round is not counted"
     machine.clear()
     assert speed.choose_threads(clock(dict.fromkeys((1, 4, 8), 1.0))).default == 8, (
         "our own choice does not bind the next run"
@@ -73,10 +73,10 @@ def test_the_fewest_that_are_fast(machine: list[int], seconds: dict[int, float],
 
 
 def test_a_run_keeps_its_number(machine: list[int]) -> None:
-    def take() -> float:
+    def step() -> float:
         raise AssertionError("nothing is measured")
 
-    assert speed.choose_threads(take, stored=4).line == "threads: 4 of 8, as this run began"
+    assert speed.choose_threads(step, stored=4).line == "threads: 4 of 8, as this run began"
     assert torch.get_num_threads() == 4
     speed.restore_threads(8)
     assert torch.get_num_threads() == 8
@@ -96,55 +96,55 @@ def test_one_thread_beside_a_gpu(machine: list[int], monkeypatch: pytest.MonkeyP
         assert machine == [1, 8]
 
 
-@pytest.mark.parametrize("how", [*speed.VARIABLES, "WORLD_SIZE", "torch"])
-def test_the_users_own_number_stays(machine: list[int], monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    if how == "torch":
+@pytest.mark.parametrize("source", [*speed.VARIABLES, "WORLD_SIZE", "torch"])
+def test_the_users_own_number_stays(machine: list[int], monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    if source == "torch":
         torch.set_num_threads(3)
         machine.clear()
     else:
-        monkeypatch.setenv(how, "8")
+        monkeypatch.setenv(source, "8")
     before = torch.get_num_threads()
     assert speed.choose_threads(clock({})).line == "" and torch.get_num_threads() == before and machine == []
-    said = speed.choose_threads(clock({}), stored=2)
-    assert said.line.endswith("as set; the run had 2 so far, so that its last digits may differ")
-    assert said.threads == before and machine == []
+    choice = speed.choose_threads(clock({}), stored=2)
+    assert choice.line.endswith("as set; the run had 2 so far, so that its last digits may differ")
+    assert choice.threads == before and machine == []
 
 
 def test_plan_train_and_prediction_choose_alike(
     machine: list[int], monkeypatch: pytest.MonkeyPatch, tiny: Experiment, tmp_path: Path
 ) -> None:
-    """All of them through `choose`; what a run has begun with is in its checkpoints, and is not measured again."""
-    given: list[int] = []
+    """All of them use `choose_threads`; the number of a run is in its checkpoints and not measured again."""
+    threads: list[int] = []
 
-    def choose(take: Callable[[], float], stored: int = 0) -> speed.ThreadChoice:
-        given.append(stored)
-        assert take() > 0, "a real step, or answer"
+    def choose(step: Callable[[], float], stored: int = 0) -> speed.ThreadChoice:
+        threads.append(stored)
+        assert step() > 0, "a real step, or answer"
         return speed._adopt(speed.ThreadChoice(4, 8, "measured 3.0 times as fast as 8"))
 
     monkeypatch.setattr(speed, "choose_threads", choose)
-    made = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
-    assert made.threads == "threads: 4 of 8, measured 3.0 times as fast as 8"
-    random = torch.get_rng_state()
+    estimate = forecast(tiny, [30, 64, 12] * 4, CPU, timed=True)
+    assert estimate.threads == "threads: 4 of 8, measured 3.0 times as fast as 8"
+    rng_state = torch.get_rng_state()
     speed.choose_inference_threads(Model(tiny.model))
     train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run")
-    assert given == [0, 0, 0] and random is not None
+    assert threads == [0, 0, 0] and rng_state is not None
     assert json.loads((checkpoints.newest_first(tmp_path / "run")[0] / "state.json").read_text())["threads"] == 4
     monkeypatch.setattr(
-        speed, "choose_training_threads", lambda *own: given.append(own[-1]) or speed.ThreadChoice(4, 8)
+        speed, "choose_training_threads", lambda *args: threads.append(args[-1]) or speed.ThreadChoice(4, 8)
     )
     train(replace(tiny, training=replace(tiny.training, epochs=1)), tmp_path / "run", resume=True)
-    assert given[-1] == 4
+    assert threads[-1] == 4
 
 
 def test_a_measurement_changes_no_run(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same first weights, with and without it."""
+    """The first weights are the same with and without it."""
     from rich.console import Console
 
     runs = []
     for name in ("plain", "measured"):
         if name == "measured":
             monkeypatch.setattr(
-                speed, "choose_threads", lambda take, stored: speed.ThreadChoice(1, 2, f"{take():.0f}")
+                speed, "choose_threads", lambda step, stored: speed.ThreadChoice(1, 2, f"{step():.0f}")
             )
         run = TrainingRun(tiny, tmp_path / name, False, Console(quiet=True))
         runs.append((torch.get_rng_state(), [*run.model.state_dict().values()]))
@@ -195,20 +195,20 @@ def test_auto_is_what_was_measured_or_stored(
         override(tiny, {"training": {"precision": stored}}).save(tmp_path)
     auto = override(tiny, {"training": {"precision": "auto", "device": "cpu"}})
     assert speed.settle_precision(auto, tmp_path).training.precision == chosen
-    for given in ("fp32", "bf16"):
-        fixed = override(auto, {"training": {"precision": given}})
+    for precision in ("fp32", "bf16"):
+        fixed = override(auto, {"training": {"precision": precision}})
         assert speed.settle_precision(fixed, tmp_path) is fixed
 
 
 def test_a_run_stores_what_auto_was(tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it resumes and predicts in the same precision."""
+    """The run then resumes and predicts in the same precision."""
     monkeypatch.setattr(speed, "bf16_speedup", lambda *_: 2.0)
     monkeypatch.setattr(speed, "native_bf16", lambda: True)
     auto = override(tiny, {"training": {"epochs": 1, "precision": "auto", "device": "cpu"}})
-    said = train(auto, tmp_path / "run")
+    result = train(auto, tmp_path / "run")
     assert Experiment.load(tmp_path / "run").training.precision == "bf16"
     monkeypatch.setattr(speed, "bf16_speedup", lambda *_: 1.0)
-    assert train(auto, tmp_path / "run", resume=True) == said
+    assert train(auto, tmp_path / "run", resume=True) == result
 
 
 def test_the_measurement_is_real_and_leaves_the_random_state(tiny: Experiment) -> None:
@@ -225,23 +225,23 @@ def test_torchs_own_numbers() -> None:
 
 
 def test_time_grows_with_tokens_and_depth(tiny: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device of a known speed: as many seconds as it is told, however little of a batch is measured."""
-    taken: list[int] = []
+    """On a device of known speed, the result does not depend on how much of a batch is measured."""
+    tokens: list[int] = []
 
     def stepper(*_: object) -> object:
-        def take(lengths: list[int], answering: bool = False) -> float:
-            taken.append(sum(lengths))
+        def step(lengths: list[int], answering: bool = False) -> float:
+            tokens.append(sum(lengths))
             return (2e-6 if answering else 1e-5) * sum(n * max(1, (n - 1).bit_length()) for n in lengths)
 
-        return take
+        return step
 
     monkeypatch.setattr(speed, "_stepper", stepper)
     sampler = TokenSampler([1 << 16] * 20, tokens=1 << 17, sequences=2)
-    exact = pytest.approx((1e-5, 2e-6))
-    assert speed.measure(tiny, sampler, CPU, free=1 << 40) == exact
-    assert taken[0] == 2 * 2_000 and 5_000 < taken[-1] < 20_000, "a second's worth"
-    assert speed.measure(tiny, sampler, CPU, free=1 << 20) == exact
-    assert taken[-1] == 4_000, "memory for no more"
+    expected = pytest.approx((1e-5, 2e-6))
+    assert speed.measure(tiny, sampler, CPU, free=1 << 40) == expected
+    assert tokens[0] == 2 * 2_000 and 5_000 < tokens[-1] < 20_000, "about a second of work"
+    assert speed.measure(tiny, sampler, CPU, free=1 << 20) == expected
+    assert tokens[-1] == 4_000, "memory allows no more"
 
 
 def test_a_real_step_leaves_the_random_state(tiny: Experiment) -> None:
@@ -249,8 +249,8 @@ def test_a_real_step_leaves_the_random_state(tiny: Experiment) -> None:
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
     for precision in ("fp32", "bf16"):
         experiment = replace(tiny, training=replace(tiny.training, precision=precision))
-        found = speed.measure(experiment, sampler, CPU, free=1 << 30)
-        assert found.inference > 0 and 0 < found.training < 0.1
+        measured = speed.measure(experiment, sampler, CPU, free=1 << 30)
+        assert measured.inference > 0 and 0 < measured.training < 0.1
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -276,11 +276,11 @@ def test_answers_for_every_token(tiny: Experiment) -> None:
 
 def test_other_encoders_are_measured_on_whole_records(tiny: Experiment) -> None:
     """Their time may grow with the square of a length, so that fewer records are taken, and not shorter ones."""
-    other = tiny.model.with_encoder("lstm")
+    lstm = tiny.model.with_encoder("lstm")
     lengths = [60, 50, 40, 30, 20, 10]
-    assert speed._reduced(other, lengths, 0.5) == [50, 30, 10] and speed._reduced(other, lengths, 2) == lengths
-    assert speed._reduced(other, lengths, 0.01) == [2] and speed._reduced(other, [900], 0.1) == [90]
+    assert speed._reduced(lstm, lengths, 0.5) == [50, 30, 10] and speed._reduced(lstm, lengths, 2) == lengths
+    assert speed._reduced(lstm, lengths, 0.01) == [2] and speed._reduced(lstm, [900], 0.1) == [90]
     assert speed._reduced(tiny.model, lengths, 0.5) == [30, 25, 20, 15, 10, 5]
-    assert (speed.work(other, [8, 8]), speed.work(tiny.model, [8, 8])) == (16, 48)
+    assert (speed.work(lstm, [8, 8]), speed.work(tiny.model, [8, 8])) == (16, 48)
     sampler = TokenSampler([40, 64, 12], tokens=100, sequences=2)
-    assert speed.measure(replace(tiny, model=other), sampler, CPU, free=1 << 30).training > 0
+    assert speed.measure(replace(tiny, model=lstm), sampler, CPU, free=1 << 30).training > 0

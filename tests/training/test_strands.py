@@ -32,41 +32,41 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def sequences(tokenizer: Tokenizer) -> list[np.ndarray]:
-    chance = np.random.default_rng(0)
-    return [tokenizer.encode("".join(chance.choice([*"ACGTNR"], n))) for n in (5, 64, 9, 33)]
+    rng = np.random.default_rng(0)
+    return [tokenizer.encode("".join(rng.choice([*"ACGTNR"], n))) for n in (5, 64, 9, 33)]
 
 
 def packed(tokens: list[np.ndarray]) -> Packed:
-    return Packed.from_list([torch.from_numpy(one.astype(np.int32)) for one in tokens])
+    return Packed.from_list([torch.from_numpy(sequence.astype(np.int32)) for sequence in tokens])
 
 
 def test_both_strands_get_the_same_answer(tokenizer: Tokenizer, network: Network) -> None:
     tokens = sequences(tokenizer)
-    turned = [tokenizer.reverse_complement(one) for one in tokens]
+    complements = [tokenizer.reverse_complement(sequence) for sequence in tokens]
     plain = network(tokenizer.size)
-    both = averaged(plain, tokenizer.complement)
+    symmetric = averaged(plain, tokenizer.complement)
     with torch.inference_mode():
-        assert (plain(packed(tokens)) - plain(packed(turned))).abs().max() > 1e-3
-        torch.testing.assert_close(both(packed(tokens)), both(packed(turned)), atol=1e-6, rtol=0)
-        mean = (plain(packed(tokens)) + plain(packed(turned))) / 2
-        torch.testing.assert_close(both(packed(tokens)), mean, atol=1e-6, rtol=0)
-        alone = both(packed([turned[3], tokens[0]]))
-        torch.testing.assert_close(alone, both(packed(tokens))[[3, 0]], atol=1e-6, rtol=0)
+        assert (plain(packed(tokens)) - plain(packed(complements))).abs().max() > 1e-3
+        torch.testing.assert_close(symmetric(packed(tokens)), symmetric(packed(complements)), atol=1e-6, rtol=0)
+        mean = (plain(packed(tokens)) + plain(packed(complements))) / 2
+        torch.testing.assert_close(symmetric(packed(tokens)), mean, atol=1e-6, rtol=0)
+        reordered = symmetric(packed([complements[3], tokens[0]]))
+        torch.testing.assert_close(reordered, symmetric(packed(tokens))[[3, 0]], atol=1e-6, rtol=0)
 
 
 def test_the_other_strand_is_the_tokenizers(tokenizer: Tokenizer) -> None:
     tokens = sequences(tokenizer)
     assert tokenizer.complement is not None
-    turned = other_strand(packed(tokens), torch.from_numpy(tokenizer.complement.astype(np.int32)))
-    for found, one in zip(turned.to_list(), tokens, strict=True):
-        assert found.tolist() == tokenizer.reverse_complement(one).tolist()
+    strands = other_strand(packed(tokens), torch.from_numpy(tokenizer.complement.astype(np.int32)))
+    for strand, sequence in zip(strands.to_list(), tokens, strict=True):
+        assert strand.tolist() == tokenizer.reverse_complement(sequence).tolist()
 
 
 def test_bytes_from_a_store_are_as_good(network: Network) -> None:
     tokens = sequences(Dna())
-    both = averaged(network(5), Dna().complement)
-    small = Packed.from_list([torch.from_numpy(one.copy()) for one in tokens])
-    torch.testing.assert_close(both(small), both(packed(tokens)))
+    symmetric = averaged(network(5), Dna().complement)
+    small = Packed.from_list([torch.from_numpy(sequence.copy()) for sequence in tokens])
+    torch.testing.assert_close(symmetric(small), symmetric(packed(tokens)))
 
 
 def test_without_a_complement_nothing_changes(network: Network) -> None:

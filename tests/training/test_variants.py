@@ -21,7 +21,7 @@ from chordmixer.training.labels import OutputLabels
 from chordmixer.training.variants import ScoringConfig, score
 
 TISSUES = VariantColumns(label="CLASS", context="T")
-HERE = ScoringConfig(device="cpu")
+CPU_CONFIG = ScoringConfig(device="cpu")
 
 
 def write_run(
@@ -62,13 +62,13 @@ def info(line: bytes) -> list[str]:
     return line.decode().rstrip().split("\t")[7].split("CHORDMIXER=")[1].split(",")
 
 
-def of_table(path: Path) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-    return made
+def table_rows(path: Path) -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return result
 
 
-def scored(run: Path, lines: Sequence[str], out: Path, config: ScoringConfig = HERE, **settings: Any) -> Path:
-    """The output for a VCF file with these lines."""
+def scored(run: Path, lines: Sequence[str], out: Path, config: ScoringConfig = CPU_CONFIG, **settings: Any) -> Path:
+    """Score a VCF file with these lines; return the path of the output."""
     path = write_vcf(out.parent / "new.vcf", list(lines))
     score(run, path, run.parent / "genome.fa", out, config, **settings)
     return out
@@ -77,28 +77,28 @@ def scored(run: Path, lines: Sequence[str], out: Path, config: ScoringConfig = H
 def test_a_vcf_comes_back_with_scores_and_is_else_the_same(run: Path, tmp_path: Path) -> None:
     symbolic = "chr2\t30\t.\tA\t<DEL>\t.\t.\tEND=40\n"
     ref = rows()[0].split("\t")[3]
-    several = f"chr1\t10\tx\t{ref}\t<INS>,{ref}AC\t.\t.\t.\n"
-    lines = [rows()[5], symbolic, rows()[0], several, *rows()[6:90]]  # not sorted
+    multiallelic = f"chr1\t10\tx\t{ref}\t<INS>,{ref}AC\t.\t.\t.\n"
+    lines = [rows()[5], symbolic, rows()[0], multiallelic, *rows()[6:90]]  # not sorted
     written = scored(run, lines, tmp_path / "scored.vcf").read_bytes().splitlines(keepends=True)
-    [extra] = [line for line in written if line.startswith(b"##INFO=<ID=CHORDMIXER,Number=A,Type=Float")]
-    assert b"probability of miss" in extra and written[written.index(extra) + 1].startswith(b"#CHROM")
-    assert written[4] == symbolic.encode(), "without a score a line is as it was"
+    [info_header] = [line for line in written if line.startswith(b"##INFO=<ID=CHORDMIXER,Number=A,Type=Float")]
+    assert b"probability of miss" in info_header and written[written.index(info_header) + 1].startswith(b"#CHROM")
+    assert written[4] == symbolic.encode(), "a line without a score is unchanged"
     assert info(written[6])[0] == "." and 0 < float(info(written[6])[1]) < 1
-    without = b"".join(line.partition(b";CHORDMIXER")[0].rstrip() + b"\n" for line in written if line != extra)
-    restored = without.replace(b"CHORDMIXER=" + ",".join(info(written[6])).encode(), b".")
+    unscored = b"".join(line.partition(b";CHORDMIXER")[0].rstrip() + b"\n" for line in written if line != info_header)
+    restored = unscored.replace(b"CHORDMIXER=" + ",".join(info(written[6])).encode(), b".")
     assert restored == (HEAD + "".join(lines)).encode()
 
 
 def test_gzip_stays_gzip(run: Path, tmp_path: Path) -> None:
     path, genome = tmp_path / "new.vcf.gz", run.parent / "genome.fa"
     path.write_bytes(gzip.compress((HEAD + rows()[0]).encode()))
-    score(run, path, genome, tmp_path / "scored.vcf.gz", HERE)
+    score(run, path, genome, tmp_path / "scored.vcf.gz", CPU_CONFIG)
     assert len(info(gzip.decompress((tmp_path / "scored.vcf.gz").read_bytes()).splitlines()[-1])) == 1
 
 
 def test_a_table_has_the_same_scores_in_the_same_order(run: Path, tmp_path: Path) -> None:
     lines = rows()[40::-1]
-    table = of_table(scored(run, lines, tmp_path / "scores.parquet"))
+    table = table_rows(scored(run, lines, tmp_path / "scores.parquet"))
     written = scored(run, lines, tmp_path / "scored.vcf").read_bytes().splitlines()[3:]
     assert [row["miss"] for row in table] == pytest.approx([float(info(line)[0]) for line in written], abs=1e-6)
     assert [f"{row['contig']}\t{row['position']}\t" for row in table] == [
@@ -108,30 +108,30 @@ def test_a_table_has_the_same_scores_in_the_same_order(run: Path, tmp_path: Path
 
 
 def test_a_score_does_not_depend_on_its_neighbours(run: Path, tmp_path: Path) -> None:
-    many = of_table(scored(run, rows()[:30], tmp_path / "many.parquet"))
-    alone = of_table(scored(run, rows()[:30], tmp_path / "alone.parquet", replace(HERE, batch_tokens=1)))
-    assert [row["miss"] for row in many] == pytest.approx([row["miss"] for row in alone], abs=2e-6)
+    batched = table_rows(scored(run, rows()[:30], tmp_path / "many.parquet"))
+    single = table_rows(scored(run, rows()[:30], tmp_path / "alone.parquet", replace(CPU_CONFIG, batch_tokens=1)))
+    assert [row["miss"] for row in batched] == pytest.approx([row["miss"] for row in single], abs=2e-6)
 
 
 def test_records_in_are_scored_or_rejected(run: Path, tmp_path: Path) -> None:
     path = write_vcf(
         tmp_path / "new.vcf", [*rows()[:3], "chr1\t5\t.\tA\t*\t.\t.\t.\n", "chr1\t999\t.\tA\tC\t.\t.\t.\n"]
     )
-    reject, genome = replace(HERE, on_mismatch="reject"), run.parent / "genome.fa"
+    config, genome = replace(CPU_CONFIG, on_mismatch="reject"), run.parent / "genome.fa"
     for name in ("scores.tsv", "scored.vcf"):
-        account = score(run, path, genome, tmp_path / name, reject)
+        account = score(run, path, genome, tmp_path / name, config)
         assert (account.read, account.used, account.rejected.total()) == (5, 3, 2)
     assert (tmp_path / "scores.tsv").read_text().count("\n") == 4
     with pytest.raises(ValueError, match=r"new\.vcf, line 7: chr1:999:A>C does not fit the reference"):
-        score(run, path, genome, tmp_path / "again.vcf", HERE)
+        score(run, path, genome, tmp_path / "again.vcf", CPU_CONFIG)
     assert not (tmp_path / "again.vcf").exists() and not [*tmp_path.glob(".writing*")]
 
 
 def test_contexts(tissues: Path, tmp_path: Path) -> None:
-    by_file = of_table(scored(tissues, rows()[:2], tmp_path / "a.parquet", replace(HERE, columns=TISSUES)))
+    by_file = table_rows(scored(tissues, rows()[:2], tmp_path / "a.parquet", replace(CPU_CONFIG, columns=TISSUES)))
     assert [row["context"] for row in by_file] == ["liver", "skin"]
     by_hand = [
-        of_table(scored(tissues, rows()[:2], tmp_path / f"{name}.parquet", replace(HERE, context=name)))
+        table_rows(scored(tissues, rows()[:2], tmp_path / f"{name}.parquet", replace(CPU_CONFIG, context=name)))
         for name in ("liver", "skin")
     ]
     assert by_file == [by_hand[0][0], by_hand[1][1]] and by_hand[0][0]["miss"] != by_hand[1][0]["miss"]
@@ -144,7 +144,7 @@ def test_contexts(tissues: Path, tmp_path: Path) -> None:
 def test_numbers(tmp_path: Path) -> None:
     run = write_run(tmp_path, VariantColumns(label="CLASS"), Regression(mean=100.0, scale=2.0))
     [line] = scored(run, rows()[:1], tmp_path / "scored.vcf").read_bytes().splitlines()[3:]
-    [row] = of_table(scored(run, rows()[:1], tmp_path / "scores.parquet"))
+    [row] = table_rows(scored(run, rows()[:1], tmp_path / "scores.parquet"))
     assert 80 < row["value"] < 120 and float(info(line)[0]) == pytest.approx(row["value"], rel=1e-5)
 
 
@@ -154,7 +154,7 @@ def test_more_than_two_classes_need_a_table(tmp_path: Path) -> None:
         ValueError, match=r"^INFO takes one number an allele, and this run tells 3 classes apart: name"
     ):
         scored(run, rows()[:1], tmp_path / "scored.vcf")
-    [row] = of_table(scored(run, rows()[:1], tmp_path / "scores.parquet"))
+    [row] = table_rows(scored(run, rows()[:1], tmp_path / "scores.parquet"))
     assert row["p(alt)"] + row["b"] + row["c"] == pytest.approx(1, abs=1e-5)
 
 
@@ -167,7 +167,7 @@ def test_an_output_is_not_replaced_unasked(run: Path, tmp_path: Path) -> None:
     scored(run, rows()[:2], out, force=True)
     assert out.read_text().count("\n") == 5
     with pytest.raises(ValueError, match=r"scored\.vcf has CHORDMIXER in INFO already|line 4 has CHORDMIXER in INFO"):
-        score(run, out, run.parent / "genome.fa", tmp_path / "twice.vcf", HERE)
+        score(run, out, run.parent / "genome.fa", tmp_path / "twice.vcf", CPU_CONFIG)
     assert not (tmp_path / "twice.vcf").exists()
 
 
@@ -177,15 +177,15 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"out\.vcf is written whole, from a VCF file: leave out --resume, or name a "
     ):
-        score(run, table, genome, tmp_path / "out.vcf", HERE)
-    other = tmp_path / "other"
-    other.mkdir()
+        score(run, table, genome, tmp_path / "out.vcf", CPU_CONFIG)
+    other_run = tmp_path / "other"
+    other_run.mkdir()
     for path in run.iterdir():
-        (other / path.name).write_bytes(path.read_bytes())
-    files.write_json(other / "config.json", files.read_json(run / "config.json") | {"task": "files"})
-    files.write_manifest(other, ["config.json"])
+        (other_run / path.name).write_bytes(path.read_bytes())
+    files.write_json(other_run / "config.json", files.read_json(run / "config.json") | {"task": "files"})
+    files.write_manifest(other_run, ["config.json"])
     with pytest.raises(ValueError, match=r"other is a run of files: give one of chordmixer variants$"):
-        score(other, table, genome, tmp_path / "out.tsv", HERE)
+        score(other_run, table, genome, tmp_path / "out.tsv", CPU_CONFIG)
 
 
 def test_an_answer_that_is_not_finite(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,10 +196,10 @@ def test_an_answer_that_is_not_finite(run: Path, tmp_path: Path, monkeypatch: py
         scored(run, rows()[:1], tmp_path / "scored.vcf")
 
 
-def test_a_table_can_be_gone_on_with(
+def test_a_table_can_be_resumed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    whole = scored(run, rows(), tmp_path / "whole.tsv", replace(HERE, batch_tokens=512)).read_bytes()
+    expected = scored(run, rows(), tmp_path / "whole.tsv", replace(CPU_CONFIG, batch_tokens=512)).read_bytes()
     monkeypatch.setattr("chordmixer.training.output_files.SECONDS", 0.0)
     forward, calls = Model.forward, [0]
 
@@ -211,10 +211,10 @@ def test_a_table_can_be_gone_on_with(
 
     monkeypatch.setattr(Model, "forward", fail)
     with pytest.raises(KeyboardInterrupt):
-        scored(run, rows(), tmp_path / "part.tsv", replace(HERE, batch_tokens=512))
+        scored(run, rows(), tmp_path / "part.tsv", replace(CPU_CONFIG, batch_tokens=512))
     assert not (tmp_path / "part.tsv").exists()
-    again = scored(run, rows(), tmp_path / "part.tsv", replace(HERE, batch_tokens=512), resume=True)
-    assert again.read_bytes() == whole and calls[0] < 2 * 288 // 4
+    resumed = scored(run, rows(), tmp_path / "part.tsv", replace(CPU_CONFIG, batch_tokens=512), resume=True)
+    assert resumed.read_bytes() == expected and calls[0] < 2 * 288 // 4
     log.clear()
-    score(run, tmp_path / "new.vcf", run.parent / "genome.fa", again, HERE, resume=True)
-    assert log.messages == [f"{again} is whole already: nothing is left to do"]
+    score(run, tmp_path / "new.vcf", run.parent / "genome.fa", resumed, CPU_CONFIG, resume=True)
+    assert log.messages == [f"{resumed} is whole already: nothing is left to do"]

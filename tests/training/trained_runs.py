@@ -1,4 +1,4 @@
-"""Run folders of untrained models, for tests of what is done with trained ones."""
+"""Run folders of untrained models, for tests of prediction, embedding and explanation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_run(
     temperature: float | None = 1.5,
     seed: int = 0,
 ) -> Path:
-    """A folder that `predict` and `embed` take for a run."""
+    """Write a folder that `predict` and `embed` accept as a run."""
     tokenizer = tokenizer or Dna()
     torch.manual_seed(seed)
     network = ChordMixerConfig(max_length=max_length, track_size=2, hidden=8)
@@ -53,9 +53,9 @@ def write_fasta(path: Path, lengths: list[int]) -> Path:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All that two runs of the same settings have in common: run.json alone says when and for how long."""
-    known: dict[str, Any] = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    known.pop("run.json", None)
-    if "manifest.json" in known:
-        known["manifest.json"] = {k: v for k, v in json.loads(known["manifest.json"]).items() if k != "run.json"}
-    return known
+    """The files that two runs of the same settings share: all but run.json, which has times and durations."""
+    content: dict[str, Any] = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    content.pop("run.json", None)
+    if "manifest.json" in content:
+        content["manifest.json"] = {k: v for k, v in json.loads(content["manifest.json"]).items() if k != "run.json"}
+    return content

@@ -8,14 +8,14 @@ from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 from chordmixer.training.baselines import linear
 from chordmixer.training.baselines.linear import PENALTIES, Linear, as_outputs, fit_left_out, fit_linear
 
-CHANCE = np.random.default_rng(0)
-ROWS = CHANCE.normal(size=(300, 6)).astype(np.float32)
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(300, 6)).astype(np.float32)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_scikit_learn_finds_the_same(classes: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the steps to get there: the same penalty, class weights and offset."""
+    """Given enough steps, the probabilities agree for the same penalty and class weights."""
     from sklearn.linear_model import LogisticRegression
 
     monkeypatch.setattr(linear, "SPARSE_STEPS", 300)
@@ -25,16 +25,16 @@ def test_scikit_learn_finds_the_same(classes: int, sparse: bool, monkeypatch: py
     answers = (odds + np.random.default_rng(2).gumbel(size=odds.shape)).argmax(axis=1)
     target = Classification([str(k) for k in range(classes)], answers)
     rows = csr_matrix(ROWS) if sparse else ROWS
-    *_, own = fit_linear(rows, answers, target, (0.01, 0.5))
+    *_, model = fit_linear(rows, answers, target, (0.01, 0.5))
     weights = dict(enumerate(target.weights.tolist()))
-    known = LogisticRegression(C=0.5, class_weight=weights, tol=1e-9, max_iter=1000).fit(ROWS, answers)
-    outputs = as_outputs(own.scores(rows, target), target)
-    assert np.abs(np.exp(outputs) - known.predict_proba(ROWS)).max() < 1e-3
+    reference = LogisticRegression(C=0.5, class_weight=weights, tol=1e-9, max_iter=1000).fit(ROWS, answers)
+    outputs = as_outputs(model.scores(rows, target), target)
+    assert np.abs(np.exp(outputs) - reference.predict_proba(ROWS)).max() < 1e-3
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_ratios_are_features_times_their_log_ratio(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NB-SVM's own form: what scikit-learn finds on columns that are scaled so is what is found here."""
+    """As in NB-SVM, the model is that of scikit-learn on columns scaled by their log ratio."""
     from sklearn.linear_model import LogisticRegression
 
     monkeypatch.setattr(linear, "SPARSE_STEPS", 300)
@@ -46,16 +46,16 @@ def test_ratios_are_features_times_their_log_ratio(sparse: bool, monkeypatch: py
     ratio = np.log(shares[1] / shares[1].sum()) - np.log(shares[0] / shares[0].sum())
     target = Classification.of_counts(["no", "yes"], [1, 1])
     rows = csr_matrix(counts) if sparse else counts
-    *_, own = fit_linear(rows, answers, target, (50.0,), ratios=True)
-    known = LogisticRegression(C=50.0, tol=1e-9, max_iter=1000).fit(counts * ratio, answers)
-    outputs = as_outputs(own.scores(rows, target), target)
-    assert np.abs(np.exp(outputs) - known.predict_proba(counts * ratio)).max() < 1e-3
-    *_, without = fit_linear(rows, answers, target, (50.0,))
-    assert np.abs(own.weights - without.weights).max() > 0.05
+    *_, model = fit_linear(rows, answers, target, (50.0,), ratios=True)
+    reference = LogisticRegression(C=50.0, tol=1e-9, max_iter=1000).fit(counts * ratio, answers)
+    outputs = as_outputs(model.scores(rows, target), target)
+    assert np.abs(np.exp(outputs) - reference.predict_proba(counts * ratio)).max() < 1e-3
+    *_, plain = fit_linear(rows, answers, target, (50.0,))
+    assert np.abs(model.weights - plain.weights).max() > 0.05
 
 
 def test_ratios_of_many_outputs() -> None:
-    """Of three classes and of labels: the feature that tells an output apart has its largest weight."""
+    """For three classes and for labels, the feature that marks an output has its largest weight."""
     classes = np.arange(300) % 3
     rows = csr_matrix(
         (np.arange(3) == classes[:, None]) | (np.random.default_rng(4).random((300, 3)) < 0.3), dtype="f4"
@@ -65,17 +65,17 @@ def test_ratios_of_many_outputs() -> None:
         (Classification(["a", "b", "c"], classes), classes),
         (MultiLabel.of(["a", "b", "c"], labels), labels),
     ):
-        *_, own = fit_linear(rows, answers, target, (1.0, 10.0), ratios=True)
-        assert own.weights.argmax(axis=0).tolist() == [0, 1, 2]
+        *_, model = fit_linear(rows, answers, target, (1.0, 10.0), ratios=True)
+        assert model.weights.argmax(axis=0).tolist() == [0, 1, 2]
 
 
 def test_labels_at_once_are_those_of_each_alone() -> None:
-    answers = (ROWS[:, :3] + CHANCE.normal(size=(300, 3)) > 0.5).astype(np.float32)
-    both = MultiLabel.of(["a", "b", "c"], answers)
-    *_, together = fit_linear(ROWS, answers, both, (0.1,))
+    answers = (ROWS[:, :3] + RNG.normal(size=(300, 3)) > 0.5).astype(np.float32)
+    target = MultiLabel.of(["a", "b", "c"], answers)
+    *_, joint = fit_linear(ROWS, answers, target, (0.1,))
     for k in range(3):
-        *_, alone = fit_linear(ROWS, answers[:, k : k + 1], MultiLabel.of(["x"], answers[:, k : k + 1]), (0.1,))
-        assert together.weights[:, k] == pytest.approx(alone.weights[:, 0], abs=0.02)
+        *_, separate = fit_linear(ROWS, answers[:, k : k + 1], MultiLabel.of(["x"], answers[:, k : k + 1]), (0.1,))
+        assert joint.weights[:, k] == pytest.approx(separate.weights[:, 0], abs=0.02)
 
 
 def test_a_temperature_divides_the_odds_without_class_weights() -> None:
@@ -88,8 +88,8 @@ def test_a_temperature_divides_the_odds_without_class_weights() -> None:
 def test_a_row_depends_on_its_record_alone() -> None:
     target = Regression()
     model = next(fit_linear(ROWS, ROWS[:, 0], target, (1.0,)))
-    every = model.scores(ROWS, target)
-    assert all((model.scores(ROWS[i : i + 1], target) == every[i]).all() for i in range(0, 300, 7))
+    scores = model.scores(ROWS, target)
+    assert all((model.scores(ROWS[i : i + 1], target) == scores[i]).all() for i in range(0, 300, 7))
 
 
 def test_left_out_records_choose_as_refits_without_each_of_them_do() -> None:
@@ -98,13 +98,13 @@ def test_left_out_records_choose_as_refits_without_each_of_them_do() -> None:
     rows = ROWS[:25] - ROWS[:25].mean(axis=0)
     numbers = rows[:, 0] + 0.8 * np.random.default_rng(3).normal(size=25)
     target = Regression.of(numbers)
-    known, unit = target.standardised(numbers), float(np.linalg.eigvalsh(rows @ rows.T).mean())
+    standardised, unit = target.standardised(numbers), float(np.linalg.eigvalsh(rows @ rows.T).mean())
     losses = {}
     for penalty in PENALTIES:
-        kept = [np.delete(np.arange(25), i) for i in range(25)]
-        fits = [Ridge(alpha=penalty * unit).fit(rows[own], known[own]) for own in kept]
-        losses[penalty] = np.mean([(fit.predict(rows[[i]])[0] - known[i]) ** 2 for i, fit in enumerate(fits)])
-    best = Ridge(alpha=min(losses, key=losses.__getitem__) * unit).fit(rows, known)
+        subsets = [np.delete(np.arange(25), i) for i in range(25)]
+        fits = [Ridge(alpha=penalty * unit).fit(rows[subset], standardised[subset]) for subset in subsets]
+        losses[penalty] = np.mean([(fit.predict(rows[[i]])[0] - standardised[i]) ** 2 for i, fit in enumerate(fits)])
+    best = Ridge(alpha=min(losses, key=losses.__getitem__) * unit).fit(rows, standardised)
     assert 0 < [*losses].index(min(losses, key=losses.__getitem__)) < len(losses) - 1, "not at an end of the list"
     np.testing.assert_allclose(fit_left_out(rows, numbers, target).weights[:, 0], best.coef_, atol=1e-4)
 
