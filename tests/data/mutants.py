@@ -1,4 +1,4 @@
-"""Damaged copies of a file, for tests that no reader trips over one."""
+"""Damaged copies of a file, for tests that every reader reads or refuses them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Change = Callable[[bytes, random.Random], bytes]
 
 
 def mutants(data: bytes, count: int, seed: int) -> Iterator[bytes]:
-    """Copies with one to three of the `CHANGES` each; the same for the same seed."""
+    """Copies with one to three of the `CHANGES` each; always the same for one seed."""
     return (mutant(data, random.Random(f"{seed} {number}")) for number in range(count))
 
 
-def mutant(data: bytes, draw: random.Random, changes: Sequence[Change] | None = None) -> bytes:
-    """A copy with one to three of the changes; where they come to nothing, with one more."""
+def mutant(data: bytes, rng: random.Random, changes: Sequence[Change] | None = None) -> bytes:
+    """A copy with one to three of the changes; if they change nothing, one more is made."""
     damaged = data
-    for _ in range(draw.choice((1, 1, 2, 3))):
-        damaged = draw.choice(changes or CHANGES)(damaged, draw)
-    return damaged if damaged != data else flip(data, draw)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        damaged = rng.choice(changes or CHANGES)(damaged, rng)
+    return damaged if damaged != data else flip(data, rng)
 
 
 def survivors(data: bytes, read: Callable[[bytes], T], seed: int, count: int = COUNT) -> list[tuple[bytes, T]]:
-    """The mutants that can be read, with what was; every other must be refused in one line."""
+    """The mutants that can be read, each with its result; every other must be refused in one line."""
     readable = []
     for mutant in mutants(data, count, seed):
         try:
@@ -40,79 +40,79 @@ def survivors(data: bytes, read: Callable[[bytes], T], seed: int, count: int = C
     return readable
 
 
-def _range(data: bytes, draw: random.Random) -> tuple[int, int]:
-    """Most often short, now and then up to all of it; often at the very start or end, where formats are told."""
-    size = int(draw.choice((1, 4, 40, len(data))) * draw.random()) + 1
-    anywhere = draw.randrange(len(data) + 1)
-    start = draw.choice((0, max(0, len(data) - size), *[anywhere] * 8))
+def _range(data: bytes, rng: random.Random) -> tuple[int, int]:
+    """A range that is mostly short, sometimes all of the file; often at the start or end, which show the format."""
+    size = int(rng.choice((1, 4, 40, len(data))) * rng.random()) + 1
+    anywhere = rng.randrange(len(data) + 1)
+    start = rng.choice((0, max(0, len(data) - size), *[anywhere] * 8))
     return start, min(len(data), start + size)
 
 
-def flip(data: bytes, draw: random.Random) -> bytes:
-    start, end = _range(data, draw)
-    return data[:start] + bytes(byte ^ 1 << draw.randrange(8) for byte in data[start:end]) + data[end:]
+def flip(data: bytes, rng: random.Random) -> bytes:
+    start, end = _range(data, rng)
+    return data[:start] + bytes(byte ^ 1 << rng.randrange(8) for byte in data[start:end]) + data[end:]
 
 
-def cut(data: bytes, draw: random.Random) -> bytes:
-    return data[: draw.randrange(len(data) + 1)]
+def cut(data: bytes, rng: random.Random) -> bytes:
+    return data[: rng.randrange(len(data) + 1)]
 
 
-def zero(data: bytes, draw: random.Random) -> bytes:
-    start, end = _range(data, draw)
+def zero(data: bytes, rng: random.Random) -> bytes:
+    start, end = _range(data, rng)
     return data[:start] + bytes(end - start) + data[end:]
 
 
-def insert(data: bytes, draw: random.Random) -> bytes:
-    start, end = _range(data, draw)
-    return data[:start] + draw.randbytes(end - start) + data[start:]
+def insert(data: bytes, rng: random.Random) -> bytes:
+    start, end = _range(data, rng)
+    return data[:start] + rng.randbytes(end - start) + data[start:]
 
 
-def delete(data: bytes, draw: random.Random) -> bytes:
-    start, end = _range(data, draw)
+def delete(data: bytes, rng: random.Random) -> bytes:
+    start, end = _range(data, rng)
     return data[:start] + data[end:]
 
 
-def double(data: bytes, draw: random.Random) -> bytes:
-    start, end = _range(data, draw)
+def double(data: bytes, rng: random.Random) -> bytes:
+    start, end = _range(data, rng)
     return data[:end] + data[start:end] + data[end:]
 
 
-def swap(data: bytes, draw: random.Random) -> bytes:
-    a, b, c, d = sorted(draw.randrange(len(data) + 1) for _ in range(4))
+def swap(data: bytes, rng: random.Random) -> bytes:
+    a, b, c, d = sorted(rng.randrange(len(data) + 1) for _ in range(4))
     return data[:a] + data[c:d] + data[b:c] + data[a:b] + data[d:]
 
 
-def rubbish(data: bytes, draw: random.Random) -> bytes:
-    """Also of bytes that mean something to a text format."""
-    start, end = _range(data, draw)
-    letters = draw.choice((bytes(range(256)), b'\n\r\t >@+;/,"{}[]:.0123456789-ACGTN\xef\xbb\xbf\0'))
-    return data[:start] + bytes(draw.choices(letters, k=end - start)) + data[end:]
+def rubbish(data: bytes, rng: random.Random) -> bytes:
+    """Insert random bytes, sometimes those that have a meaning in text formats."""
+    start, end = _range(data, rng)
+    letters = rng.choice((bytes(range(256)), b'\n\r\t >@+;/,"{}[]:.0123456789-ACGTN\xef\xbb\xbf\0'))
+    return data[:start] + bytes(rng.choices(letters, k=end - start)) + data[end:]
 
 
-def renumber(data: bytes, draw: random.Random) -> bytes:
-    """Another digit for one: lengths and positions that can be parsed, and are wrong."""
-    digits = [at for at, byte in enumerate(data) if byte in b"0123456789"]
+def renumber(data: bytes, rng: random.Random) -> bytes:
+    """Replace one digit: lengths and positions can still be parsed, but are wrong."""
+    digits = [position for position, byte in enumerate(data) if byte in b"0123456789"]
     if not digits:
-        return flip(data, draw)
-    at = draw.choice(digits)
-    return data[:at] + str(draw.randrange(10)).encode() + data[at + 1 :]
+        return flip(data, rng)
+    position = rng.choice(digits)
+    return data[:position] + str(rng.randrange(10)).encode() + data[position + 1 :]
 
 
 NUMBERS = (b"-1", b"0", b"True", b"1e999", b"nan", b"2147483648", b"9223372036854775808", b"9" * 30, b"9" * 5000)
 
 
-def exaggerate(data: bytes, draw: random.Random) -> bytes:
-    """Another number for one, that no file can mean."""
-    found = list(re.finditer(rb"\d+", data))
-    if not found:
-        return flip(data, draw)
-    number = draw.choice(found)
-    return data[: number.start()] + draw.choice(NUMBERS) + data[number.end() :]
+def exaggerate(data: bytes, rng: random.Random) -> bytes:
+    """Replace a number by one that is impossible in any file."""
+    matches = list(re.finditer(rb"\d+", data))
+    if not matches:
+        return flip(data, rng)
+    match = rng.choice(matches)
+    return data[: match.start()] + rng.choice(NUMBERS) + data[match.end() :]
 
 
-def end_lines(data: bytes, draw: random.Random) -> bytes:
-    """Other line ends, for all or for one."""
-    return data.replace(b"\n", draw.choice((b"\r", b"\r\n", b"\n\n", b"\x0b")), draw.choice((-1, 1)))
+def end_lines(data: bytes, rng: random.Random) -> bytes:
+    """Replace the ends of all lines, or of one."""
+    return data.replace(b"\n", rng.choice((b"\r", b"\r\n", b"\n\n", b"\x0b")), rng.choice((-1, 1)))
 
 
 VALUES: tuple[Any, ...] = (
@@ -121,30 +121,30 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-def change_json(data: bytes, draw: random.Random) -> bytes:
-    """Another value in a place of a JSON object, or of a line of several; a key less, or under another name."""
+def change_json(data: bytes, rng: random.Random) -> bytes:
+    """Change a value of a JSON document or of one JSON line, or remove or rename a key."""
     lines = data.splitlines()
-    at = draw.randrange(len(lines) or 1)
-    for whole, start, end in ((False, at, at + 1), (True, 0, len(lines))):
+    index = rng.randrange(len(lines) or 1)
+    for whole_file, start, end in ((False, index, index + 1), (True, 0, len(lines))):
         try:
             tree = json.loads(b"\n".join(lines[start:end]))
             places = list(_places(tree))
         except ValueError:
             continue
-        if whole or places:
+        if whole_file or places:
             break
     else:
-        return flip(data, draw)
+        return flip(data, rng)
     if not places:
-        return flip(data, draw)
-    inside, key = draw.choice(places)
-    act = draw.randrange(8)
-    if act == 0:
-        del inside[key]
-    elif act == 1 and isinstance(inside, dict):
-        inside[draw.choice(("", "x", "__class__", key * 2))] = inside.pop(key)
+        return flip(data, rng)
+    container, key = rng.choice(places)
+    action = rng.randrange(8)
+    if action == 0:
+        del container[key]
+    elif action == 1 and isinstance(container, dict):
+        container[rng.choice(("", "x", "__class__", key * 2))] = container.pop(key)
     else:
-        inside[key] = draw.choice(VALUES)
+        container[key] = rng.choice(VALUES)
     return b"\n".join([*lines[:start], json.dumps(tree).encode(), *lines[end:], b""])
 
 

@@ -26,14 +26,14 @@ def genbank(name: str) -> str:
 
 @dataclass
 class Database:
-    """What the server holds, what goes wrong with the next requests, and what it was asked."""
+    """The server's records, the faults of its next requests, and the requests it has received."""
 
     names: list[str] = field(default_factory=lambda: [f"AB{number:06}.1" for number in range(23)])
     without: set[str] = field(default_factory=set)
-    """Records that give no FASTA, as the heads of shotgun assemblies."""
+    """Records that have no FASTA, such as the master records of shotgun assemblies."""
     unknown: str = ""
     faults: list[Fault] = field(default_factory=list)
-    """One a request, in turn."""
+    """Each request takes the next one."""
     asked: list[tuple[str, Form]] = field(default_factory=list)
     address: str = ""
     sent: int = 0
@@ -55,9 +55,9 @@ class Handler(BaseHTTPRequestHandler):
         self.database.asked.append((utility, form))
         fault = self.database.faults.pop(0) if self.database.faults else None
         if not (fault and fault(self, form)):
-            self.reply(self.found(form) if utility == "esearch.fcgi" else self.fetched(form))
+            self.reply(self.search_result(form) if utility == "esearch.fcgi" else self.fetch_result(form))
 
-    def found(self, form: Form) -> str:
+    def search_result(self, form: Form) -> str:
         assert form["usehistory"] == "y" and form["db"] == "nuccore" and form["tool"] and form["email"]
         unknown = f"<ErrorList><PhraseNotFound>{self.database.unknown}</PhraseNotFound></ErrorList>"
         return (
@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
             f"<QueryKey>1</QueryKey><WebEnv>MCID_7</WebEnv>{unknown if self.database.unknown else ''}</eSearchResult>"
         )
 
-    def fetched(self, form: Form) -> str:
+    def fetch_result(self, form: Form) -> str:
         if form["rettype"] == "acc":
             assert (form["query_key"], form["WebEnv"]) == ("1", "MCID_7")
             start = int(form["retstart"])
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def log_message(self, format: str, *values: object) -> None:
-        """Tests are silent."""
+        """Log nothing."""
 
 
 def status(code: int, text: str = "", **headers: str) -> Fault:
@@ -94,13 +94,13 @@ def status(code: int, text: str = "", **headers: str) -> Fault:
 
 def cut(handler: Handler, form: Form) -> bool:
     """The connection ends in the middle of a page."""
-    return handler.reply(handler.fetched(form), cut=9)
+    return handler.reply(handler.fetch_result(form), cut=9)
 
 
 def short(handler: Handler, form: Form) -> bool:
     """A page without its last record."""
     rest = form["id"].rpartition(",")[0]
-    return handler.reply(handler.fetched({**form, "id": rest}) if rest else "\n")
+    return handler.reply(handler.fetch_result({**form, "id": rest}) if rest else "\n")
 
 
 def says(text: str) -> Fault:
@@ -108,10 +108,10 @@ def says(text: str) -> Fault:
 
 
 def endless(handler: Handler, form: Form) -> bool:
-    """A page without its last line, and nothing that tells: no length is declared."""
+    """A page without its last line; no length is declared, so nothing shows it."""
     handler.send_response(200)
     handler.end_headers()
-    handler.wfile.write(handler.fetched(form).encode().rstrip().rpartition(b"\n")[0] + b"\n")
+    handler.wfile.write(handler.fetch_result(form).encode().rstrip().rpartition(b"\n")[0] + b"\n")
     return True
 
 
@@ -127,7 +127,7 @@ def flood(handler: Handler, form: Form) -> bool:
 
 
 def nothing(handler: Handler, form: Form) -> bool:
-    """The connection is closed without a word."""
+    """The connection is closed without an answer."""
     handler.close_connection = True
     return True
 

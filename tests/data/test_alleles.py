@@ -29,7 +29,7 @@ def reference(tmp_path: Path) -> Reference:
     return Reference(tmp_path / "genome.fa")
 
 
-def variant(position: int, ref: str, alt: str, contig: str = "chr1") -> Variant:
+def make_variant(position: int, ref: str, alt: str, contig: str = "chr1") -> Variant:
     return Variant(contig, position, ref, alt, "calls.vcf, line 4")
 
 
@@ -39,82 +39,88 @@ def text(ids: np.ndarray) -> str:
     return "".join(f"[{c}]" if i >= MARK else c for c, i in zip(letters, ids.tolist(), strict=True))
 
 
-def pair(reference: Reference, given: Variant, size: int, **settings: Any) -> tuple[str, str]:
-    made = Alleles(reference, size, **settings)
-    [window] = made.windows([given], Account())
+def pair(reference: Reference, variant: Variant, size: int, **settings: Any) -> tuple[str, str]:
+    builder = Alleles(reference, size, **settings)
+    [window] = builder.windows([variant], Account())
     assert window is not None
-    first, second = made.tokens(window)
-    assert (len(first), len(second)) == window.lengths and window.id == given.id.upper().replace("CHR", "chr")
+    first, second = builder.tokens(window)
+    assert (len(first), len(second)) == window.lengths and window.id == variant.id.upper().replace("CHR", "chr")
     return text(first), text(second)
 
 
 @pytest.mark.parametrize(
-    ("given", "size", "windows"),
+    ("variant", "size", "windows"),
     [
-        (variant(5, "T", "G"), 4, ("GT[T]G", "GT[G]G")),
-        (variant(5, "T", "G"), 5, ("GT[T]GC", "GT[G]GC")),
-        (variant(5, "T", "TAA"), 4, ("GT[T]G", "GT[T]AAG")),
-        (variant(4, "TTG", "T"), 4, ("CG[T]TG", "CG[T]")),
-        (variant(5, "T", "G"), 1, ("[T]", "[G]")),
-        (variant(1, "A", "G"), 6, ("[A]CG", "[G]CG")),
-        (variant(24, "C", "G"), 6, ("GTA[C]", "GTA[G]")),
-        (variant(9, "N", "A"), 2, ("A[N]", "A[A]")),
-        (variant(11, "A", "t"), 4, ("NN[A]C", "NN[T]C")),
-        (variant(12, "c", "T"), 2, ("A[C]", "A[T]")),
-        (variant(5, "T", "G"), 999, ("ACGT[T]GCANNACGTACGTACGTAC", "ACGT[G]GCANNACGTACGTACGTAC")),
+        (make_variant(5, "T", "G"), 4, ("GT[T]G", "GT[G]G")),
+        (make_variant(5, "T", "G"), 5, ("GT[T]GC", "GT[G]GC")),
+        (make_variant(5, "T", "TAA"), 4, ("GT[T]G", "GT[T]AAG")),
+        (make_variant(4, "TTG", "T"), 4, ("CG[T]TG", "CG[T]")),
+        (make_variant(5, "T", "G"), 1, ("[T]", "[G]")),
+        (make_variant(1, "A", "G"), 6, ("[A]CG", "[G]CG")),
+        (make_variant(24, "C", "G"), 6, ("GTA[C]", "GTA[G]")),
+        (make_variant(9, "N", "A"), 2, ("A[N]", "A[A]")),
+        (make_variant(11, "A", "t"), 4, ("NN[A]C", "NN[T]C")),
+        (make_variant(12, "c", "T"), 2, ("A[C]", "A[T]")),
+        (make_variant(5, "T", "G"), 999, ("ACGT[T]GCANNACGTACGTACGTAC", "ACGT[G]GCANNACGTACGTACGTAC")),
     ],
     ids=["even", "odd", "insertion", "deletion", "one", "start", "end", "n", "lower", "lower-ref", "whole"],
 )
-def test_windows(reference: Reference, given: Variant, size: int, windows: tuple[str, str]) -> None:
-    assert pair(reference, given, size) == windows
+def test_windows(reference: Reference, variant: Variant, size: int, windows: tuple[str, str]) -> None:
+    assert pair(reference, variant, size) == windows
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("variant", "reason"),
     [
-        (variant(5, "T", "."), "no alternative allele"),
-        (variant(5, "T", "*"), "an allele that a deletion upstream removes (*)"),
-        (variant(5, "T", "<DEL>"), "a symbolic allele, such as <DEL>"),
-        (variant(5, "T", "T[chr2:9["), "a breakend"),
-        (variant(5, "T", ".G"), "a breakend"),
-        (variant(5, "T", "-"), "an allele that is not letters of DNA"),
-        (variant(5, "T", "t"), "an alternative that is the reference"),
-        (variant(5, "T", "TACGT"), "an allele of more than 4 bases"),
-        (variant(5, "C", "G"), "a reference allele that the FASTA does not have"),
-        (variant(0, "A", "G"), "a position outside of its contig"),
-        (variant(24, "CA", "G"), "a position outside of its contig"),
+        (make_variant(5, "T", "."), "no alternative allele"),
+        (make_variant(5, "T", "*"), "an allele that a deletion upstream removes (*)"),
+        (make_variant(5, "T", "<DEL>"), "a symbolic allele, such as <DEL>"),
+        (make_variant(5, "T", "T[chr2:9["), "a breakend"),
+        (make_variant(5, "T", ".G"), "a breakend"),
+        (make_variant(5, "T", "-"), "an allele that is not letters of DNA"),
+        (make_variant(5, "T", "t"), "an alternative that is the reference"),
+        (make_variant(5, "T", "TACGT"), "an allele of more than 4 bases"),
+        (make_variant(5, "C", "G"), "a reference allele that the FASTA does not have"),
+        (make_variant(0, "A", "G"), "a position outside of its contig"),
+        (make_variant(24, "CA", "G"), "a position outside of its contig"),
     ],
 )
-def test_variants_that_are_rejected_and_counted(reference: Reference, given: Variant, reason: str) -> None:
+def test_variants_that_are_rejected_and_counted(reference: Reference, variant: Variant, reason: str) -> None:
     account = Account()
-    made = Alleles(reference, 4, longest=4, on_mismatch="reject").windows([given, variant(5, "T", "G")], account)
-    assert [window is None for window in made] == [True, False]
-    assert account.rejected == {reason: 1} and account.examples == {reason: [given.id]}
+    windows = Alleles(reference, 4, longest=4, on_mismatch="reject").windows(
+        [variant, make_variant(5, "T", "G")], account
+    )
+    assert [window is None for window in windows] == [True, False]
+    assert account.rejected == {reason: 1} and account.examples == {reason: [variant.id]}
     assert (account.read, account.used) == (2, 1)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("variant", "message"),
     [
         (
-            variant(5, "C", "G"),
+            make_variant(5, "C", "G"),
             r"^calls\.vcf, line 4: chr1:5:C>G does not fit the reference, .*genome\.fa has T there: ",
         ),
         (
-            variant(25, "C", "G"),
+            make_variant(25, "C", "G"),
             r"does not fit the reference, chr1 has 24 bases: .*, or leave .* --on-mismatch reject$",
         ),
-        (variant(5, "T", "G", contig="1"), r"line 4: contig '1' is not in .*: it has 'chr1'; rename"),
+        (make_variant(5, "T", "G", contig="1"), r"line 4: contig '1' is not in .*: it has 'chr1'; rename"),
     ],
 )
-def test_variants_that_do_not_fit_the_reference(reference: Reference, given: Variant, message: str) -> None:
+def test_variants_that_do_not_fit_the_reference(reference: Reference, variant: Variant, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(Alleles(reference, 4).windows([given], Account()))
+        list(Alleles(reference, 4).windows([variant], Account()))
 
 
 def test_what_is_worth_a_note(reference: Reference) -> None:
     account = Account()
-    list(Alleles(reference, 8).windows([variant(12, "c", "T"), variant(1, "A", "C"), variant(5, "T", "G")], account))
+    list(
+        Alleles(reference, 8).windows(
+            [make_variant(12, "c", "T"), make_variant(1, "A", "C"), make_variant(5, "T", "G")], account
+        )
+    )
     assert account.notes == {
         "windows are shorter, since their contig ends": 1,
         "variants have lower-case letters, read as upper case": 1,
@@ -123,15 +129,15 @@ def test_what_is_worth_a_note(reference: Reference) -> None:
 
 def test_a_reference_with_a_bad_letter(tmp_path: Path) -> None:
     (tmp_path / "genome.fa").write_text(">chr1\nAC!T\n")
-    made = Alleles(Reference(tmp_path / "genome.fa"), 4)
+    builder = Alleles(Reference(tmp_path / "genome.fa"), 4)
     with pytest.raises(ValueError, match=r"genome\.fa, chr1: .*'!'"):
-        made.tokens(Window("chr1", 0, 4, 0, "A", "C"))
+        builder.tokens(Window("chr1", 0, 4, 0, "A", "C"))
 
 
 def test_records_are_pairs_with_a_context(reference: Reference) -> None:
-    made = Alleles(reference, 4)
-    windows = [w for w in made.windows([variant(5, "T", "TAA"), variant(5, "T", "G")], Account()) if w]
-    records = AlleleRecords(made, windows, np.array([0, 2]), np.array([1, 0]))
+    builder = Alleles(reference, 4)
+    windows = [w for w in builder.windows([make_variant(5, "T", "TAA"), make_variant(5, "T", "G")], Account()) if w]
+    records = AlleleRecords(builder, windows, np.array([0, 2]), np.array([1, 0]))
     assert isinstance(records, GeneratedRecords) and isinstance(records, PairedRecords)
     assert (records.lengths, records.longer, len(records)) == ([10, 8], [6, 4], 2)
     packed, targets = records.batch([1, 0], torch.device("cpu"))
@@ -144,31 +150,33 @@ def test_the_head_knows_the_mark() -> None:
     assert alleles.MARK == heads.MARK > Dna().size
 
 
-def window(contig: str, start: int, stop: int) -> Window:
+def make_window(contig: str, start: int, stop: int) -> Window:
     return Window(contig, start, stop, 0, "A", "C")
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=12))
-def test_windows_of_two_loci_share_no_base(given: list[tuple[str, int, int]]) -> None:
-    windows = [window(contig, start, start + length) for contig, start, length in given]
+def test_windows_of_two_loci_share_no_base(spans: list[tuple[str, int, int]]) -> None:
+    windows = [make_window(contig, start, start + length) for contig, start, length in spans]
     numbers = loci(windows)
     bases = [{(w.contig, base) for base in range(w.start, w.stop)} for w in windows]
-    together = merge_groups(*([0 if b & own else None for b in bases] for own in bases))
-    assert np.array_equal(numbers[:, None] == numbers, together[:, None] == together)
+    joined = merge_groups(*([0 if b & a else None for b in bases] for a in bases))
+    assert np.array_equal(numbers[:, None] == numbers, joined[:, None] == joined)
 
 
 def test_copies_are_one_locus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = random.Random(0)
-    one, other = ("".join(chance.choices("ACGT", k=300)) for _ in range(2))
-    turned = one[::-1].translate(str.maketrans("ACGT", "TGCA"))
-    contigs = {"one": one, "other": other, "turned": turned, "shifted": one[20:] + other[:5]}
+    rng = random.Random(0)
+    first, second = ("".join(rng.choices("ACGT", k=300)) for _ in range(2))
+    reverse_complement = first[::-1].translate(str.maketrans("ACGT", "TGCA"))
+    contigs = {"one": first, "other": second, "turned": reverse_complement, "shifted": first[20:] + second[:5]}
     (tmp_path / "genome.fa").write_text("".join(f">{name}\n{letters}\n" for name, letters in contigs.items()))
     reference = Reference(tmp_path / "genome.fa")
-    windows = [window(name, start, start + 200) for name in contigs for start in (0, 80)]
+    windows = [make_window(name, start, start + 200) for name in contigs for start in (0, 80)]
     numbers = near_copies(windows, loci(windows), reference)
     assert len({*numbers[[0, 1, 4, 5, 6, 7]]}) == 1 and numbers[2] == numbers[3] != numbers[0]
     monkeypatch.setattr(module, "MAX_COMPARED_BASES", 100)
-    assert len({*near_copies(windows, loci(windows), reference)}) == 4, "too much to compare: as they were"
+    assert len({*near_copies(windows, loci(windows), reference)}) == 4, (
+        "too many bases to compare: the groups stay as they were"
+    )
 
 
 def test_groupings_are_joined() -> None:

@@ -12,10 +12,10 @@ from chordmixer.data.alphabets import Dna, Kmers, Protein
 
 IUPAC = {"A": "A", "C": "C", "G": "G", "T": "T", "N": "ACGT", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT"}
 IUPAC |= {"M": "AC", "B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG"}
-"""Which bases a letter may be."""
+"""The bases that each letter stands for."""
 
 
-def strict(tokenizer: Dna | Protein, sequence: str | bytes) -> list[int] | str:
+def encode_or_bad(tokenizer: Dna | Protein, sequence: str | bytes) -> list[int] | str:
     try:
         return tokenizer.encode(sequence).tolist()
     except ValueError:
@@ -26,21 +26,21 @@ def test_every_byte_of_dna() -> None:
     for byte in range(256):
         letter = chr(byte).upper() if byte < 128 else ""
         expected = "bad" if letter not in (*IUPAC, "U") else [min("ACGTN".find(letter.replace("U", "T")) % 5, 4)]
-        assert strict(Dna(), bytes([byte])) == strict(Dna(), chr(byte)) == expected, chr(byte)
+        assert encode_or_bad(Dna(), bytes([byte])) == encode_or_bad(Dna(), chr(byte)) == expected, chr(byte)
 
 
 def test_every_byte_of_proteins() -> None:
     alphabet = "ACDEFGHIKLMNPQRSTVWYXBZJUO*"
     for byte in range(256):
-        place = alphabet.find(chr(byte).upper()) if byte < 128 else -1
-        assert strict(Protein(others="own"), bytes([byte])) == ("bad" if place < 0 else [place]), chr(byte)
-        assert strict(Protein(), bytes([byte])) == ("bad" if place < 0 else [min(place, 20)]), chr(byte)
+        index = alphabet.find(chr(byte).upper()) if byte < 128 else -1
+        assert encode_or_bad(Protein(others="own"), bytes([byte])) == ("bad" if index < 0 else [index]), chr(byte)
+        assert encode_or_bad(Protein(), bytes([byte])) == ("bad" if index < 0 else [min(index, 20)]), chr(byte)
 
 
-def test_others_of_their_own() -> None:
-    own = Dna(others="own")
-    assert own.encode("ACGTNRYSWKMBDHVryu").tolist() == [*range(15), 5, 6, 3]
-    assert (own.size, Dna().size, own.certain, Dna().certain) == (15, 5, 4, 4)
+def test_ambiguous_letters_with_tokens_of_their_own() -> None:
+    dna = Dna(others="own")
+    assert dna.encode("ACGTNRYSWKMBDHVryu").tolist() == [*range(15), 5, 6, 3]
+    assert (dna.size, Dna().size, dna.certain, Dna().certain) == (15, 5, 4, 4)
     assert (Protein(others="own").size, Protein().size, Protein().certain) == (27, 21, 20)
 
 
@@ -52,16 +52,16 @@ def test_lower_case_masked() -> None:
 
 @given(st.text(alphabet="ACGTNRYSWKMBDHV", max_size=50))
 def test_decoding_gives_the_letters_back(letters: str) -> None:
-    own = Dna(others="own")
-    assert own.decode(own.encode(letters)) == letters
+    dna = Dna(others="own")
+    assert dna.decode(dna.encode(letters)) == letters
     assert Dna().encode(letters).dtype == np.uint8
 
 
 def test_complement_by_its_meaning() -> None:
-    """A letter's complement may be just the bases opposite those that the letter may be."""
-    own = Dna(others="own")
+    """The complement of a letter stands for exactly the complements of the letter's bases."""
+    dna = Dna(others="own")
     for letter, bases in IUPAC.items():
-        opposite = own.decode(own.reverse_complement(own.encode(letter)))
+        opposite = dna.decode(dna.reverse_complement(dna.encode(letter)))
         assert {*IUPAC[opposite]} == {dict(zip("ACGT", "TGCA", strict=True))[base] for base in bases}
 
 
@@ -99,9 +99,9 @@ def test_no_reverse_complement() -> None:
     ],
 )
 def test_bad_characters(sequence: bytes | str, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         Dna().encode(sequence)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     assert Dna(on_bad="unknown").encode(sequence).max() == 4
 
 
@@ -152,8 +152,8 @@ def test_kmers_are_the_words(k: int, stride: int, dtype: type, letters: str) -> 
 @given(letters=st.text(alphabet="ACGTN", min_size=1, max_size=30), k=st.integers(1, 6))
 def test_kmers_of_the_other_strand(letters: str, k: int) -> None:
     tokenizer, dna = Kmers(k=k), Dna()
-    other = dna.decode(dna.reverse_complement(dna.encode(letters)))
-    assert tokenizer.reverse_complement(tokenizer.encode(letters)).tolist() == tokenizer.encode(other).tolist()
+    complement = dna.decode(dna.reverse_complement(dna.encode(letters)))
+    assert tokenizer.reverse_complement(tokenizer.encode(letters)).tolist() == tokenizer.encode(complement).tolist()
 
 
 def test_kmers_have_the_policies_of_dna() -> None:

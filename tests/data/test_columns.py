@@ -41,10 +41,10 @@ def test_numbers() -> None:
 
 
 def test_usual_names_in_any_case() -> None:
-    for role, usual in USUAL_NAMES.items():
-        for spelt in (spell(name) for name in usual for spell in (str, str.upper, str.title, " {} ".format)):
-            names = [spelt, "seq" if role != "sequence" else "other"]
-            assert find_columns(Columns(), names, "t.csv")[role] == spelt
+    for role, aliases in USUAL_NAMES.items():
+        for spelling in (spell(name) for name in aliases for spell in (str, str.upper, str.title, " {} ".format)):
+            names = [spelling, "seq" if role != "sequence" else "other"]
+            assert find_columns(Columns(), names, "t.csv")[role] == spelling
 
 
 def test_names_that_are_given() -> None:
@@ -130,7 +130,7 @@ def test_a_partial_row_may_lack_all_but_the_sequence() -> None:
         find_columns(Columns(sequence="x"), ["seq"], "row", partial=True)
 
 
-def read(role: str, value: Any) -> Any:
+def parse_value(role: str, value: Any) -> Any:
     return parse_row({"c": value}, {role: "c"}, "t.csv, row 7")[role]
 
 
@@ -157,41 +157,41 @@ def read(role: str, value: Any) -> Any:
     ids=str,
 )
 def test_labels_are_words(value: Any, label: str | None) -> None:
-    assert read("label", value) == label
+    assert parse_value("label", value) == label
 
 
 @pytest.mark.parametrize("value", [-1.5, "-1.5", " -1.5 ", "-15e-1"], ids=repr)
 def test_targets_are_numbers(value: Any) -> None:
-    assert read("target", value) == -1.5
+    assert parse_value("target", value) == -1.5
 
 
 def test_a_target_may_be_missing() -> None:
-    assert read("target", "") is None and read("target", None) is None
+    assert parse_value("target", "") is None and parse_value("target", None) is None
 
 
 @pytest.mark.parametrize("word", ["train", "Training", " TRAIN "])
 def test_splits_have_one_name(word: str) -> None:
-    assert read("split", word) == "training"
-    assert [read("split", w) for w in ("val", "valid", "validation", "dev")] == ["validation"] * 4
-    assert read("split", "test") == "test"
+    assert parse_value("split", word) == "training"
+    assert [parse_value("split", w) for w in ("val", "valid", "validation", "dev")] == ["validation"] * 4
+    assert parse_value("split", "test") == "test"
 
 
 def test_sequences() -> None:
-    assert read("sequence", " AC\nGT ") == " AC\nGT "
-    assert read("sequence", b"AC\xff") == b"AC\xff"
-    assert read("sequence", None) == ""
-    assert read("sequence", [1, 2.5]).tolist() == [1, 2.5]
-    assert read("sequence", [[1, 2], [3, 4]]).shape == (2, 2)
-    assert read("sequence", []).shape == (0,)
+    assert parse_value("sequence", " AC\nGT ") == " AC\nGT "
+    assert parse_value("sequence", b"AC\xff") == b"AC\xff"
+    assert parse_value("sequence", None) == ""
+    assert parse_value("sequence", [1, 2.5]).tolist() == [1, 2.5]
+    assert parse_value("sequence", [[1, 2], [3, 4]]).shape == (2, 2)
+    assert parse_value("sequence", []).shape == (0,)
 
 
 @pytest.mark.parametrize("value", [None, "", "NA", " n/a ", "NaN", "null", "None", math.nan])
 def test_targets_that_are_not_there(value: Any) -> None:
-    assert read("target", value) is None
+    assert parse_value("target", value) is None
 
 
 def test_weights() -> None:
-    assert read("weight", "0.25") == 0.25 and read("weight", 3) == 3.0
+    assert parse_value("weight", "0.25") == 0.25 and parse_value("weight", 3) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -229,16 +229,16 @@ def test_weights() -> None:
     ids=repr,
 )
 def test_values_that_are_refused(role: str, value: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        read(role, value)
-    assert "\n" not in str(caught.value) and str(caught.value).startswith("t.csv, row 7, column 'c': ")
+    with pytest.raises(ValueError, match=message) as error:
+        parse_value(role, value)
+    assert "\n" not in str(error.value) and str(error.value).startswith("t.csv, row 7, column 'c': ")
 
 
 def test_a_row_without_an_id_is_named_by_its_place() -> None:
     assert row_entry("data/t.csv", 7, {"sequence": "A"}).id == "t.csv:7"
     assert row_entry("data/t.csv", 7, {"sequence": "A", "id": None}).id == "t.csv:7"
-    made = row_entry("data/t.csv", 7, {"sequence": "A", "id": "g", "weight": 2.0})
-    assert (made.id, made.weight, made.place) == ("g", 2.0, "data/t.csv, row 7")
+    entry = row_entry("data/t.csv", 7, {"sequence": "A", "id": "g", "weight": 2.0})
+    assert (entry.id, entry.weight, entry.place) == ("g", 2.0, "data/t.csv, row 7")
 
 
 def test_a_wide_table_takes_time_in_proportion() -> None:
@@ -269,8 +269,8 @@ def test_ways_to_write_a_series(cell: str) -> None:
 
 
 def test_channels_and_missing_numbers() -> None:
-    (both,) = sequences("[[1, 2], [3, 4], [5, 6]]")
-    assert isinstance(both, np.ndarray) and both.shape == (3, 2)
+    (series,) = sequences("[[1, 2], [3, 4], [5, 6]]")
+    assert isinstance(series, np.ndarray) and series.shape == (3, 2)
     np.testing.assert_array_equal(read_numbers("1,,NA nan 2"), [1, np.nan, np.nan, np.nan, 2])
 
 

@@ -12,11 +12,11 @@ MANY = torch.arange(100_000)
 
 def splitmix64(seed: int, count: int) -> list[int]:
     """The generator as published, in Python's unbounded integers."""
-    numbers, ones = [], (1 << 64) - 1
+    numbers, mask = [], (1 << 64) - 1
     for n in range(1, count + 1):
-        z = (seed + n * 0x9E3779B97F4A7C15) & ones
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & ones
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & ones
+        z = (seed + n * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
         numbers.append(z ^ (z >> 31))
     return numbers
 
@@ -65,12 +65,12 @@ def test_keys_differ_by_every_part() -> None:
 
 
 def test_uniform() -> None:
-    drawn = draws.uniform(draws.key(0), MANY)
-    assert drawn.dtype == torch.float32 and drawn.min() >= -1 and drawn.max() < 1
-    assert drawn.mean().item() == pytest.approx(0, abs=0.01)
-    assert drawn.square().mean().item() == pytest.approx(1 / 3, abs=0.01)
-    assert torch.equal(drawn * 2**23, (drawn * 2**23).round())
-    assert torch.histc(drawn, 10, -1, 1).min() > 9_500
+    samples = draws.uniform(draws.key(0), MANY)
+    assert samples.dtype == torch.float32 and samples.min() >= -1 and samples.max() < 1
+    assert samples.mean().item() == pytest.approx(0, abs=0.01)
+    assert samples.square().mean().item() == pytest.approx(1 / 3, abs=0.01)
+    assert torch.equal(samples * 2**23, (samples * 2**23).round())
+    assert torch.histc(samples, 10, -1, 1).min() > 9_500
 
 
 def test_uniform_reaches_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,15 +79,15 @@ def test_uniform_reaches_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_normal() -> None:
-    drawn = draws.normal(draws.key(0), MANY)
-    assert drawn.dtype == torch.float64 and torch.isfinite(drawn).all()
-    moments = [drawn.pow(k).mean().item() for k in (1, 2, 3, 4)]
+    samples = draws.normal(draws.key(0), MANY)
+    assert samples.dtype == torch.float64 and torch.isfinite(samples).all()
+    moments = [samples.pow(k).mean().item() for k in (1, 2, 3, 4)]
     assert moments == pytest.approx([0, 1, 0, 3], abs=0.06)
 
 
 def test_below_is_even() -> None:
-    drawn = draws.below(draws.key(0), MANY, torch.full_like(MANY, 7))
-    counts = drawn.bincount()
+    samples = draws.below(draws.key(0), MANY, torch.full_like(MANY, 7))
+    counts = samples.bincount()
     assert len(counts) == 7 and counts.min() > 100_000 / 7 * 0.97
     limits = MANY[:1000] + 1
     assert (draws.below(draws.key(0), MANY[:1000], limits) < limits).all()
@@ -99,6 +99,6 @@ def test_permutation(n: int, seed: int) -> None:
 
 
 def test_permutations_are_even() -> None:
-    """Each of the six orders of three things, about as often."""
+    """Each of the six orders of three items is about equally frequent."""
     orders = [tuple(draws.permutation(draws.key(seed), 3).tolist()) for seed in range(600)]
     assert len(set(orders)) == 6 and min(orders.count(o) for o in set(orders)) > 70

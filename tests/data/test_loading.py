@@ -18,7 +18,7 @@ from chordmixer.paper.adding import AddingConfig, AddingRecords
 
 
 def test_adding_records_are_records() -> None:
-    """What the protocol promises is all that a loader asks for."""
+    """A loader needs no more than the protocol promises."""
     records: Records = AddingRecords(AddingConfig(validation=5), "validation")
     record = records[3]
     assert isinstance(record, Record) and isinstance(records.name(3), str)
@@ -36,16 +36,16 @@ def test_made_at_once_or_one_by_one() -> None:
 
 
 def test_crops_are_a_function_of_their_key() -> None:
-    """Every stretch and every factor occurs; a short series is kept whole; the file's numbers stay as they are."""
+    """All positions and factors occur; short series are kept whole; the input does not change."""
     series = np.arange(200, dtype=np.float32)[:, None] + 1
-    seen = [cropped(series, key) for key in range(400)]
-    factors = np.array([part[1, 0] - part[0, 0] for part in seen])
-    lengths = np.array([len(part) for part in seen])
-    starts = np.array([round(part[0, 0] / factor) for part, factor in zip(seen, factors, strict=True)])
+    crops = [cropped(series, key) for key in range(400)]
+    factors = np.array([part[1, 0] - part[0, 0] for part in crops])
+    lengths = np.array([len(part) for part in crops])
+    starts = np.array([round(part[0, 0] / factor) for part, factor in zip(crops, factors, strict=True)])
     assert lengths.min() < 130 and lengths.max() > 190 and 120 <= lengths.min() <= lengths.max() <= 200
     assert starts.min() == 1 and starts.max() > 60 and (starts + lengths <= 201).all()
     assert factors.min() < 0.82 and factors.max() > 1.22
-    assert np.array_equal(seen[7], cropped(series, 7)) and series[0, 0] == 1
+    assert np.array_equal(crops[7], cropped(series, 7)) and series[0, 0] == 1
     assert len(cropped(series[:9], 0)) == 9 and len(cropped(series[:1], 0)) == 1
 
 
@@ -77,14 +77,14 @@ def test_one_rank_sees_every_record_once_within_budget(plan: dict[str, Any], epo
 
 @given(plans(), st.integers(2, 5), st.integers(0, 3))
 def test_ranks_share_the_batches_of_one_process(plan: dict[str, Any], ranks: int, epoch: int) -> None:
-    """Also where a batch has fewer records than ranks: then some repeat one of them."""
-    one, *others = [TokenSampler(**plan)] + [TokenSampler(**plan, rank=rank, ranks=ranks) for rank in range(ranks)]
-    for sampler in (one, *others):
+    """If a batch has fewer records than ranks, some ranks repeat one of them."""
+    ref, *ranked = [TokenSampler(**plan)] + [TokenSampler(**plan, rank=rank, ranks=ranks) for rank in range(ranks)]
+    for sampler in (ref, *ranked):
         sampler.set_epoch(epoch)
-    for batch, *taken in zip(one, *others, strict=True):
-        shares = others[0].shares(batch)
+    for batch, *rank_batches in zip(ref, *ranked, strict=True):
+        shares = ranked[0].shares(batch)
         assert sorted(i for share in shares for i in share) == sorted(batch)
-        assert all(own == share or (not share and own[0] in batch) for own, share in zip(taken, shares, strict=True))
+        assert all(b == share or (not share and b[0] in batch) for b, share in zip(rank_batches, shares, strict=True))
 
 
 @given(plans(), st.integers(0, 2), st.data())
@@ -116,13 +116,13 @@ def test_without_shuffle_every_epoch_is_in_order() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_tokens_are_balanced(ranks: int) -> None:
-    """In each step, since the ranks wait for each other there: by no more than the longest record of the batch."""
-    sampler, most, whole = TokenSampler(LOG_NORMAL, tokens=20_000, sequences=128, ranks=ranks), 0, 0
+    """Ranks wait for each other in each step; there, loads differ by at most the longest record of the batch."""
+    sampler, busiest, total = TokenSampler(LOG_NORMAL, tokens=20_000, sequences=128, ranks=ranks), 0, 0
     for batch in sampler.batches:
         loads = [sum(LOG_NORMAL[i] for i in share) for share in sampler.shares(batch)]
         assert max(loads) - min(loads) <= max(LOG_NORMAL[i] for i in batch)
-        most, whole = most + max(loads), whole + sum(loads)
-    assert most < 1.25 * whole / ranks
+        busiest, total = busiest + max(loads), total + sum(loads)
+    assert busiest < 1.25 * total / ranks
 
 
 def test_lengths_are_mixed_and_batches_full() -> None:
@@ -139,58 +139,58 @@ def test_a_sequence_over_the_budget_is_named() -> None:
 
 
 def listed(records: Iterable[Record]) -> Any:
-    """Records that are read one by one, as those of a file, named by letters; a worker process can import them."""
-    made = UserList(records)
-    made.lengths = [len(record.values) for record in made]  # type: ignore[attr-defined]
-    made.name = ascii_letters.__getitem__  # type: ignore[attr-defined]
-    return made
+    """Records that are read one by one, like those of a file, and named by letters; workers can import them."""
+    wrapped = UserList(records)
+    wrapped.lengths = [len(record.values) for record in wrapped]  # type: ignore[attr-defined]
+    wrapped.name = ascii_letters.__getitem__  # type: ignore[attr-defined]
+    return wrapped
 
 
-MADE = AddingRecords(AddingConfig(base_length=40, max_length=400, training=30), "training")
-READ = listed(MADE)
+GENERATED = AddingRecords(AddingConfig(base_length=40, max_length=400, training=30), "training")
+LISTED = listed(GENERATED)
 
 
-def loader(records: Any = READ, workers: int = 0) -> Loader:
+def loader(records: Any = LISTED, workers: int = 0) -> Loader:
     return Loader(records, TokenSampler(records.lengths, tokens=800, sequences=4), workers=workers)
 
 
-def assert_same(ours: Iterator[Batch], theirs: Iterator[Batch]) -> None:
-    for a, b in zip(ours, theirs, strict=True):
+def assert_same(actual: Iterator[Batch], expected: Iterator[Batch]) -> None:
+    for a, b in zip(actual, expected, strict=True):
         assert a.indices == b.indices and a.inputs.lengths == b.inputs.lengths
         assert torch.equal(a.inputs.values, b.inputs.values) and torch.equal(a.targets, b.targets)
 
 
-both = pytest.mark.parametrize("records", [READ, MADE], ids=["read", "made"])
+both_kinds = pytest.mark.parametrize("records", [LISTED, GENERATED], ids=["read", "made"])
 
 
-@both
+@both_kinds
 def test_batches_hold_the_records(records: Any) -> None:
-    loaded = loader(records)
-    batches = list(loaded.epoch(1))
-    assert len(batches) == len(loaded)
+    batch_loader = loader(records)
+    batches = list(batch_loader.epoch(1))
+    assert len(batches) == len(batch_loader)
     assert sorted(i for batch in batches for i in batch.indices) == list(range(30))
     for batch in batches:
-        assert batch.inputs.lengths == tuple(MADE.lengths[i] for i in batch.indices)
+        assert batch.inputs.lengths == tuple(GENERATED.lengths[i] for i in batch.indices)
         assert list(batch.inputs.lengths) == sorted(batch.inputs.lengths, reverse=True)
         for i, values, target in zip(batch.indices, batch.inputs.to_list(), batch.targets, strict=True):
-            assert torch.equal(values, MADE[i].values) and torch.equal(target, MADE[i].target)
+            assert torch.equal(values, GENERATED[i].values) and torch.equal(target, GENERATED[i].target)
 
 
-@both
+@both_kinds
 def test_start_resumes_the_epoch(records: Any) -> None:
-    loaded = loader(records)
-    tail = list(loaded.epoch(2))[3:]
-    rest = loaded.epoch(2, start=3)
-    assert len(loaded) == len(tail), "the length is that of the epoch asked for, before its first batch too"
+    batch_loader = loader(records)
+    tail = list(batch_loader.epoch(2))[3:]
+    rest = batch_loader.epoch(2, start=3)
+    assert len(batch_loader) == len(tail), "the length is that of the requested epoch, even before its first batch"
     assert_same(iter(tail), rest)
 
 
 def test_workers_build_the_same_batches() -> None:
-    """Also after an epoch that was broken off, which leaves batches under way."""
-    inside, outside = loader(MADE), loader(READ, workers=1)
-    assert_same(outside.epoch(0), inside.epoch(0))
-    assert_same(iter([next(outside.epoch(1))]), iter([next(inside.epoch(1))]))
-    assert_same(outside.epoch(1, start=2), inside.epoch(1, start=2))
+    """This also holds after an interrupted epoch, which leaves batches in the queue."""
+    in_process, in_worker = loader(GENERATED), loader(LISTED, workers=1)
+    assert_same(in_worker.epoch(0), in_process.epoch(0))
+    assert_same(iter([next(in_worker.epoch(1))]), iter([next(in_process.epoch(1))]))
+    assert_same(in_worker.epoch(1, start=2), in_process.epoch(1, start=2))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -205,7 +205,7 @@ def test_a_bad_number_names_the_record(bad: float) -> None:
     "values", [torch.full((90, 1), 1000.0).half(), torch.full((4, 1), 3e38)], ids=["half", "large"]
 )
 def test_large_numbers_are_finite(values: torch.Tensor) -> None:
-    """Their sum is not."""
+    """They pass although their sum overflows."""
     records = listed([Record(values, torch.tensor(0))])
     (batch,) = Loader(records, TokenSampler(records.lengths, tokens=100, sequences=1)).epoch()
     assert torch.equal(batch.inputs.values, values)
@@ -242,8 +242,8 @@ def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {id(t) for t in pinned} == {id(t) for t in (batch.inputs.values, batch.inputs.offsets, batch.targets)}
 
 
-class Turning:
-    """Records that say which epoch they were drawn for."""
+class EpochRecords:
+    """Records whose values are the epoch they were drawn for."""
 
     lengths = (2, 3, 4)
     weights = np.array([0.5, 1.0, 1.5])
@@ -259,7 +259,7 @@ class Turning:
 
 
 def test_records_are_drawn_for_the_epoch_where_training_asks() -> None:
-    records = Turning()
+    records = EpochRecords()
     sampler = TokenSampler(records.lengths, tokens=20, sequences=2)
     for drawing, expected in ((True, 5), (False, -1)):
         batches = list(Loader(records, sampler, drawing=drawing).epoch(5))

@@ -30,22 +30,22 @@ def database() -> Iterator[Database]:
 
 
 class Fetcher:
-    """`fetch` without waiting, and what it said."""
+    """`fetch` without waiting, with its log messages and its progress."""
 
     def __init__(self, database: Database, folder: Path, log: pytest.LogCaptureFixture) -> None:
         self.database, self.folder, self.log = database, folder, log
-        self.seen: list[tuple[int, int]] = []
+        self.progress: list[tuple[int, int]] = []
 
     @property
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         return self.log.messages
 
-    def __call__(self, query: str = "Carassius", **given: Any) -> Path:
+    def __call__(self, query: str = "Carassius", **settings: Any) -> Path:
         self.log.clear()
-        self.seen = []
-        config = FetchConfig(**{"email": "me@here", "page": 5, "server": self.database.address, **given})
+        self.progress = []
+        config = FetchConfig(**{"email": "me@here", "page": 5, "server": self.database.address, **settings})
         service = Service(config.email, config.api_key, config.server, sleep=lambda seconds: None)
-        return fetch(query, self.folder, config, lambda *at: self.seen.append(at), service)
+        return fetch(query, self.folder, config, lambda *counts: self.progress.append(counts), service)
 
     def names(self) -> set[str]:
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
@@ -65,28 +65,28 @@ def test_a_genus_becomes_a_file(fetcher: Fetcher, database: Database) -> None:
     assert gzip.decompress(path.read_bytes()).decode() == "".join(map(fasta, database.names))
     with open_source(path) as source:
         assert [entry.id for entry in read_fasta(source)] == database.names
-    assert fetcher.said == [f"{path}: 23 records asked for: 23 written, 0 without a sequence"]
-    assert fetcher.seen == [(0, 23), (5, 23), (10, 23), (15, 23), (20, 23), (23, 23)]
+    assert fetcher.messages == [f"{path}: 23 records asked for: 23 written, 0 without a sequence"]
+    assert fetcher.progress == [(0, 23), (5, 23), (10, 23), (15, 23), (20, 23), (23, 23)]
     assert fetcher.names() == {"carassius.fa.gz", "carassius.fa.gz.fetch.json"}
-    told = note(path)
-    assert told["term"] == database.asked[0][1]["term"] == entrez_term("Carassius")
-    assert (told["total"], told["wanted"], told["records"], told["without"]) == (23, 23, 23, [])
-    assert told["found"] <= told["finished"] and "key" not in json.dumps(told)
+    saved = note(path)
+    assert saved["term"] == database.asked[0][1]["term"] == entrez_term("Carassius")
+    assert (saved["total"], saved["wanted"], saved["records"], saved["without"]) == (23, 23, 23, [])
+    assert saved["found"] <= saved["finished"] and "key" not in json.dumps(saved)
 
 
 def test_genbank_of_the_first_few(fetcher: Fetcher, database: Database) -> None:
     path = fetcher("Danio", format="genbank", most=7, lengths="34:261943")
     assert path.name == "danio.gb.gz"
     assert gzip.decompress(path.read_bytes()).count(b"LOCUS ") == 7
-    assert fetcher.said == [f"{path}: 7 records asked for, the first of 23: 7 written, 0 without a sequence"]
+    assert fetcher.messages == [f"{path}: 7 records asked for, the first of 23: 7 written, 0 without a sequence"]
     assert database.asked[0][1]["term"].endswith(" NOT wgs[PROP]) AND 34:261943[SLEN]")
 
 
 def test_a_finished_file_is_not_fetched_again(fetcher: Fetcher, database: Database) -> None:
     path = fetcher()
-    before, asked = path.read_bytes(), len(database.asked)
-    assert fetcher() == path and path.read_bytes() == before and len(database.asked) == asked
-    assert "its 23 records came on" in fetcher.said[0] and "remove it to fetch again" in fetcher.said[0]
+    before, requests = path.read_bytes(), len(database.asked)
+    assert fetcher() == path and path.read_bytes() == before and len(database.asked) == requests
+    assert "its 23 records came on" in fetcher.messages[0] and "remove it to fetch again" in fetcher.messages[0]
     path.unlink()
     assert fetcher().read_bytes() == before
 
@@ -100,7 +100,7 @@ def test_faults_leave_no_trace_in_the_file(fetcher: Fetcher, database: Database)
 def test_records_without_a_sequence_are_counted_and_named(fetcher: Fetcher, database: Database) -> None:
     database.without = set(database.names[1:8])
     path = fetcher(page=20)
-    assert fetcher.said[0].endswith(
+    assert fetcher.messages[0].endswith(
         "23 records asked for: 16 written, 7 without a sequence "
         "(AB000001.1, AB000002.1, AB000003.1, AB000004.1, AB000005.1, ...)"
     )
@@ -114,68 +114,69 @@ def test_no_record_has_a_sequence(fetcher: Fetcher, database: Database) -> None:
 
 
 class Killed(BaseException):
-    """As SIGKILL: nothing catches it."""
+    """Stands for SIGKILL, which nothing catches."""
 
 
-@pytest.mark.parametrize("at", ["write_bytes", "flush"])
-def test_a_kill_at_any_moment(fetcher: Fetcher, database: Database, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """The same command until it is through: it dies at its first write or flush, then at its second, and so on."""
-    call, lost = getattr(files, at), {database.names[3], database.names[22]}
-    database.without = lost
-    for life in range(99):
-        done = 0
+@pytest.mark.parametrize("fn", ["write_bytes", "flush"])
+def test_a_kill_at_any_moment(fetcher: Fetcher, database: Database, monkeypatch: pytest.MonkeyPatch, fn: str) -> None:
+    """Repeat a command until it succeeds, killing it at its first write or flush, then at its second, and so on."""
+    original, missing = getattr(files, fn), {database.names[3], database.names[22]}
+    database.without = missing
+    for attempt in range(99):
+        calls = 0
 
-        def dying(path: Path, *data: bytes, life: int = life) -> None:
-            nonlocal done
-            if done == life:
+        def dying(path: Path, *data: bytes, attempt: int = attempt) -> None:
+            nonlocal calls
+            if calls == attempt:
                 if data:  # torn
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.with_name(files.TEMPORARY + path.name).write_bytes(data[0][: len(data[0]) // 2])
                 raise Killed
-            done += 1
-            call(path, *data)
+            calls += 1
+            original(path, *data)
 
-        monkeypatch.setattr(files, at, dying)
+        monkeypatch.setattr(files, fn, dying)
         try:
-            path = fetcher(page=2 + life % 3)
+            path = fetcher(page=2 + attempt % 3)
             break
         except Killed:
             continue
-    assert life > 4
-    kept = [name for name in database.names if name not in lost]
-    assert gzip.decompress(path.read_bytes()).decode() == "".join(map(fasta, kept))
+    assert attempt > 4
+    available = [name for name in database.names if name not in missing]
+    assert gzip.decompress(path.read_bytes()).decode() == "".join(map(fasta, available))
     assert note(path)["records"] == 21 and fetcher.names() == {"carassius.fa.gz", "carassius.fa.gz.fetch.json"}
 
 
-def stopped(fetcher: Fetcher, database: Database) -> None:
-    """A fetch that came as far as its second page."""
+def interrupt_fetch(fetcher: Fetcher, database: Database) -> None:
+    """Run a fetch that fails at its second page."""
     database.faults = [*([lambda handler, form: False] * 3), status(404)]
     with pytest.raises(ValueError, match=r"refuses \(HTTP 404\)"):
         fetcher()
 
 
 def test_going_on_asks_for_the_rest_only(fetcher: Fetcher, database: Database) -> None:
-    stopped(fetcher, database)
+    interrupt_fetch(fetcher, database)
     database.asked.clear()
     fetcher()
-    assert fetcher.seen[0] == (5, 23)
+    assert fetcher.progress[0] == (5, 23)
     assert [name for page in database.pages() for name in page] == database.names[5:]
 
 
-def test_a_total_that_changed_is_said(fetcher: Fetcher, database: Database) -> None:
-    stopped(fetcher, database)
+def test_a_total_that_changed_is_reported(fetcher: Fetcher, database: Database) -> None:
+    interrupt_fetch(fetcher, database)
     before = list(database.names)
     database.names.insert(0, "ZZ000000.1")
     path = fetcher()
-    assert "NCBI has 24 records now and had 23 on 2" in fetcher.said[0]
+    assert "NCBI has 24 records now and had 23 on 2" in fetcher.messages[0]
     assert (
-        "those of that day are fetched; remove" in fetcher.said[0] and ".fetch.json to begin with" in fetcher.said[0]
+        "those of that day are fetched; remove" in fetcher.messages[0]
+        and ".fetch.json to begin with" in fetcher.messages[0]
     )
     assert gzip.decompress(path.read_bytes()).decode() == "".join(map(fasta, before))
 
 
 def test_without_the_note_it_begins_anew(fetcher: Fetcher, database: Database) -> None:
-    stopped(fetcher, database)
+    interrupt_fetch(fetcher, database)
     (fetcher.folder / "carassius.fa.gz.fetch.json").unlink()
     database.names = database.names[1:]
     path = fetcher()
@@ -184,7 +185,7 @@ def test_without_the_note_it_begins_anew(fetcher: Fetcher, database: Database) -
 
 @pytest.mark.parametrize("change", [{"records": "5"}, {"without": 3}, {"found": None}, {"total": 10**30}, {}])
 def test_a_note_that_is_damaged(fetcher: Fetcher, database: Database, change: dict[str, object]) -> None:
-    stopped(fetcher, database)
+    interrupt_fetch(fetcher, database)
     path = fetcher.folder / "carassius.fa.gz.fetch.json"
     note = {**json.loads(path.read_text()), **change}
     if not change:
@@ -197,7 +198,7 @@ def test_a_note_that_is_damaged(fetcher: Fetcher, database: Database, change: di
 
 
 def test_other_settings_for_the_same_file(fetcher: Fetcher, database: Database) -> None:
-    stopped(fetcher, database)
+    interrupt_fetch(fetcher, database)
     with pytest.raises(ValueError, match=r"fetch.json is of most=None and 9 is asked for: one file holds one search"):
         fetcher(most=9)
     fetcher()
@@ -216,7 +217,7 @@ def test_a_file_of_the_users_own_is_not_replaced(fetcher: Fetcher, database: Dat
 
 
 def test_a_page_damaged_on_the_disk(fetcher: Fetcher, database: Database) -> None:
-    stopped(fetcher, database)
+    interrupt_fetch(fetcher, database)
     (page,) = (fetcher.folder / ".parts" / "carassius.fa.gz").glob("*.gz")
     page.write_bytes(page.read_bytes()[:-9])
     with pytest.raises(ValueError, match=r"holds 18 records and 23 came: a page was damaged on the disk; remove"):
@@ -224,24 +225,24 @@ def test_a_page_damaged_on_the_disk(fetcher: Fetcher, database: Database) -> Non
     assert not (fetcher.folder / "carassius.fa.gz").exists()
 
 
-def test_a_name_that_nobody_has(fetcher: Fetcher, database: Database) -> None:
+def test_a_name_without_records(fetcher: Fetcher, database: Database) -> None:
     database.names, database.unknown = [], "Carasius[Organism]"
     with pytest.raises(
         ValueError, match=r'^"Carasius"\[.* finds no record at NCBI \(unknown there: Carasius'
-    ) as told:
+    ) as error:
         fetcher("Carasius")
-    assert "check how the name is spelt" in str(told.value) and "\n" not in str(told.value)
+    assert "check how the name is spelt" in str(error.value) and "\n" not in str(error.value)
     assert not fetcher.names()
 
 
-def test_a_part_of_a_term_that_is_unknown_is_said(fetcher: Fetcher, database: Database) -> None:
+def test_a_part_of_a_term_that_is_unknown_is_reported(fetcher: Fetcher, database: Database) -> None:
     database.unknown = "gbdiv_xyz[PROP]"
     fetcher()
-    assert fetcher.said[0] == "NCBI does not know gbdiv_xyz[PROP], and searched without"
+    assert fetcher.messages[0] == "NCBI does not know gbdiv_xyz[PROP], and searched without"
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"email": ""}, "email='' is not an address: NCBI asks for one; give --email or NCBI_EMAIL"),
         ({"email": "me"}, "email='me' is not an address"),
@@ -254,9 +255,9 @@ def test_a_part_of_a_term_that_is_unknown_is_said(fetcher: Fetcher, database: Da
     ],
     ids=str,
 )
-def test_wrong_settings(given: dict[str, Any], message: str) -> None:
+def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
-        FetchConfig(**{"email": "me@here", **given})
+        FetchConfig(**{"email": "me@here", **settings})
 
 
 def test_the_key_is_never_shown() -> None:

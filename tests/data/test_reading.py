@@ -77,13 +77,13 @@ def test_the_name_of_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.Mo
     assert base_name(Path()) == "carp" and base_name(Path("..")) == "fish"
 
 
-def found(rule: str, header: str) -> str | None:
+def value_in_header(rule: str, header: str) -> str | None:
     name, _, description = header.partition(" ")
     return header_value(header_pattern(rule), Entry(name, b"A", "x.fa, record 1", description))
 
 
 GENE = r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/"
-"""Of worms `K09D9.6.1` is a transcript of the gene `K09D9.6`; the name of a fly's has no dots."""
+"""In worms, `K09D9.6.1` is a transcript of the gene `K09D9.6`; names of fly genes have no dots."""
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ GENE = r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/"
     ],
 )
 def test_what_a_header_says(rule: str, header: str, value: str | None) -> None:
-    assert found(rule, header) == value
+    assert value_in_header(rule, header) == value
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ ENTRIES = [
 def test_labels_and_groups_by_rules() -> None:
     account = Account()
     rules = {"label": "files", "group": "header:gene"}
-    made = list(with_rules(iter(ENTRIES), "fish.fa.gz", rules, "reject", account))
-    assert [(e.id, e.label, e.group) for e in made] == [("a", "fish", "g1"), ("c", "fish", "g2")]
+    labelled = list(with_rules(iter(ENTRIES), "fish.fa.gz", rules, "reject", account))
+    assert [(e.id, e.label, e.group) for e in labelled] == [("a", "fish", "g1"), ("c", "fish", "g2")]
     assert account.rejected == {"no group in its header": 1} and account.examples["no group in its header"] == ["b"]
 
 
 def test_a_files_name_comes_before_the_label_inside() -> None:
-    made = with_rules(iter(ENTRIES), "fish.fa", {"label": "files"}, "error", Account())
-    assert [e.label for e in made] == ["fish"] * 3
+    labelled = with_rules(iter(ENTRIES), "fish.fa", {"label": "files"}, "error", Account())
+    assert [e.label for e in labelled] == ["fish"] * 3
 
 
 def test_a_header_without_the_label() -> None:
@@ -167,9 +167,9 @@ def test_without_rules_nothing_changes() -> None:
 
 
 def test_folders_of_classes_keep_them(tmp_path: Path) -> None:
-    made = with_rules(iter(ENTRIES), tmp_path / "..", {"label": "files", "group": "files"}, "error", Account())
+    labelled = with_rules(iter(ENTRIES), tmp_path / "..", {"label": "files", "group": "files"}, "error", Account())
     name = base_name(tmp_path / "..")
-    assert [(e.label, e.group) for e in made] == [(name, name), ("old", name), (name, name)]
+    assert [(e.label, e.group) for e in labelled] == [(name, name), ("old", name), (name, name)]
 
 
 def table(path: Path, text: str, columns: Columns = Columns()) -> dict[str, dict[str, Any]]:  # noqa: B008
@@ -302,7 +302,7 @@ def test_more_formats(data: bytes, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "seen"),
+    ("data", "text"),
     [
         (b"Once upon a time\nthere was", r"begins with b'Once upon a time'"),
         (b"ACGTACGT\n", r"begins with b'ACGTACGT'"),
@@ -313,8 +313,8 @@ def test_more_formats(data: bytes, kind: str) -> None:
     ],
     ids=repr,
 )
-def test_what_is_none_of_these(data: bytes, seen: str) -> None:
-    with pytest.raises(ValueError, match=rf"notes.txt {seen}: this is not FASTA, .* with --format \(text: each file"):
+def test_what_is_none_of_these(data: bytes, text: str) -> None:
+    with pytest.raises(ValueError, match=rf"notes.txt {text}: this is not FASTA, .* with --format \(text: each file"):
         sniff(source_of(data, "notes.txt"))
 
 
@@ -353,8 +353,8 @@ def test_genbank(tmp_path: Path) -> None:
         '     source          1..4\n     gene            complement(1..2)\n                     /gene="thr"\n'
         "ORIGIN\n        1 acgt\n//\n",
     )
-    (whole,) = entries(path, rank="lineage:2")
-    assert (whole.id, whole.sequence, whole.label, whole.circular) == ("X.1", b"ACGT", "Pseudomonadota", True)
+    (record,) = entries(path, rank="lineage:2")
+    assert (record.id, record.sequence, record.label, record.circular) == ("X.1", b"ACGT", "Pseudomonadota", True)
     (gene,) = entries(path, features="gene", rank="organism")
     assert (gene.id, gene.sequence, gene.label) == ("thr", b"GT", "Escherichia coli")
 
@@ -369,8 +369,8 @@ def test_files_one_after_the_other(tmp_path: Path) -> None:
     assert [e.id for e in entries(*paths)] == ["a", "b", "a", "b"]
 
 
-def test_it_is_a_stream(tmp_path: Path) -> None:
-    """The second file is not even looked at before the first has been read."""
+def test_files_are_read_lazily(tmp_path: Path) -> None:
+    """The second file is not opened before the first has been read."""
     stream = read([put(tmp_path / "a", FILES["fasta"]), tmp_path / "gone"], Reading(), Account())
     assert [next(stream).id, next(stream).id] == ["a", "b"]
     with pytest.raises(ValueError, match="gone does not exist"):
@@ -395,8 +395,8 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
     for name, text in (("pos/1", "good, very"), ("neg/1", "bad"), ("neg/0", "")):
         put(tmp_path / name, text)
     account = Account()
-    found = entries(tmp_path, account=account, on_empty="reject")
-    assert [(e.id, e.label) for e in found] == [("neg/1", "neg"), ("pos/1", "pos")]
+    records = entries(tmp_path, account=account, on_empty="reject")
+    assert [(e.id, e.label) for e in records] == [("neg/1", "neg"), ("pos/1", "pos")]
     assert account.examples == {"empty": ["neg/0"]}
     assert [e.label for e in entries(tmp_path, labels="files", on_empty="reject")] == ["neg", "pos"]
 
@@ -415,8 +415,8 @@ def test_a_folder_of_series(tmp_path: Path) -> None:
 def test_flat_folders_as_classes(tmp_path: Path) -> None:
     put(tmp_path / "pos" / "1", "good")
     put(tmp_path / "neg" / "1", "bad")
-    found = entries(tmp_path / "pos", tmp_path / "neg", labels="files", group="files")
-    assert [(e.label, e.group) for e in found] == [("pos", "pos"), ("neg", "neg")]
+    records = entries(tmp_path / "pos", tmp_path / "neg", labels="files", group="files")
+    assert [(e.label, e.group) for e in records] == [("pos", "pos"), ("neg", "neg")]
 
 
 def test_a_folder_of_other_files(tmp_path: Path) -> None:
@@ -441,24 +441,24 @@ def test_one_file_per_class(tmp_path: Path) -> None:
 
 def test_labels_and_groups_in_headers(tmp_path: Path) -> None:
     path = put(tmp_path / "a.fa", ">a kind=x gene:g1.2\nA\n>b gene:g1.3 kind=y\nC\n")
-    found = entries(path, labels="header:kind", group=r"header:/gene:(\w+)/")
-    assert [(e.label, e.group) for e in found] == [("x", "g1"), ("y", "g1")]
+    records = entries(path, labels="header:kind", group=r"header:/gene:(\w+)/")
+    assert [(e.label, e.group) for e in records] == [("x", "g1"), ("y", "g1")]
 
 
 @pytest.mark.parametrize("write", [as_csv, as_jsonl, as_parquet])
 def test_labels_in_a_table(tmp_path: Path, write: Callable[[Any], bytes]) -> None:
     path = put(tmp_path / "a.fa", FILES["fasta"])
     labels = put(tmp_path / "labels", write({"gene": ["b", "a"], "kind": ["y", "x"], "split": ["test", "train"]}))
-    found = entries(path, labels=str(labels), columns=Columns(id="gene", label="kind"))
-    assert [(e.label, e.split, e.description) for e in found] == [("x", "training", "x"), ("y", "test", "")]
+    records = entries(path, labels=str(labels), columns=Columns(id="gene", label="kind"))
+    assert [(e.label, e.split, e.description) for e in records] == [("x", "training", "x"), ("y", "test", "")]
 
 
 def test_a_table_for_a_table(tmp_path: Path) -> None:
-    """Names that are given are of the table of labels; what it does not say stays as it was."""
+    """Given column names refer to the table of labels; fields that it lacks keep their values."""
     path = put(tmp_path / "a.csv", "id,bases,label,kind\na,AC,old,k\n")
     labels = put(tmp_path / "labels.csv", "id,kind\na,0.5\n")
-    (found,) = entries(path, labels=str(labels), columns=Columns(sequence="bases", target="kind"))
-    assert (found.sequence, found.label, found.target) == ("AC", "old", 0.5)
+    (record,) = entries(path, labels=str(labels), columns=Columns(sequence="bases", target="kind"))
+    assert (record.sequence, record.label, record.target) == ("AC", "old", 0.5)
 
 
 def test_records_and_rows_without_each_other(tmp_path: Path) -> None:
@@ -523,25 +523,25 @@ def test_settings_survive_a_run_folder() -> None:
 
 
 def test_the_key_is_of_bytes_names_and_settings(tmp_path: Path) -> None:
-    path, other = put(tmp_path / "a" / "x.fa", FILES["fasta"]), put(tmp_path / "b" / "x.fa", FILES["fasta"])
+    path, copy = put(tmp_path / "a" / "x.fa", FILES["fasta"]), put(tmp_path / "b" / "x.fa", FILES["fasta"])
     labels = put(tmp_path / "l.csv", "id,label\na,x\n")
     key = content_key([path], Reading())
     assert key is not None and len(key) == 64
-    assert key == content_key([str(path)], Reading()) == content_key([other], Reading())
+    assert key == content_key([str(path)], Reading()) == content_key([copy], Reading())
     with_table = content_key([path], Reading(labels=str(labels)))
-    different = [
+    keys = [
         key,
         with_table,
-        content_key([path, other], Reading()),
+        content_key([path, copy], Reading()),
         content_key([path], Reading(labels="files")),
         content_key([path], Reading(columns=Columns(label="x"))),
         content_key([path.rename(path.with_name("y.fa"))], Reading()),
     ]
     put(labels, "id,label\na,y\n")
-    different.append(content_key([other], Reading(labels=str(labels))))
-    put(other, b">a x\nAC\nGT\n>b\nGA\n")
-    different.append(content_key([other], Reading()))
-    assert len(set(different)) == len(different)
+    keys.append(content_key([copy], Reading(labels=str(labels))))
+    put(copy, b">a x\nAC\nGT\n>b\nGA\n")
+    keys.append(content_key([copy], Reading()))
+    assert len(set(keys)) == len(keys)
 
 
 def test_files_have_the_classes_that_they_are_given(tmp_path: Path) -> None:
@@ -577,9 +577,9 @@ def test_the_key_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_files_that_run_together_have_another_key(tmp_path: Path) -> None:
-    one = [put(tmp_path / "a" / "x", b"12"), put(tmp_path / "b" / "x", b"3")]
-    two = [put(tmp_path / "c" / "x", b"1"), put(tmp_path / "d" / "x", b"23")]
-    assert content_key(one, Reading()) != content_key(two, Reading())
+    first = [put(tmp_path / "a" / "x", b"12"), put(tmp_path / "b" / "x", b"3")]
+    second = [put(tmp_path / "c" / "x", b"1"), put(tmp_path / "d" / "x", b"23")]
+    assert content_key(first, Reading()) != content_key(second, Reading())
 
 
 def test_a_stream_has_no_key(tmp_path: Path) -> None:
@@ -612,9 +612,9 @@ def test_a_record_over_the_limit(tmp_path: Path, kind: str) -> None:
     path = put(tmp_path / "bomb.gz", gzip.compress(BOMBS[kind], 1))
     with pytest.raises(
         ValueError, match=r"^\S+bomb\.gz(: one record has over 1,000 bytes.*--max-record| claims )"
-    ) as told:
+    ) as error:
         entries(path, kind="text" if kind == "text" else "auto", max_record=1000)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_the_limit_is_of_one_record_and_exact(tmp_path: Path) -> None:
@@ -663,7 +663,7 @@ DAMAGED: dict[str, tuple[bytes, int | None]] = {
     "text": ("Grüße, some words\nand lines\r\n".encode() * 20, 1),
     "npy": (as_npy(np.arange(60, dtype=np.float32).reshape(20, 3)), 1),
 }
-"""Files, and the records that a mutant has which can be read, where the format knows."""
+"""Files, and the number of records of each readable mutant, where the format stores it."""
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
@@ -690,9 +690,9 @@ def test_mutants(tmp_path: Path, kind: str) -> None:
 def test_real_introns() -> None:
     paths = [SHARED / "introns" / f"{name}.fa.gz" for name in ("caenorhabditis", "drosophila")]
     reading = Reading(labels="files", group=r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/")
-    found = [(e.label, e.group) for e in read(paths, reading, Account())]
-    assert Counter(label for label, _ in found) == {"caenorhabditis": 36_902, "drosophila": 31_066}
-    assert not {group for label, group in found if label == "drosophila"} & {g for n, g in found if n != "drosophila"}
+    pairs = [(e.label, e.group) for e in read(paths, reading, Account())]
+    assert Counter(label for label, _ in pairs) == {"caenorhabditis": 36_902, "drosophila": 31_066}
+    assert not {group for label, group in pairs if label == "drosophila"} & {g for n, g in pairs if n != "drosophila"}
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.npy"])
@@ -703,9 +703,9 @@ def test_a_damaged_binary_file_is_not_read_as_text(tmp_path: Path, name: str) ->
 
 
 def test_without_labels_only_ids_and_sequences_are_read() -> None:
-    given = Reading(
+    reading = Reading(
         "genbank", Columns(id="a", sequence="b", label="c"), "files", "files", "CDS", "genus", on_empty="reject"
     )
-    assert given.unlabelled == Reading(
+    assert reading.unlabelled == Reading(
         "genbank", Columns("a", "b", *["-"] * 5), features="CDS", on_empty="reject", on_unmatched="error"
     )

@@ -84,9 +84,9 @@ def test_a_single_text() -> None:
     ids=repr,
 )
 def test_texts_that_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         read(fill(tmp_path, {"a": data}))
-    assert str(tmp_path / "a") in str(caught.value) and "\n" not in str(caught.value)
+    assert str(tmp_path / "a") in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def load(data: bytes) -> np.ndarray:
 
 
 def header(text: str, data: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
-    """A `.npy` file with this header, whatever it says."""
+    """A `.npy` file with this header, valid or not."""
     size = len(text).to_bytes(2 if version[0] == 1 else 4, "little")
     return b"\x93NUMPY" + bytes(version) + size + text.encode("latin-1") + data
 
@@ -206,15 +206,15 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-WHOLE = saved(np.arange(10, dtype=np.float32))
+VALID = saved(np.arange(10, dtype=np.float32))
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (WHOLE[:-1], r"ecg.npy claims 40 bytes of numbers and holds 39: it is cut or damaged; use another copy"),
-        (WHOLE + b"\0", r"claims 40 bytes of numbers and holds 41"),
-        (WHOLE[:50], r"ecg.npy is not a .npy file \(.+\): save it with numpy.save"),
+        (VALID[:-1], r"ecg.npy claims 40 bytes of numbers and holds 39: it is cut or damaged; use another copy"),
+        (VALID + b"\0", r"claims 40 bytes of numbers and holds 41"),
+        (VALID[:50], r"ecg.npy is not a .npy file \(.+\): save it with numpy.save"),
         (b"text", r"ecg.npy is not a .npy file"),
         (
             header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,)}"),
@@ -253,9 +253,9 @@ WHOLE = saved(np.arange(10, dtype=np.float32))
     ids=lambda value: repr(value)[:30] if isinstance(value, str) else "",
 )
 def test_series_that_are_refused(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         load(data)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
 def test_missing_numbers_are_left_to_the_tokenizer() -> None:

@@ -15,7 +15,7 @@ from chordmixer.data.sources import source_of
 
 
 def recording(samples: bytes, bits: int = 16, channels: int = 1, rate: int = 8000) -> bytes:
-    """As the standard library writes it."""
+    """A recording as the standard library writes it."""
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
         writer.setnchannels(channels)

@@ -65,9 +65,9 @@ def test_a_file_that_is_cut_between_blocks(tmp_path: Path) -> None:
 
 def test_damage(tmp_path: Path) -> None:
     path = tmp_path / "damaged.gz"
-    whole = bytearray(packed(LETTERS))
-    whole[200] ^= 255
-    path.write_bytes(whole)
+    data = bytearray(packed(LETTERS))
+    data[200] ^= 255
+    path.write_bytes(data)
     with pytest.raises(ValueError, match=r"damaged\.gz: a block of bgzip is damaged \(.*\): use another copy$"):
         BgzipReader(path).read(0, len(LETTERS))
     path.write_bytes(bgzip_block(b"ACGT") + b"rubbish" + BGZIP_END)
@@ -242,10 +242,10 @@ def test_mutants(genome: Path) -> None:
         reference = Reference(genome)
         return [reference.fetch(name, 0, contig.length) for name, contig in reference.contigs.items()]
 
-    whole, zipped = genome.read_bytes(), genome.read_bytes().startswith(b"\x1f\x8b")
-    for mutant, found in survivors(whole, letters, seed=4):
+    data, compressed = genome.read_bytes(), genome.read_bytes().startswith(b"\x1f\x8b")
+    for mutant, sequences in survivors(data, letters, seed=4):
         assert (
-            not zipped
+            not compressed
             or not mutant.startswith(b"\x1f\x8b")
-            or b"".join(found) in (REFERENCE_LETTERS, REFERENCE_LETTERS * 2)
+            or b"".join(sequences) in (REFERENCE_LETTERS, REFERENCE_LETTERS * 2)
         )

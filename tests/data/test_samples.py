@@ -13,10 +13,12 @@ from chordmixer.data.samples import SAMPLES, write_sample
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_same_bytes_each_time_and_files_that_are_read(tmp_path: Path, name: str) -> None:
-    made, again, other = (write_sample(name, tmp_path / part, seed) for part, seed in (("a", 0), ("b", 0), ("c", 1)))
-    assert [path.read_bytes() for path in made] == [path.read_bytes() for path in again]
-    assert made[0].read_bytes() != other[0].read_bytes()
-    for path in made:
+    paths, repeated, different = (
+        write_sample(name, tmp_path / part, seed) for part, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in repeated]
+    assert paths[0].read_bytes() != different[0].read_bytes()
+    for path in paths:
         entries = list(read([path], Reading(), Account()))
         assert len(entries) == (20 if path.stem == "new" else 120 if name == "dna" else 240)
         assert len({entry.id for entry in entries}) == len(entries)
@@ -25,7 +27,7 @@ def test_the_same_bytes_each_time_and_files_that_are_read(tmp_path: Path, name: 
 
 
 def test_the_bytes_do_not_depend_on_the_machine(tmp_path: Path) -> None:
-    """Nor on the version of Python: the pages of the documentation show what comes of them."""
+    """Nor do they depend on the version of Python; the documentation shows results of these samples."""
     paths = write_sample("dna", tmp_path)
     assert hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16] == "145963351c47a251"
 

@@ -30,16 +30,16 @@ def reads(data: bytes) -> list[tuple[str, bytes]]:
     return [(entry.id, bytes(entry.sequence)) for entry in read_fastq(source_of(data, "x.fq"))]  # type: ignore[arg-type]
 
 
-def slowly(data: bytes) -> list[tuple[str, bytes]]:
-    """FASTA line by line: what the reader must give wherever it gives anything."""
-    found: list[tuple[str, bytes]] = []
+def parse_by_line(data: bytes) -> list[tuple[str, bytes]]:
+    """Parse FASTA line by line: the reader must return the same, or refuse the file."""
+    records: list[tuple[str, bytes]] = []
     for line in re.split(rb"\r\n|\r|\n", data):
         if line.startswith(b">"):
             words = line[1:].split()
-            found.append((words[0].decode() if words else f"record {len(found) + 1}", b""))
-        elif found and not line.startswith(b";"):
-            found[-1] = (found[-1][0], found[-1][1] + line.replace(b" ", b"").replace(b"\t", b""))
-    return found
+            records.append((words[0].decode() if words else f"record {len(records) + 1}", b""))
+        elif records and not line.startswith(b";"):
+            records[-1] = (records[-1][0], records[-1][1] + line.replace(b" ", b"").replace(b"\t", b""))
+    return records
 
 
 # --- FASTA: what is accepted ---
@@ -79,7 +79,7 @@ def test_headers_are_utf8() -> None:
 def test_as_line_by_line(data: bytes) -> None:
     data = b">" + data
     try:
-        assert pairs(data) == slowly(data)
+        assert pairs(data) == parse_by_line(data)
     except ValueError as error:
         assert "a comment (;) stands among its letters" in str(error)
 
@@ -93,7 +93,7 @@ def test_blocks_of_every_size(data: bytes, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK", size)
         try:
-            assert pairs(data) == slowly(data)
+            assert pairs(data) == parse_by_line(data)
         except ValueError as error:
             assert re.search("comment (has over|.;. stands)|header or a comment has over", str(error))
 
@@ -222,20 +222,20 @@ FASTQ = b"".join(b"@id%d\n%s\n+\n%s\n" % (i, b"ACGTN" * i, b"IIII#" * i) for i i
 
 
 def test_mutants_of_fasta() -> None:
-    for mutant, found in survivors(FASTA, pairs, seed=2):
-        assert found == slowly(mutant.removeprefix(b"\xef\xbb\xbf"))
+    for mutant, records in survivors(FASTA, pairs, seed=2):
+        assert records == parse_by_line(mutant.removeprefix(b"\xef\xbb\xbf"))
 
 
 def test_mutants_of_compressed_fasta() -> None:
-    for mutant, found in survivors(gzip.compress(FASTA, mtime=0), pairs, seed=3):
+    for mutant, records in survivors(gzip.compress(FASTA, mtime=0), pairs, seed=3):
         plain = not mutant.startswith(b"\x1f\x8b")  # without its magic it may pass for FASTA with odd letters
-        assert found == (slowly(mutant) if plain else pairs(FASTA) * (len(found) // 40))
+        assert records == (parse_by_line(mutant) if plain else pairs(FASTA) * (len(records) // 40))
 
 
 def test_mutants_of_fastq() -> None:
-    for mutant, found in survivors(FASTQ, reads, seed=4):
+    for mutant, records in survivors(FASTQ, reads, seed=4):
         lines = re.split(rb"\r\n|\r|\n", mutant.removeprefix(b"\xef\xbb\xbf"))
-        for name, letters in found:
+        for name, letters in records:
             while not lines[0]:
                 del lines[0]
             assert (lines[0].split() or [b""])[0].decode() in (f"@{name}", "@") and lines[1] == letters
@@ -483,9 +483,9 @@ def test_without_biopython(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("features", [None, "CDS"])
 def test_mutants_of_genbank(features: str | None) -> None:
     data = (record() + record("OTHER", LETTERS * 3) + record("THIRD", "acgt", "")).encode()
-    for mutant, found in survivors(data, lambda mutant: genbank_entries(mutant, features), seed=5):
+    for mutant, records in survivors(data, lambda mutant: genbank_entries(mutant, features), seed=5):
         lines = mutant.decode().replace("\r", "\n").split("\n")
         if features is None:
-            assert len(found) == sum(line.rstrip() == "//" for line in lines)
+            assert len(records) == sum(line.rstrip() == "//" for line in lines)
         else:
-            assert len(found) == sum(line[2:21].strip() == "CDS" for line in lines)
+            assert len(records) == sum(line[2:21].strip() == "CDS" for line in lines)

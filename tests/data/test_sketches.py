@@ -28,28 +28,28 @@ def test_all_kmers_of_a_short_record() -> None:
 
 
 def test_the_smallest_of_a_long_one() -> None:
-    every = sketch(dna(2000), size=5000)
-    assert len(every) == 1985 and (np.diff(every.astype(np.int64)) > 0).all() and every[-1] < HASH_LIMIT
-    assert sketch(dna(2000), size=100).tolist() == every[:100].tolist()
+    full = sketch(dna(2000), size=5000)
+    assert len(full) == 1985 and (np.diff(full.astype(np.int64)) > 0).all() and full[-1] < HASH_LIMIT
+    assert sketch(dna(2000), size=100).tolist() == full[:100].tolist()
 
 
 def test_all_below_the_common_limit_besides() -> None:
-    every = sketch(dna(20_000), size=30_000)
-    found = sketch_all([dna(20_000)], SketchConfig(size=100), every=10)
-    assert found[0].tolist() == every[every < HASH_LIMIT // 10].tolist()
-    assert found.limits.tolist() == [HASH_LIMIT // 10]
+    full = sketch(dna(20_000), size=30_000)
+    result = sketch_all([dna(20_000)], SketchConfig(size=100), every=10)
+    assert result[0].tolist() == full[full < HASH_LIMIT // 10].tolist()
+    assert result.limits.tolist() == [HASH_LIMIT // 10]
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.sampled_from([1, 3, 1000]))
 def test_limits_say_what_is_complete(lengths: list[int], every: int) -> None:
     config = SketchConfig(k=5, size=10)
     records = [dna(n, seed) for seed, n in enumerate(lengths)]
-    found = sketch_all(records, config, every)
-    assert len(found) == len(records)
+    result = sketch_all(records, config, every)
+    assert len(result) == len(records)
     for record, tokens in enumerate(records):
-        whole = sketch(tokens, k=5, size=10_000)
-        assert found[record].tolist() == whole[whole < found.limits[record]].tolist()
-        assert len(found[record]) >= min(10, len(whole))
+        full = sketch(tokens, k=5, size=10_000)
+        assert result[record].tolist() == full[full < result.limits[record]].tolist()
+        assert len(result[record]) >= min(10, len(full))
 
 
 @given(st.lists(st.integers(0, 4), max_size=50))
@@ -65,8 +65,8 @@ def test_text_has_a_direction() -> None:
 
 def test_where_a_circle_is_cut_does_not_matter() -> None:
     record = dna(5000)
-    one, other = (set(sketch(r, size=10_000)) for r in (record, np.roll(record, 1234)))
-    assert len(one & other) > 0.99 * len(one)
+    first, rotated = (set(sketch(r, size=10_000)) for r in (record, np.roll(record, 1234)))
+    assert len(first & rotated) > 0.99 * len(first)
 
 
 def test_unknown_letters_break_kmers() -> None:
@@ -84,16 +84,16 @@ def test_records_shorter_than_a_kmer_are_one() -> None:
 
 
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor pieces of a record that is longer than a chunk."""
+    """Records that are longer than a chunk are read in pieces."""
     records = [dna(n, seed) for seed, n in enumerate([40, 3000, 5, 0, 700, 15, 16, 17])]
     config = SketchConfig(size=50)
     expected = sketch_all(records, config, every=20)
     for chunk in (16, 100, 1000):
         monkeypatch.setattr(sketches, "CHUNK", chunk)
-        found = sketch_all(records, config, every=20)
-        assert found.hashes.tolist() == expected.hashes.tolist()
-        assert found.offsets.tolist() == expected.offsets.tolist()
-        assert found.limits.tolist() == expected.limits.tolist()
+        result = sketch_all(records, config, every=20)
+        assert result.hashes.tolist() == expected.hashes.tolist()
+        assert result.offsets.tolist() == expected.offsets.tolist()
+        assert result.limits.tolist() == expected.limits.tolist()
 
 
 def test_the_same_on_every_machine() -> None:
@@ -142,9 +142,9 @@ DNA = SketchConfig()
 
 
 def changed(record: np.ndarray, identity: float, seed: int) -> np.ndarray:
-    chance = np.random.default_rng(seed)
-    copy, hit = record.copy(), chance.random(len(record)) > identity
-    copy[hit] = (copy[hit] + chance.integers(1, 4, int(hit.sum()))) % 4
+    rng = np.random.default_rng(seed)
+    copy, mutated = record.copy(), rng.random(len(record)) > identity
+    copy[mutated] = (copy[mutated] + rng.integers(1, 4, int(mutated.sum()))) % 4
     return copy
 
 
@@ -153,7 +153,7 @@ def groups(records: list[np.ndarray], config: SketchConfig = DNA) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("length", "identity", "least", "most"),
+    ("length", "identity", "minimum", "maximum"),
     [
         (60, 0.99, 0.95, 1.0),
         (60, 0.95, 0.55, 0.9),
@@ -163,14 +163,14 @@ def groups(records: list[np.ndarray], config: SketchConfig = DNA) -> np.ndarray:
         (1000, 0.80, 0.0, 0.02),
     ],
 )
-def test_planted_copies(length: int, identity: float, least: float, most: float) -> None:
-    """Every other one on the other strand; as the module says."""
+def test_planted_copies(length: int, identity: float, minimum: float, maximum: float) -> None:
+    """Every second copy is on the other strand; the shares are those of the module's docstring."""
     records = [dna(length, seed) for seed in range(300)]
     copies = [changed(record, identity, seed) for seed, record in enumerate(records[:150])]
     copies = [complement(copy) if i % 2 else copy for i, copy in enumerate(copies)]
-    found = groups(records + copies)
-    assert least <= (found[:150] == found[300:]).mean() <= most
-    assert len(np.unique(found[:300])) == 300
+    labels = groups(records + copies)
+    assert minimum <= (labels[:150] == labels[300:]).mean() <= maximum
+    assert len(np.unique(labels[:300])) == 300
 
 
 @pytest.mark.parametrize("size", [40, 100, 1000])
@@ -179,34 +179,34 @@ def test_fragments_of_a_genome(size: int) -> None:
     starts = np.random.default_rng(1).integers(0, len(genome) - size, 50)
     fragments = [genome[s : s + size] for s in starts]
     strangers = [dna(size, seed) for seed in range(100, 150)]
-    found = groups([*fragments, genome, *strangers])
-    assert (found[:50] == found[50]).all() and not (found[51:] == found[50]).any()
+    labels = groups([*fragments, genome, *strangers])
+    assert (labels[:50] == labels[50]).all() and not (labels[51:] == labels[50]).any()
 
 
-@pytest.mark.parametrize(("size", "least"), [(40, 0.0), (400, 0.9), (2000, 1.0)])
-def test_fragments_where_hashes_are_sampled(size: int, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a genome one hash in 30 is kept here: shorter fragments have too few to be believed."""
+@pytest.mark.parametrize(("size", "minimum"), [(40, 0.0), (400, 0.9), (2000, 1.0)])
+def test_fragments_where_hashes_are_sampled(size: int, minimum: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one hash in 30 of the genome is kept here, so short fragments have too few hashes to be matched."""
     monkeypatch.setattr("chordmixer.data.sketches.HASHES", 10_000)
     genome = dna(300_000)
     starts = np.random.default_rng(1).integers(0, len(genome) - size, 50)
-    found = groups([genome, *(genome[s : s + size] for s in starts)])
-    assert (found[1:] == found[0]).mean() >= least
-    assert size > 40 or (found[1:] == found[0]).mean() < 0.5
+    labels = groups([genome, *(genome[s : s + size] for s in starts)])
+    assert (labels[1:] == labels[0]).mean() >= minimum
+    assert size > 40 or (labels[1:] == labels[0]).mean() < 0.5
 
 
 @pytest.mark.parametrize("length", [9, 16, 17])
 def test_copies_of_few_kmers(length: int) -> None:
-    """Or of none: a record shorter than a k-mer is compared as a whole."""
+    """This includes records shorter than a k-mer, which are compared as a whole."""
     assert groups([dna(length), dna(length, 1), complement(dna(length))]).tolist() == [0, 1, 0]
 
 
 def test_one_kmer_is_chance() -> None:
-    """A record of four k-mers, one of which the other has: a quarter, and yet nothing."""
+    """One shared k-mer of four is a quarter of the record, and still no evidence; two are."""
     genome, stranger = dna(3000), dna(19, 1)
-    one = np.concatenate([genome[100:116], (genome[116:117] + 1) % 4, stranger[:2]])
-    two = np.concatenate([genome[100:117], (genome[117:118] + 1) % 4, stranger[:1]])
-    assert len(set(groups([genome, one]).tolist())) == 2
-    assert len(set(groups([genome, two]).tolist())) == 1
+    one_shared = np.concatenate([genome[100:116], (genome[116:117] + 1) % 4, stranger[:2]])
+    two_shared = np.concatenate([genome[100:117], (genome[117:118] + 1) % 4, stranger[:1]])
+    assert len(set(groups([genome, one_shared]).tolist())) == 2
+    assert len(set(groups([genome, two_shared]).tolist())) == 1
 
 
 def test_halves_that_overlap() -> None:
@@ -215,18 +215,18 @@ def test_halves_that_overlap() -> None:
 
 
 def test_many_copies_of_one() -> None:
-    """More than a record is ever compared with."""
-    one = dna(300)
-    found = groups([*(changed(one, 0.99, seed) for seed in range(500)), dna(300, 1)])
-    assert (found[:500] == found[0]).all() and found[500] != found[0]
+    """There are more copies than a record is ever compared with."""
+    record = dna(300)
+    labels = groups([*(changed(record, 0.99, seed) for seed in range(500)), dna(300, 1)])
+    assert (labels[:500] == labels[0]).all() and labels[500] != labels[0]
 
 
 def test_families_that_share_a_repeat() -> None:
     """A repeat in every record is no near-copy, and does not hide the families."""
     repeat = dna(60)
     founders = [np.concatenate([dna(400, seed), repeat, dna(400, 1000 + seed)]) for seed in range(60)]
-    found = groups([changed(founder, 0.98, 7 * i) for founder in founders for i in range(4)]).reshape(60, 4)
-    assert (found == found[:, :1]).all() and len(np.unique(found)) == 60
+    labels = groups([changed(founder, 0.98, 7 * i) for founder in founders for i in range(4)]).reshape(60, 4)
+    assert (labels == labels[:, :1]).all() and len(np.unique(labels)) == 60
 
 
 def test_text() -> None:
@@ -251,16 +251,16 @@ def test_empty_records_and_none() -> None:
 def test_the_order_of_records_does_not_matter() -> None:
     records = [changed(dna(200, seed), 0.97, copy) for seed in range(20) for copy in range(12)]
     order = np.random.default_rng(0).permutation(len(records))
-    found, shuffled = groups(records), groups([records[i] for i in order])
-    together = found[order][:, None] == found[order]
-    assert (together == (shuffled[:, None] == shuffled)).all()
+    labels, shuffled = groups(records), groups([records[i] for i in order])
+    same_cluster = labels[order][:, None] == labels[order]
+    assert (same_cluster == (shuffled[:, None] == shuffled)).all()
 
 
 def test_few_hashes_are_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of fragments with one to three hashes in the sample, all would be believed otherwise."""
+    """Otherwise all fragments with one to three hashes in the sample would be matched."""
     monkeypatch.setattr("chordmixer.data.sketches.HASHES", 10_000)
     genome = dna(300_000)
     records = [genome, *(genome[s : s + 60] for s in range(0, 30_000, 600))]
-    believed = (groups(records)[1:] == groups(records)[0]).mean()
+    matched = (groups(records)[1:] == groups(records)[0]).mean()
     monkeypatch.setattr(sketches, "MIN_HASHES", 1)
-    assert (groups(records)[1:] == groups(records)[0]).mean() > 0.5 > 0.3 > believed
+    assert (groups(records)[1:] == groups(records)[0]).mean() > 0.5 > 0.3 > matched

@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[[bytes], bytes]] = {
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def everything(data: bytes, name: str = "x") -> bytes:
+def read_all(data: bytes, name: str = "x") -> bytes:
     return source_of(data, name).stream.read()
 
 
@@ -63,14 +63,14 @@ def test_the_content_tells_and_not_the_name(kind: str, tmp_path: Path) -> None:
 @each_kind
 def test_several_streams_one_after_the_other(kind: str) -> None:
     pack = KINDS[kind]
-    assert everything(pack(TEXT) + pack(b"") + pack(b"last")) == TEXT + b"last"
+    assert read_all(pack(TEXT) + pack(b"") + pack(b"last")) == TEXT + b"last"
 
 
 @each_kind
 def test_zeros_after_a_stream_are_padding(kind: str) -> None:
     packed = KINDS[kind](TEXT)
-    assert everything(packed + bytes(1 << 19)) == TEXT
-    assert everything(packed + bytes(512) + packed) == TEXT * 2
+    assert read_all(packed + bytes(1 << 19)) == TEXT
+    assert read_all(packed + bytes(512) + packed) == TEXT * 2
 
 
 @each_kind
@@ -91,14 +91,14 @@ def test_standard_input(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_byte_order_mark_is_removed() -> None:
-    assert everything(b"\xef\xbb\xbf>a\nA") == b">a\nA"
-    assert everything(gzip.compress(b"\xef\xbb\xbf>a\nA")) == b">a\nA"
+    assert read_all(b"\xef\xbb\xbf>a\nA") == b">a\nA"
+    assert read_all(gzip.compress(b"\xef\xbb\xbf>a\nA")) == b">a\nA"
     assert source_of(b"\xef\xbb\xbf>a\nA", "x").head == b">a\nA"
 
 
 @pytest.mark.parametrize("text", [b"B", b"BZh9 is not bzip2", b"PK", b"7z", b"\x1f"])
 def test_texts_that_begin_like_a_format(text: bytes) -> None:
-    assert everything(text) == text
+    assert read_all(text) == text
 
 
 @each_kind
@@ -123,7 +123,7 @@ def test_cut(kind: str) -> None:
     packed = KINDS[kind](TEXT)
     for keep in (len(packed) - 1, len(packed) // 2, 11):
         with pytest.raises(ValueError, match=rf"^x: the {kind} stream is cut or corrupt \(.+\): use another copy"):
-            everything(packed[:keep])
+            read_all(packed[:keep])
 
 
 @each_kind
@@ -131,7 +131,7 @@ def test_corrupt(kind: str) -> None:
     packed = bytearray(KINDS[kind](TEXT))
     packed[len(packed) // 2] ^= 1
     with pytest.raises(ValueError, match=rf"^x: the {kind} stream is cut or corrupt"):
-        everything(bytes(packed))
+        read_all(bytes(packed))
 
 
 @pytest.mark.parametrize("at", [-8, -4], ids=["checksum", "length"])
@@ -139,23 +139,23 @@ def test_gzip_checksum_and_length(at: int) -> None:
     packed = bytearray(gzip.compress(TEXT))
     packed[at] ^= 1
     with pytest.raises(ValueError, match=r"incorrect (data|length) check"):
-        everything(bytes(packed))
+        read_all(bytes(packed))
 
 
 @each_kind
 def test_rubbish_after_a_stream(kind: str) -> None:
     with pytest.raises(ValueError, match=f"the {kind} stream is cut or corrupt"):
-        everything(KINDS[kind](TEXT) + b"rubbish" * 9)
+        read_all(KINDS[kind](TEXT) + b"rubbish" * 9)
 
 
-def test_what_came_before_a_fault_is_given_and_the_fault_again() -> None:
+def test_data_before_a_fault_is_given_and_the_fault_repeats() -> None:
     text = bytes(range(256)) * 2000
     source = source_of(gzip.compress(text, 0)[: HEAD * 3], "x")
-    got = b""
+    received = b""
     with pytest.raises(BrokenStream, match="it ends too early"):
         while block := source.stream.read1(BLOCK):
-            got += block
-    assert text.startswith(got) and len(got) > HEAD * 2
+            received += block
+    assert text.startswith(received) and len(received) > HEAD * 2
     with pytest.raises(BrokenStream, match="it ends too early"):
         source.stream.read1(BLOCK)
 
@@ -174,17 +174,17 @@ def test_an_error_says_how_many_records_came_before() -> None:
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
 def test_empty(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^x is empty: give a file with a record in it"):
-        everything(data)
+        read_all(data)
     for kind, pack in KINDS.items():
         with pytest.raises(ValueError, match=f"^x is empty inside its {kind}: give"):
-            everything(pack(data))
+            read_all(pack(data))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-be", "utf-32-be"])
 def test_other_encodings(encoding: str) -> None:
     text = f"{'' if encoding in ('utf-16', 'utf-32') else chr(0xFEFF)}>a\nA".encode(encoding)
     with pytest.raises(ValueError, match=f"^x is {encoding[:6].upper()} text: UTF-8 is read; save it as UTF-8"):
-        everything(text)
+        read_all(text)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_other_encodings(encoding: str) -> None:
 def test_archives(kind: str, data: bytes) -> None:
     for packed in (data, gzip.compress(data)):
         with pytest.raises(ValueError, match=f"^x is a {kind} archive: single files are read; unpack it"):
-            everything(packed)
+            read_all(packed)
 
 
 def test_paths_that_are_not_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_a_disk_that_fails() -> None:
 def test_without_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(ValueError, match="Zstandard files need the package zstandard: pip install zstandard"):
-        everything(zstd(TEXT))
+        read_all(zstd(TEXT))
 
 
 @each_kind
@@ -252,11 +252,11 @@ def test_a_record_without_end_stops_at_the_limit(kind: str) -> None:
     bomb = KINDS[kind](b">a\nACGT\n>b\n" + bytes(16 * BLOCK))
     source = source_of(bomb, "x", limit=BLOCK)
     source.start_record()
-    taken = 0
+    received = 0
     with pytest.raises(BrokenStream, match=r"^x: one record has over 1,048,576 bytes, .*: raise --max-record if the"):
         while block := source.stream.read1(BLOCK):
-            taken += len(block)
-    assert taken <= BLOCK + sources.READ_AHEAD
+            received += len(block)
+    assert received <= BLOCK + sources.READ_AHEAD
     with pytest.raises(BrokenStream, match="one record has over"):
         source.stream.read1(BLOCK)  # and not the end of the file
 
@@ -272,7 +272,7 @@ def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @each_kind
 def test_mutants(kind: str) -> None:
-    for mutant, text in survivors(KINDS[kind](TEXT), everything, seed=1):
+    for mutant, text in survivors(KINDS[kind](TEXT), read_all, seed=1):
         # A checksum lets nothing through but whole streams; without its magic a file is plain.
         assert text in (TEXT, mutant.removeprefix(b"\xef\xbb\xbf")) or text == TEXT * text.count(b">record 0\n")
 
@@ -280,17 +280,17 @@ def test_mutants(kind: str) -> None:
 texts = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b"A", b"CGT", b"long" * 5]), min_size=1).map(b"".join)
 
 
-def slowly(text: bytes) -> list[bytes]:
-    found = re.split(rb"\r\n|\r|\n", text)
-    return found if found[-1] else found[:-1]
+def split_lines(text: bytes) -> list[bytes]:
+    lines = re.split(rb"\r\n|\r|\n", text)
+    return lines if lines[-1] else lines[:-1]
 
 
 @given(texts, st.integers(2, 12))
 def test_lines_of_every_kind_in_blocks_of_every_size(text: bytes, size: int) -> None:
     with MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK", size)
-        assert list(plain_lines(source_of(text, "x"))) == slowly(text)
-        assert b"".join(line_blocks(source_of(text, "x"))) == b"".join(b"\n" + line for line in slowly(text))
+        assert list(plain_lines(source_of(text, "x"))) == split_lines(text)
+        assert b"".join(line_blocks(source_of(text, "x"))) == b"".join(b"\n" + line for line in split_lines(text))
 
 
 @given(texts, st.integers(2, 12))

@@ -18,7 +18,7 @@ FRACTIONS = [0.7, 0.1, 0.2]
 
 
 def shares(parts: list[list[int]], labels: Any) -> np.ndarray:
-    """Of each part (row) and label, the share of the label's records."""
+    """The share of each label's records that each part (row) holds."""
     counts = np.array([[sum(labels[i] == label for i in part) for label in sorted({*labels})] for part in parts])
     return counts / counts.sum(axis=0)
 
@@ -35,12 +35,12 @@ def test_groups_stay_whole_and_records_come_once(groups: list[int], seed: int) -
 
 def test_groups_in_proportion() -> None:
     """Log-normal sizes, classes of 80, 15 and 5 %, groups of mixed classes."""
-    chance = np.random.default_rng(0)
-    sizes = np.ceil(chance.lognormal(1.5, 1.0, 800)).astype(int)
+    rng = np.random.default_rng(0)
+    sizes = np.ceil(rng.lognormal(1.5, 1.0, 800)).astype(int)
     groups = np.repeat(np.arange(800), sizes).tolist()
-    labels = chance.choice(["a", "b", "c"], len(groups), p=[0.8, 0.15, 0.05]).tolist()
-    found = shares(grouped(groups, labels, FRACTIONS, seed=0), labels)
-    assert np.abs(found - np.array(FRACTIONS)[:, None]).max() < 0.01
+    labels = rng.choice(["a", "b", "c"], len(groups), p=[0.8, 0.15, 0.05]).tolist()
+    proportions = shares(grouped(groups, labels, FRACTIONS, seed=0), labels)
+    assert np.abs(proportions - np.array(FRACTIONS)[:, None]).max() < 0.01
 
 
 def test_a_giant_group_goes_to_training() -> None:
@@ -50,7 +50,7 @@ def test_a_giant_group_goes_to_training() -> None:
 
 
 def test_a_rare_label_reaches_every_part() -> None:
-    """Three groups for three parts, which the proportions alone would not share out so."""
+    """There is one group for each part; the proportions alone would not distribute them like this."""
     labels = ["common"] * 97 + ["rare"] * 3
     for seed in range(5):
         parts = grouped(list(range(100)), labels, FRACTIONS, seed)
@@ -59,17 +59,17 @@ def test_a_rare_label_reaches_every_part() -> None:
 
 def test_few_groups_of_different_sizes_change_with_the_seed() -> None:
     groups = [group for group in range(20) for _ in range(600 + 37 * group)]
-    held = {
+    held_out = {
         tuple(sorted({groups[i] for i in grouped(groups, ["a"] * len(groups), FRACTIONS, seed)[2]}))
         for seed in range(5)
     }
-    assert len(held) == 5
+    assert len(held_out) == 5
 
 
 def test_groups_are_a_function_of_the_seed() -> None:
     groups = [i // 3 for i in range(300)]
-    one, same, other = (grouped(groups, ["a"] * 300, FRACTIONS, seed) for seed in (1, 1, 2))
-    assert one == same != other
+    first, same, different = (grouped(groups, ["a"] * 300, FRACTIONS, seed) for seed in (1, 1, 2))
+    assert first == same != different
 
 
 def test_groups_the_same_on_every_machine() -> None:
@@ -114,16 +114,16 @@ def test_own_splits_that_do_not_split(splits: list[str | None], message: str) ->
 
 def test_validation_is_taken_from_training() -> None:
     splits = ["train"] * 800 + ["test"] * 100
-    found = split(["a", "b"] * 450, SplitConfig(), splits=splits, groups=[i // 4 for i in range(900)])
-    assert found.method == "given" and found.test.tolist() == list(range(800, 900))
-    assert [len(found.training), len(found.validation)] == [700, 100]
-    assert not {i // 4 for i in found.training} & {i // 4 for i in found.validation}
+    result = split(["a", "b"] * 450, SplitConfig(), splits=splits, groups=[i // 4 for i in range(900)])
+    assert result.method == "given" and result.test.tolist() == list(range(800, 900))
+    assert [len(result.training), len(result.validation)] == [700, 100]
+    assert not {i // 4 for i in result.training} & {i // 4 for i in result.validation}
 
 
 def test_a_whole_split_is_left_as_it_is() -> None:
     splits = ["train", "test", "val"] * 5
-    found = split(["a"] * 15, SplitConfig(), splits=splits)
-    assert found.training.tolist() == [0, 3, 6, 9, 12] and found.validation.tolist() == [2, 5, 8, 11, 14]
+    result = split(["a"] * 15, SplitConfig(), splits=splits)
+    assert result.training.tolist() == [0, 3, 6, 9, 12] and result.validation.tolist() == [2, 5, 8, 11, 14]
 
 
 # --- The door ---
@@ -144,18 +144,18 @@ def test_auto_takes_what_the_data_say() -> None:
 
 def test_records_without_a_group_stand_alone() -> None:
     groups = [*[f"g{i // 5}" for i in range(50)], *[None] * 50]
-    found = split(["a"] * 100, SplitConfig(), groups=groups)
-    assert [len(part) for part in found.parts.values()] == [70, 10, 20]
-    for part in found.parts.values():
-        own = Counter(groups[i] for i in part if groups[i])
-        assert {*own.values()} <= {5}
+    result = split(["a"] * 100, SplitConfig(), groups=groups)
+    assert [len(part) for part in result.parts.values()] == [70, 10, 20]
+    for part in result.parts.values():
+        counts = Counter(groups[i] for i in part if groups[i])
+        assert {*counts.values()} <= {5}
 
 
 def test_copies_do_not_cross_a_random_split() -> None:
     records = [dna(30, seed) for seed in range(60)]
     records += [complement(r) for r in records[:30]] + [r.copy() for r in records]
-    found = split(["a", "b"] * 75, SplitConfig(), sequences=records, kind="dna")
-    part_of = {i: name for name, part in found.parts.items() for i in part}
+    result = split(["a", "b"] * 75, SplitConfig(), sequences=records, kind="dna")
+    part_of = {i: name for name, part in result.parts.items() for i in part}
     assert all(part_of[i] == part_of[90 + i] for i in range(60))
     assert all(part_of[i] == part_of[60 + i] for i in range(30))
 
@@ -163,17 +163,17 @@ def test_copies_do_not_cross_a_random_split() -> None:
 def test_near_copies_do_not_cross_a_split_by_similarity() -> None:
     founders = [dna(400, seed) for seed in range(40)]
     records = [np.roll(founder, 37 * copy)[copy:] for founder in founders for copy in range(5)]
-    found = split(["a", "b"] * 100, SplitConfig("similarity"), sequences=records, kind="dna")
-    assert found.method == "similarity"
-    families = [{i // 5 for i in part} for part in found.parts.values()]
+    result = split(["a", "b"] * 100, SplitConfig("similarity"), sequences=records, kind="dna")
+    assert result.method == "similarity"
+    families = [{i // 5 for i in part} for part in result.parts.values()]
     assert sum(map(len, families)) == 40
-    assert [len(part) for part in found.parts.values()] == [140, 20, 40]
+    assert [len(part) for part in result.parts.values()] == [140, 20, 40]
 
 
 def test_real_targets_are_spread() -> None:
     targets = np.random.default_rng(0).lognormal(0, 1, 500)
-    found = split(targets, SplitConfig(), groups=[i // 2 for i in range(500)])
-    for part, fraction in zip(found.parts.values(), FRACTIONS, strict=True):
+    result = split(targets, SplitConfig(), groups=[i // 2 for i in range(500)])
+    for part, fraction in zip(result.parts.values(), FRACTIONS, strict=True):
         assert len(part) == pytest.approx(500 * fraction, abs=2)
         assert np.median(targets[part]) == pytest.approx(np.median(targets), rel=0.15)
     assert split(np.ones(5), SplitConfig()).training.size == 3  # fewer records than bins, and all alike
@@ -181,23 +181,23 @@ def test_real_targets_are_spread() -> None:
 
 def test_several_labels_are_spread() -> None:
     targets = (np.random.default_rng(0).random((1000, 4)) < [0.5, 0.2, 0.05, 0.01]).astype(np.float32)
-    found = split(targets, SplitConfig())
-    counts = np.array([targets[part].sum(axis=0) for part in found.parts.values()])
+    result = split(targets, SplitConfig())
+    counts = np.array([targets[part].sum(axis=0) for part in result.parts.values()])
     assert counts.min() >= 1
     assert np.abs(counts / counts.sum(axis=0) - np.array(FRACTIONS)[:, None])[:, :3].max() < 0.02
 
 
 def test_class_numbers_are_labels() -> None:
     labels = np.array([0] * 70 + [1] * 30)
-    found = split(labels, SplitConfig())
-    assert [int((labels[part] == 1).sum()) for part in found.parts.values()] == [21, 3, 6]
+    result = split(labels, SplitConfig())
+    assert [int((labels[part] == 1).sum()) for part in result.parts.values()] == [21, 3, 6]
 
 
 def test_parts_are_ascending_and_whole() -> None:
-    found = split(["a", "b"] * 50, SplitConfig())
-    assert isinstance(found, Split)
-    assert sorted(i for part in found.parts.values() for i in part) == list(range(100))
-    assert all((np.diff(part) > 0).all() for part in found.parts.values())
+    result = split(["a", "b"] * 50, SplitConfig())
+    assert isinstance(result, Split)
+    assert sorted(i for part in result.parts.values() for i in part) == list(range(100))
+    assert all((np.diff(part) > 0).all() for part in result.parts.values())
 
 
 @pytest.mark.parametrize(
@@ -256,27 +256,27 @@ def test_fractions_are_numbers(fractions: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize("method", ["random", "grouped", "given"])
 def test_folds_partition_training_and_validation(method: Any) -> None:
-    """Each record is held out once, groups stay together, classes are spread, and the test part is as without."""
+    """Each record is held out once, groups stay together, classes are spread, and the test part does not change."""
     labels = (["a"] * 6 + ["b"] * 2) * 20
     groups = [f"g{i // 2}" for i in range(160)]
     columns: dict[str, Any] = {"groups": groups if method == "grouped" else None}
     columns["splits"] = [("train", "test")[i % 5 == 0] for i in range(160)] if method == "given" else None
     plain = split(labels, SplitConfig(method, seed=3), **columns)
     pool = np.sort(np.concatenate([plain.training, plain.validation]))
-    held = []
+    held_out = []
     for fold in range(4):
-        own = split(labels, SplitConfig(method, seed=3, folds=4, fold=fold), **columns)
-        assert own.test.tolist() == plain.test.tolist() and own.method == method
-        assert sorted([*own.training, *own.validation]) == pool.tolist()
-        assert abs(len(own.validation) - len(pool) / 4) <= 3
-        share = np.mean([labels[i] == "b" for i in own.validation])
+        fold_split = split(labels, SplitConfig(method, seed=3, folds=4, fold=fold), **columns)
+        assert fold_split.test.tolist() == plain.test.tolist() and fold_split.method == method
+        assert sorted([*fold_split.training, *fold_split.validation]) == pool.tolist()
+        assert abs(len(fold_split.validation) - len(pool) / 4) <= 3
+        share = np.mean([labels[i] == "b" for i in fold_split.validation])
         assert abs(share - 0.25) < 0.1
         if method == "grouped":
-            assert not {groups[i] for i in own.training} & {groups[i] for i in own.validation}
-        held += own.validation.tolist()
-    assert sorted(held) == pool.tolist()
-    whole = split(labels, SplitConfig(method, seed=3, folds=4), **columns)
-    assert all(np.array_equal(whole.parts[part], own) for part, own in plain.parts.items())
+            assert not {groups[i] for i in fold_split.training} & {groups[i] for i in fold_split.validation}
+        held_out += fold_split.validation.tolist()
+    assert sorted(held_out) == pool.tolist()
+    unfolded = split(labels, SplitConfig(method, seed=3, folds=4), **columns)
+    assert all(np.array_equal(unfolded.parts[part], rows) for part, rows in plain.parts.items())
 
 
 def test_folds_that_cannot_be() -> None:

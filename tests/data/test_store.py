@@ -37,9 +37,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
-    """A store.json that says something else, with its SHA-256."""
-    about = files.read_json(folder / "store.json")
-    files.write_json(folder / "store.json", about | changes)
+    """Change store.json, and its SHA-256 with it."""
+    metadata = files.read_json(folder / "store.json")
+    files.write_json(folder / "store.json", metadata | changes)
     files.write_manifest(folder, ["store.json"])
 
 
@@ -104,7 +104,7 @@ def test_changed_bytes_are_seen_when_asked(store: Store, name: str) -> None:
         Store.open(store.folder, verify=True)
 
 
-def test_what_a_store_says_of_itself_is_always_checked(store: Store) -> None:
+def test_store_json_is_always_checked(store: Store) -> None:
     path = store.folder / "store.json"
     path.write_text(path.read_text().replace('"records": 2', '"records": 3'))
     with pytest.raises(ValueError, match=r"store\.json was changed or damaged"):
@@ -149,8 +149,8 @@ def test_rows_that_are_not_arrow(store: Store) -> None:
 
 
 def test_store_json_is_readable(store: Store) -> None:
-    about = json.loads((store.folder / "store.json").read_text())
-    assert about["tokenizer"] == Dna().to_json()
+    metadata = json.loads((store.folder / "store.json").read_text())
+    assert metadata["tokenizer"] == Dna().to_json()
 
 
 LETTERS = [b"ACGTACGT", b"GG", b"TTTT", b"CAGTC"]
@@ -162,19 +162,19 @@ def cutting_store(tmp_path: Path) -> Store:
     return write_store(entries, Dna(), tmp_path / "store", Account(), sources=["x"])
 
 
-def read(cutting_store: Store) -> list[bytes]:
+def decode_all(cutting_store: Store) -> list[bytes]:
     return [cutting_store.tokenizer.decode(cutting_store.tokens(i)).encode() for i in range(len(cutting_store))]
 
 
-@pytest.mark.parametrize("most", [1, 4, 5, 100])
-def test_records_end_there(cutting_store: Store, most: int) -> None:
-    cut = cutting_store.cut(most)
-    assert read(cut) == [letters[:most] for letters in LETTERS]
-    assert cut.lengths.tolist() == [min(len(letters), most) for letters in LETTERS]
+@pytest.mark.parametrize("limit", [1, 4, 5, 100])
+def test_cut_records_end_at_the_limit(cutting_store: Store, limit: int) -> None:
+    cut = cutting_store.cut(limit)
+    assert decode_all(cut) == [letters[:limit] for letters in LETTERS]
+    assert cut.lengths.tolist() == [min(len(letters), limit) for letters in LETTERS]
     assert [cut.id(i) for i in range(4)] == ["r0", "r1", "r2", "r3"] and cut.column("label").tolist() == [*"abab"]
 
 
-def test_the_account_counts_them(cutting_store: Store) -> None:
+def test_the_account_counts_cut_records(cutting_store: Store) -> None:
     assert [*cutting_store.cut(4).account.lines()] == [
         "4 records read: 4 used, 0 rejected",
         "2 records cut at 4 tokens",
@@ -182,22 +182,22 @@ def test_the_account_counts_them(cutting_store: Store) -> None:
     assert [*cutting_store.cut(8).account.lines()] == ["4 records read: 4 used, 0 rejected"]
 
 
-def test_the_store_is_as_it_was(cutting_store: Store) -> None:
+def test_cutting_does_not_change_the_store(cutting_store: Store) -> None:
     cutting_store.cut(3)
-    assert read(cutting_store) == LETTERS and not cutting_store.account.notes
+    assert decode_all(cutting_store) == LETTERS and not cutting_store.account.notes
 
 
-def test_it_travels_by_path(cutting_store: Store) -> None:
+def test_a_cut_store_is_pickled_by_its_path(cutting_store: Store) -> None:
     data = pickle.dumps(cutting_store.cut(3))
     assert len(data) < 400
-    again = pickle.loads(data)
-    assert read(again) == [letters[:3] for letters in LETTERS] and again.account.notes.total() == 3
+    loaded = pickle.loads(data)
+    assert decode_all(loaded) == [letters[:3] for letters in LETTERS] and loaded.account.notes.total() == 3
 
 
 def entries(*sequences: bytes | str | np.ndarray, **columns: Any) -> Iterator[Entry]:
     for number, sequence in enumerate(sequences, start=1):
-        own = {name: values[number - 1] for name, values in columns.items()}
-        yield Entry(f"gene{number}", sequence, f"x.fa, record {number}", **own)
+        fields = {name: values[number - 1] for name, values in columns.items()}
+        yield Entry(f"gene{number}", sequence, f"x.fa, record {number}", **fields)
 
 
 def names(folder: Path) -> set[str]:
@@ -211,9 +211,9 @@ def test_what_a_folder_holds(tmp_path: Path) -> None:
     assert names(store.folder.parent) == {"store"}
     assert (store.folder / "tokens.bin").read_bytes() == bytes([0, 1, 2, 3, 0, 1, 4])
     assert np.fromfile(store.folder / "offsets.bin", np.int64).tolist() == [0, 4, 7]
-    about = json.loads((store.folder / "store.json").read_text())
+    metadata = json.loads((store.folder / "store.json").read_text())
     assert {
-        key: about[key] for key in ("format", "records", "tokens", "dtype", "channels", "columns", "sources")
+        key: metadata[key] for key in ("format", "records", "tokens", "dtype", "channels", "columns", "sources")
     } == {
         "format": 1,
         "records": 2,
@@ -223,9 +223,9 @@ def test_what_a_folder_holds(tmp_path: Path) -> None:
         "columns": ["id"],
         "sources": ["x.fa"],
     }
-    assert about["letters"] == {"A": 1, "C": 1, "G": 1, "T": 1, "a": 1, "c": 1, "n": 1}
+    assert metadata["letters"] == {"A": 1, "C": 1, "G": 1, "T": 1, "a": 1, "c": 1, "n": 1}
     assert account.notes == {"lower-case letters taken as upper case": 3, "letters N": 1}
-    assert about["account"]["used"] == account.read == 2
+    assert metadata["account"]["used"] == account.read == 2
     files.verify(store.folder, names(store.folder) - {"manifest.json"})
 
 
@@ -338,14 +338,14 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "fsync", failing_after(calls, error, os.fsync))
     with pytest.raises(
         ValueError, match=r"store needs more than [\d,]+ bytes and [\d,]+ are free: make room"
-    ) as caught:
+    ) as raised:
         write_store(entries(b"ACGT"), Dna(), tmp_path / "store", Account())
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
     assert not names(tmp_path)
 
 
 def test_a_real_limit(tmp_path: Path) -> None:
-    """A file size limit, in a process of its own, met by the tokens and by the ids."""
+    """In a separate process, the tokens and then the ids exceed a limit of the file size."""
     code = """
 import resource, signal, sys
 from chordmixer.data.store import write_store
@@ -362,8 +362,8 @@ for name, entries in {
     except ValueError as error:
         print(error)
 """
-    said, errors = Forked([sys.executable, "-c", code, str(tmp_path)]).communicate(timeout=60)
-    first, second = said.splitlines()
+    output, errors = Forked([sys.executable, "-c", code, str(tmp_path)]).communicate(timeout=60)
+    first, second = output.splitlines()
     assert "tokens needs more than" in first and "ids needs more than" in second
     assert not errors and not names(tmp_path)
 
@@ -385,7 +385,7 @@ def test_a_reader_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_nothing_that_opens(tmp_path: Path) -> None:
-    """And the next writer sweeps what it left, but not what a living one is at."""
+    """The next writer removes its files, but not those of a writer that still runs."""
     code = """
 import os, signal, sys
 from chordmixer.data.store import write_store
@@ -399,13 +399,13 @@ write_store(entries(), Dna(), sys.argv[1], Account())
     killed = Forked([sys.executable, "-c", code, str(tmp_path / "store")])
     killed.communicate(timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".writing-store-") and (left / "tokens.bin").stat().st_size == 4_000_000
+    (leftover,) = tmp_path.iterdir()
+    assert leftover.name.startswith(".writing-store-") and (leftover / "tokens.bin").stat().st_size == 4_000_000
     with pytest.raises(ValueError, match="does not exist"):
-        Store.open(left)
-    living = tmp_path / ".writing-store-living"
-    living.mkdir()
-    handle = os.open(living, os.O_RDONLY)
+        Store.open(leftover)
+    active = tmp_path / ".writing-store-living"
+    active.mkdir()
+    handle = os.open(active, os.O_RDONLY)
     assert lock_descriptor(handle, blocking=False)
     write_store(entries(b"ACGT"), Dna(), tmp_path / "store", Account())
     assert names(tmp_path) == {"store", ".writing-store-living"}

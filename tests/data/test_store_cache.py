@@ -1,4 +1,4 @@
-"""Files become a store once, are found again by content, and what is missing is said with its cure."""
+"""Files become a store once and are found again by content; errors say what is missing and how to fix it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_files_are_read_once(fasta: str, tmp_path: Path, log: pytest.LogCaptureF
     cache = tmp_path / "cache"
     store, key = gather([fasta], Reading(), TokenizerConfig(), cache)
     assert (store.folder, len(store), store.tokenizer.name) == (cache / key, 2, "dna")
-    said = log.messages
-    assert said[0] == f"reading {fasta}" and said[1].startswith("read 2 records, 9 tokens (dna) in ")
-    again, same = gather([fasta], Reading(), TokenizerConfig(), cache)
-    assert same == key and again.tokens(1).tolist() == store.tokens(1).tolist()
+    messages = log.messages
+    assert messages[0] == f"reading {fasta}" and messages[1].startswith("read 2 records, 9 tokens (dna) in ")
+    reloaded, same_key = gather([fasta], Reading(), TokenizerConfig(), cache)
+    assert same_key == key and reloaded.tokens(1).tolist() == store.tokens(1).tolist()
     assert log.messages[2:] == [f"{fasta}: read before, found in {cache}"]
 
 
@@ -82,7 +82,7 @@ def test_a_key_opens_without_the_files(fasta: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_store_is_never_made_of_other_files(fasta: str, tmp_path: Path) -> None:
-    """The files have changed since: what is built of them is not what the key names."""
+    """The files have changed since, so a store built from them would not match the key."""
     store, key = gather([fasta], Reading(), TokenizerConfig(), tmp_path / "cache")
     (store.folder / "tokens.bin").write_bytes(b"")
     Path(fasta).write_text(">a\nACGA\n")
@@ -153,7 +153,7 @@ def test_nothing_usable(tmp_path: Path) -> None:
         gather([str(tmp_path / "empty.fa")], Reading(on_empty="reject"), TokenizerConfig(), tmp_path / "c")
 
 
-def test_long_reading_says_how_far_it_is(
+def test_long_reading_logs_its_progress(
     fasta: str, tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_cache, "EVERY_SECONDS", -1.0)
@@ -204,79 +204,79 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
         cache_folder()
 
 
-class Built:
-    """A builder that counts how often it is asked."""
+class CountingBuilder:
+    """A builder that counts its calls."""
 
     def __init__(self) -> None:
-        self.times = 0
+        self.calls = 0
 
     def __call__(self, folder: Path) -> None:
-        self.times += 1
+        self.calls += 1
         write_store(FULL, Dna(), folder, Account())
 
 
-KEY, OTHER = "a" * 64, "b" * 64
+KEY, OTHER_KEY = "a" * 64, "b" * 64
 
 
 def test_built_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    build = Built()
+    build = CountingBuilder()
     for _ in range(3):
         assert len(cached_store(KEY, tmp_path / "cache", build)) == 2
-    assert build.times == 1 and not capsys.readouterr().err
-    cached_store(OTHER, tmp_path / "cache", build)
-    assert build.times == 2 and {p.name for p in (tmp_path / "cache").iterdir()} == {KEY, OTHER}
+    assert build.calls == 1 and not capsys.readouterr().err
+    cached_store(OTHER_KEY, tmp_path / "cache", build)
+    assert build.calls == 2 and {p.name for p in (tmp_path / "cache").iterdir()} == {KEY, OTHER_KEY}
 
 
-def test_a_torn_cache_is_built_again_and_said(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    build = Built()
+def test_a_torn_cache_is_built_again_and_reported(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    build = CountingBuilder()
     store = cached_store(KEY, tmp_path, build)
     (store.folder / "tokens.bin").write_bytes(b"")
     assert cached_store(KEY, tmp_path, build).tokens(1).tolist() == [2, 2]
-    assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
+    assert build.calls == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
     torn = f"{store.folder / 'tokens.bin'} has 0 bytes of 6: the store is torn; rebuild it; doing so"
     assert log.messages[-1] == torn
 
 
-def flip(path: Path, at: int = 0) -> None:
+def flip(path: Path, offset: int = 0) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[offset] ^= 1
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("name", DATA)
-def test_a_changed_byte_is_built_again_and_said(
+def test_a_changed_byte_is_built_again_and_reported(
     tmp_path: Path, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, large: bool
 ) -> None:
     if large:
         monkeypatch.setattr(store_module, "WHOLE_FILE", 3)
-        for place in (store_module, store_cache):
-            monkeypatch.setattr(place, "BLOCK", 256)
-    build = Built()
+        for module in (store_module, store_cache):
+            monkeypatch.setattr(module, "BLOCK", 256)
+    build = CountingBuilder()
     folder = cached_store(KEY, tmp_path, build).folder
     assert (name in files.read_json(folder / "store.json")["sums"]) == large
-    flip(folder / name, at={"tokens.bin": 5, "offsets.bin": 8, "records.arrow": 500}[name])
+    flip(folder / name, offset={"tokens.bin": 5, "offsets.bin": 8, "records.arrow": 500}[name])
     assert cached_store(KEY, tmp_path, build).tokens(0).tolist() == [0, 1, 2, 3]
-    assert build.times == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
+    assert build.calls == 2 and [p.name for p in tmp_path.iterdir()] == [KEY]
     line = f"{folder / name} was changed or damaged since it was written: rebuild it; doing so"
     assert [(record.levelname, record.getMessage()) for record in log.records] == [("WARNING", line)]
 
 
 def test_what_cannot_be_built_again_stays(tmp_path: Path) -> None:
-    folder = cached_store(KEY, tmp_path, Built()).folder
+    folder = cached_store(KEY, tmp_path, CountingBuilder()).folder
     flip(folder / "tokens.bin")
 
-    def gone(folder: Path) -> None:
+    def fail(folder: Path) -> None:
         raise ValueError("genes.fa is gone")
 
     with pytest.raises(ValueError, match=r"genes\.fa is gone"):
-        cached_store(KEY, tmp_path, gone)
+        cached_store(KEY, tmp_path, fail)
     assert [p.name for p in tmp_path.iterdir()] == [KEY] and Store.open(folder).id(0) == "a"
 
 
 @pytest.mark.parametrize("marked", [False, True], ids=["foreign", "a store and more"])
 def test_nothing_is_deleted_that_is_not_a_store(tmp_path: Path, marked: bool) -> None:
-    build, folder = Built(), tmp_path / KEY
+    build, folder = CountingBuilder(), tmp_path / KEY
     if marked:
         flip(cached_store(KEY, tmp_path, build).folder / "tokens.bin")
     folder.mkdir(exist_ok=True)
@@ -289,11 +289,11 @@ def test_nothing_is_deleted_that_is_not_a_store(tmp_path: Path, marked: bool) ->
 @pytest.mark.parametrize("key", ["home", "../home", "/home", "", KEY + "/..", "A" * 64])
 def test_a_key_is_a_digest(tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a store, 64 digits from 0 to f: leave it out"):
-        cached_store(key, tmp_path, Built())
+        cached_store(key, tmp_path, CountingBuilder())
 
 
 def test_another_process_builds_the_same(tmp_path: Path) -> None:
-    quick = Built()
+    quick = CountingBuilder()
 
     def slow(folder: Path) -> None:
         quick(folder)

@@ -84,12 +84,12 @@ def test_what_python_writes_is_what_we_read(rows: list[tuple[str, str]], delimit
 def test_a_table_without_a_header() -> None:
     needed = "; if its first row is a record, add a header row, such as id,sequence,label"
     for text in ("g1,ACGT,worm\ng2,AC,fly\n", "1,1,2\n3,4,5\n"):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ValueError) as error:
             from_csv(text)
-        assert str(caught.value).startswith("t.csv has ") and str(caught.value).endswith(needed)
-    with pytest.raises(ValueError, match="has no column for the sequence") as caught:
+        assert str(error.value).startswith("t.csv has ") and str(error.value).endswith(needed)
+    with pytest.raises(ValueError, match="has no column for the sequence") as error:
         from_csv("id,letters\ng1,ACGT\n")
-    assert needed not in str(caught.value)
+    assert needed not in str(error.value)
 
 
 @pytest.mark.parametrize("length", [131_071, 131_072, 131_073, 3_000_000])
@@ -107,18 +107,18 @@ def test_a_compressed_table(tmp_path: Path) -> None:
 
 
 def streamed(kind: str, head: bytes, row: bytes) -> int:
-    """How many bytes were taken from an endless stream until its second record."""
+    """The number of bytes read from an endless stream for its first two records."""
 
     class Endless(io.RawIOBase):
-        taken = 0
+        delivered = 0
 
         def readable(self) -> bool:
             return True
 
         def readinto(self, target: Any) -> int:
-            data = (head if not self.taken else row * (len(target) // len(row) + 1))[: len(target)]
+            data = (head if not self.delivered else row * (len(target) // len(row) + 1))[: len(target)]
             target[: len(data)] = data
-            self.taken += len(data)
+            self.delivered += len(data)
             return len(data)
 
     stream = Endless()
@@ -126,7 +126,7 @@ def streamed(kind: str, head: bytes, row: bytes) -> int:
     object.__setattr__(source, "stream", io.BufferedReader(stream))
     entries = read_table(source, Columns(), kind)
     next(entries), next(entries)
-    return stream.taken
+    return stream.delivered
 
 
 def test_text_tables_are_streamed() -> None:
@@ -167,9 +167,9 @@ def test_a_cut_table_says_how_many_came_before() -> None:
     ids=repr,
 )
 def test_csv_that_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         from_csv(data)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_field_over_the_parsers_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +232,9 @@ def test_a_given_name_may_be_missing_in_some_rows() -> None:
     ids=lambda value: repr(value)[:40],
 )
 def test_jsonl_that_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         from_jsonl(data)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 # --- Parquet ---
@@ -293,8 +293,8 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pie
     monkeypatch.setattr(tables, "PIECE", piece)
     texts = [f"text {i} " * (i % 7) for i in range(500)]
     path = write(tmp_path / "t.parquet", {"text": texts}, row_group_size=64)
-    read = read_parquet(path)
-    assert [entry.sequence for entry in read] == texts and read[-1].id == "t.parquet:500"
+    entries = read_parquet(path)
+    assert [entry.sequence for entry in entries] == texts and entries[-1].id == "t.parquet:500"
 
 
 @pytest.mark.parametrize(
@@ -355,9 +355,9 @@ def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"PAR1", b"PAR1" * 99, b"text,label\n"], ids=repr)
 def test_what_is_not_parquet(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "t.parquet").write_bytes(data)
-    with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet") as caught:
+    with pytest.raises(ValueError, match=r"t.parquet cannot be read as Parquet") as error:
         read_parquet(tmp_path / "t.parquet")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 # --- Any ---

@@ -76,10 +76,10 @@ def test_not_utf8() -> None:
         as_text(b"gr\xfcn", "characters")
 
 
-@pytest.mark.parametrize("how", [as_letters, as_text, as_utf8])
-def test_numbers_are_no_letters(how: object) -> None:
+@pytest.mark.parametrize("convert", [as_letters, as_text, as_utf8])
+def test_numbers_are_no_letters(convert: object) -> None:
     with pytest.raises(ValueError, match="numbers are not letters or text: the dna tokenizer reads those; use `numb"):
-        how(np.zeros(3), "dna")  # type: ignore[operator]
+        convert(np.zeros(3), "dna")  # type: ignore[operator]
 
 
 def test_positions_count_from_one() -> None:
@@ -88,7 +88,7 @@ def test_positions_count_from_one() -> None:
 
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-EACH: list[Tokenizer] = [
+EXAMPLES: list[Tokenizer] = [
     Dna(others="own", case="mask", on_bad="unknown"),
     Protein(on_bad="unknown"),
     Bytes(),
@@ -99,10 +99,10 @@ EACH: list[Tokenizer] = [
 
 
 def test_a_tokenizer_a_name() -> None:
-    assert {t.name for t in EACH} == {*TOKENIZERS}
+    assert {t.name for t in EXAMPLES} == {*TOKENIZERS}
 
 
-@pytest.mark.parametrize("tokenizer", EACH, ids=lambda t: t.name)
+@pytest.mark.parametrize("tokenizer", EXAMPLES, ids=lambda t: t.name)
 def test_saved_and_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
     files.write_json(tmp_path / "tokenizer.json", tokenizer.to_json())
     assert load_tokenizer(tmp_path) == tokenizer
@@ -141,13 +141,13 @@ def test_bytes_round_trip(text: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
-def test_characters(seen: str, new: str) -> None:
-    tokenizer = Characters.of([seen])
-    assert tokenizer.decode(tokenizer.encode(seen)) == seen
-    unknown = [c not in seen for c in new]
-    ids = tokenizer.encode(new)
+def test_characters(known_text: str, new_text: str) -> None:
+    tokenizer = Characters.of([known_text])
+    assert tokenizer.decode(tokenizer.encode(known_text)) == known_text
+    unknown = [c not in known_text for c in new_text]
+    ids = tokenizer.encode(new_text)
     assert (ids == tokenizer.size - 1).tolist() == unknown == (ids >= tokenizer.certain).tolist()
-    notes = tokenizer.notes(tokenizer.census([new]))
+    notes = tokenizer.notes(tokenizer.census([new_text]))
     assert notes.total() == sum(unknown)
     assert not notes or [*notes] == ["characters that the vocabulary lacks, taken as unknown"]
 
@@ -231,7 +231,7 @@ def test_guesses(sample: list[bytes | str | np.ndarray], name: str) -> None:
 
 
 def test_a_guess_judges_all_records_together() -> None:
-    """Proteins among which some have no letter but A, C, G, T."""
+    """Some of the proteins have no letters except A, C, G and T."""
     proteins = [b"GATC", b"ACGT" * 3, b"TTTT"] + [b"MSTNPKPQRKTKRNTNRRPQDVKFPGG"] * 3
     assert guess(iter(proteins)) == "protein"
 

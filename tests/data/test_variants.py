@@ -31,25 +31,25 @@ ROWS = (
 
 
 def lines(path: Path) -> list[Line]:
-    with open_vcf(path) as read:
-        return list(read)
+    with open_vcf(path) as vcf:
+        return list(vcf)
 
 
 def variant_line(raw: str) -> Line:
     return Line(1, raw.encode(), raw.rstrip("\r\n").encode().split(b"\t"), "calls.vcf, line 1")
 
 
-@pytest.mark.parametrize("zip", [False, True])
-def test_lines(tmp_path: Path, zip: bool) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+def test_lines(tmp_path: Path, compressed: bool) -> None:
     path, text = tmp_path / "calls.vcf", HEAD + "".join(ROWS)
-    path.write_bytes(gzip.compress(text.encode()) if zip else text.encode())
-    read = lines(path)
-    assert b"".join(line.raw for line in read) == text.encode(), "in the file's order, sorted or not"
-    assert [line.fields == [] for line in read] == [True] * 3 + [False] * 2
-    first = read[3]
+    path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+    parsed = lines(path)
+    assert b"".join(line.raw for line in parsed) == text.encode(), "lines keep the order of the file, sorted or not"
+    assert [line.fields == [] for line in parsed] == [True] * 3 + [False] * 2
+    first = parsed[3]
     assert ([first.text(i) for i in (0, 1, 3)], first.alts) == (["chr2", "40", "A"], ["C", "<DEL>"])
     assert first.info() == {"DB": "yes", "AF": "0.5,0.1"} and first.place == f"{path}, line 4"
-    assert read[4].info() == {}
+    assert parsed[4].info() == {}
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_what_is_no_vcf(tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_gzip_that_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "calls.vcf.gz"
-    whole = gzip.compress(
+    compressed = gzip.compress(
         (HEAD + "".join(f"chr1\t{i}\t.\tA\tC\t{i * i}\t.\t.\tGT\t0\n" for i in range(9999))).encode()
     )
-    path.write_bytes(whole[: len(whole) // 2])
+    path.write_bytes(compressed[: len(compressed) // 2])
     with pytest.raises(
         ValueError, match=r"gzip stream is cut or corrupt .*; [1-9],\d{3} lines with variants came befor"
     ):
@@ -115,7 +115,7 @@ def test_a_line_without_a_score_is_as_it_was(text: str) -> None:
     assert with_scores(variant_line(raw), {}) == raw.encode()
 
 
-def test_scores_are_not_mixed() -> None:
+def test_existing_scores_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"line 1 has CHORDMIXER in INFO already: .* `bcftools annotate -x INFO/CHORD"
     ):
@@ -175,10 +175,10 @@ def write(path: Path, kind: str) -> None:
     if kind == "parquet":
         pq.write_table(pa.table(VARIANTS_ROWS), path)
         return
-    mark = {"csv": ",", "tsv": "\t", "tsv.gz": "\t"}[kind]
+    delimiter = {"csv": ",", "tsv": "\t", "tsv.gz": "\t"}[kind]
     cells = [list(VARIANTS_ROWS), *zip(*VARIANTS_ROWS.values(), strict=True)]
     quoted = [[f'"{c}"' if "," in str(c) else "" if c is None else str(c) for c in row] for row in cells]
-    text = "".join(mark.join(row) + "\n" for row in quoted).encode()
+    text = "".join(delimiter.join(row) + "\n" for row in quoted).encode()
     path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
 
 
@@ -186,10 +186,10 @@ def write(path: Path, kind: str) -> None:
 def test_a_table(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"table.{kind}"
     write(path, kind)
-    read = list(read_variants(path, VariantColumns()))
-    assert [variant.id for variant in read] == ["chr1:5:A>C", "chr1:5:A>G", "chr2:2:C>T"]
-    assert [(variant.context, variant.target) for variant in read] == [("liver", 0.5)] * 2 + [(None, None)]
-    assert read[2].place == f"{path}, row 2"
+    variants = list(read_variants(path, VariantColumns()))
+    assert [variant.id for variant in variants] == ["chr1:5:A>C", "chr1:5:A>G", "chr2:2:C>T"]
+    assert [(variant.context, variant.target) for variant in variants] == [("liver", 0.5)] * 2 + [(None, None)]
+    assert variants[2].place == f"{path}, row 2"
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_a_table_with_a_fault(tmp_path: Path, text: str, columns: dict[str, Any]
 def test_tables_that_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "table.tsv.gz"
     rows = "".join(f"chr1\t{i}\tA\tC\t{i * i}\n" for i in range(20_000))
-    whole = gzip.compress(f"chrom\tpos\tref\talt\tnote\n{rows}".encode())
-    path.write_bytes(whole[: len(whole) // 2])
+    compressed = gzip.compress(f"chrom\tpos\tref\talt\tnote\n{rows}".encode())
+    path.write_bytes(compressed[: len(compressed) // 2])
     with pytest.raises(ValueError, match=r"gzip stream is cut or corrupt .*; [\d,]+ rows were read before it$"):
         list(read_variants(path, VariantColumns()))
     write(tmp_path / "whole.parquet", "parquet")
@@ -269,8 +269,8 @@ def test_patterns_with_a_fault(names: str, message: str) -> None:
 def test_line_ends_of_tables(tmp_path: Path, end: str) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(end.join(["chrom,pos,ref,alt,label", "chr1,5,A,C,hit", "chr1,7,G,T,miss", ""]).encode())
-    found = [(variant.id, variant.label) for variant in read_variants(path, VariantColumns())]
-    assert found == [("chr1:5:A>C", "hit"), ("chr1:7:G>T", "miss")]
+    labels = [(variant.id, variant.label) for variant in read_variants(path, VariantColumns())]
+    assert labels == [("chr1:5:A>C", "hit"), ("chr1:7:G>T", "miss")]
 
 
 @pytest.mark.parametrize("position", ["2_0", " 20", "2e1", "\N{ARABIC-INDIC DIGIT TWO}", "9" * 30])

@@ -44,10 +44,10 @@ def _variants_table(delimiter: str) -> bytes:
 
 
 def variants(files: Files, damaged: str = "") -> Target:
-    """Read as `variants` does before it trains, and written again as with `--run`."""
+    """Read variants as `variants` does before it trains, and write them as with `--run`."""
     calls, reference = [*files][:2]
 
-    def call(folder: Path, draw: random.Random, damaged: str) -> None:
+    def call(folder: Path, rng: random.Random, damaged: str) -> None:
         path = folder / calls
         columns = VariantColumns(label="CLASS") if calls.startswith("calls.vcf") else VariantColumns()
         config = VariantsConfig(
@@ -93,20 +93,20 @@ NCBI = {"search": _search(3), "list": "\n".join(NAMES).encode()}
 
 
 def fetching(form: str, page: bytes, damaged: str, note: bool = False) -> Target:
-    """Fetch as `fetch` does; with a note, going on from an earlier start."""
-    asked = {"term": ncbi.entrez_term("Carassius"), "most": None, "server": SERVER}
-    state = {**asked, "total": 3, "wanted": 3, "found": "2026-01-01", "records": 0, "without": []}
+    """Fetch as `fetch` does; with a note, resume an earlier fetch."""
+    query = {"term": ncbi.entrez_term("Carassius"), "most": None, "server": SERVER}
+    state = {**query, "total": 3, "wanted": 3, "found": "2026-01-01", "records": 0, "without": []}
     name = ncbi.file_name("Carassius", form)
     earlier = {f"{name}.fetch.json": json.dumps(state).encode(), f".parts/{name}/accessions.txt": NCBI["list"]}
 
-    def call(folder: Path, draw: random.Random, damaged: str) -> None:
+    def call(folder: Path, rng: random.Random, damaged: str) -> None:
         config = ncbi.FetchConfig("me@here", format=form)  # type: ignore[arg-type]
         path = ncbi.fetch("Carassius", folder, config, service=_Answers(folder))
-        known = json.loads((folder / f"{name}.fetch.json").read_bytes())
-        whole = gzip.decompress(path.read_bytes())
-        found = FORMATS[form].count(whole)
-        if known["records"] != found or known["records"] + len(known["without"]) != known["wanted"]:
-            raise SilentChange(f"{found} records, and the note says {known}")
+        saved = json.loads((folder / f"{name}.fetch.json").read_bytes())
+        data = gzip.decompress(path.read_bytes())
+        count = FORMATS[form].count(data)
+        if saved["records"] != count or saved["records"] + len(saved["without"]) != saved["wanted"]:
+            raise SilentChange(f"{count} records, and the note says {saved}")
 
     changes = (*CHANGES, *[change_json] * 9) if note else CHANGES
     return Target({**NCBI, "page": page, **(earlier if note else {})}, call, (damaged.format(name=name),), changes)

@@ -33,13 +33,13 @@ Count = Callable[[bytes], int | None]
 
 
 def reading(files: Files, count: Count = lambda data: None, **settings: Any) -> Target:
-    """Read as `inspect` does; `count` is how many records a damaged file has, None where that cannot be told."""
+    """Read as `inspect` does; `count` gives the number of records of a damaged file, or None if it is unknown."""
 
-    def call(folder: Path, draw: random.Random, damaged: str) -> None:
+    def call(folder: Path, rng: random.Random, damaged: str) -> None:
         path, table = folder / next(iter(files)).split("/")[0], folder / "labels.csv"
-        given = {**settings, **({"labels": str(table)} if table.exists() else {}), "on_unmatched": "reject"}
-        how = TokenizerConfig(on_bad=draw.choice(("unknown", "reject")))
-        store, _ = gather([str(path)], Reading(on_empty="reject", **given), how, folder / "cache")
+        options = {**settings, **({"labels": str(table)} if table.exists() else {}), "on_unmatched": "reject"}
+        tokenizer = TokenizerConfig(on_bad=rng.choice(("unknown", "reject")))
+        store, _ = gather([str(path)], Reading(on_empty="reject", **options), tokenizer, folder / "cache")
         inspect(store)
         account = store.account
         if not account.read == account.used + account.rejected.total() == len(store) + account.rejected.total():
@@ -140,7 +140,7 @@ def _npy_with_header(text: bytes) -> bytes:
 
 
 def _in_header(change: Change) -> Change:
-    return lambda data, draw: _npy_with_header(change(data[10:-240], draw)[:9000])
+    return lambda data, rng: _npy_with_header(change(data[10:-240], rng)[:9000])
 
 
 def _genbank(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A trained run folder, and what commands do with one that has a damaged file: targets of `benchmarks/fuzz.py`."""
+"""A trained run folder, and commands on runs with a damaged file: targets of `benchmarks/fuzz.py`."""
 
 from __future__ import annotations
 
@@ -44,12 +44,10 @@ evaluation.RESAMPLES = 5
 
 def make_run(folder: Path) -> Path:
     """A run with every file that `train` leaves, of two files of 40 records."""
-    chance, paths = random.Random(0), []
+    rng, paths = random.Random(0), []
     for name in ("with", "without"):
         motif = "TATAAGC" if name == "with" else ""
-        records = (
-            f">{name}{i}\n{''.join(chance.choices('ACGT', k=chance.randint(20, 40)))}{motif}\n" for i in range(40)
-        )
+        records = (f">{name}{i}\n{''.join(rng.choices('ACGT', k=rng.randint(20, 40)))}{motif}\n" for i in range(40))
         files.write_text(folder / f"{name}.fa", "".join(records))
         paths.append(str(folder / f"{name}.fa"))
     experiment = recipes.files(FilesConfig(tuple(paths), Reading(labels="files")))
@@ -81,7 +79,7 @@ def _embedded(run: Path) -> str:
 
 
 def _reported(run: Path) -> str:
-    """Without the folder's name and the time of day."""
+    """The report without the folder's name and the time of day."""
     return re.sub(r"\d\d:\d\d(:\d\d)?", "", write_report(run).read_text().replace(str(run.parent), ""))
 
 
@@ -108,32 +106,32 @@ def run_targets(run: Path, commands: Sequence[str] = tuple(COMMANDS)) -> dict[st
     }
 
     @lru_cache
-    def sound(command: str, folder: Path) -> str:
+    def undamaged_output(command: str, folder: Path) -> str:
         for name, data in contents.items():
             files.write_bytes(folder / name, data)
         return _quietly(command, folder / "run")
 
-    def call(folder: Path, draw: random.Random, damaged: str) -> None:
+    def call(folder: Path, rng: random.Random, damaged: str) -> None:
         path = folder / damaged
         command = (
             "resume"
             if "checkpoints" in damaged
-            else draw.choice([*commands] + ["report"] * 5 * ("report" in commands))
+            else rng.choice([*commands] + ["report"] * 5 * ("report" in commands))
         )
-        listed = _listed(path)
-        if draw.random() < 0.5 and listed and path.name != files.MANIFEST:
+        in_manifest = _listed(path)
+        if rng.random() < 0.5 and in_manifest and path.name != files.MANIFEST:
             if command == "resume" and path.name == "config.json":
                 command = "evaluate"  # a run may well be told to train for years
             files.write_manifest(path.parent, [path.name])
             _quietly(command, folder / "run")
             return
-        expected = sound(command, folder.with_name(f"sound-{command}"))
-        if _quietly(command, folder / "run") != expected and listed:
+        expected = undamaged_output(command, folder.with_name(f"sound-{command}"))
+        if _quietly(command, folder / "run") != expected and in_manifest:
             raise SilentChange(f"{command} accepts {damaged}, which is not as its manifest says, and differs")
 
-    own = [name for name in contents if "checkpoints" not in name]
-    targets = {name.replace("/", " "): (name,) for name in own}
-    targets["run checkpoints"] = tuple(name for name in contents if name not in own)
+    plain_files = [name for name in contents if "checkpoints" not in name]
+    targets = {name.replace("/", " "): (name,) for name in plain_files}
+    targets["run checkpoints"] = tuple(name for name in contents if name not in plain_files)
     json_changes = (*CHANGES, *[change_json] * 20)
     return {
         title: Target(contents, call, names, json_changes if ".json" in names[0] else CHANGES)

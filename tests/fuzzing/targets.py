@@ -13,7 +13,7 @@ Files = Mapping[str, bytes]
 
 
 class SilentChange(Exception):
-    """A damaged input was accepted, and what came out is not what went in."""
+    """A damaged input was accepted, and its result is wrong."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A short run of `benchmarks/fuzz.py`, which a thorough one takes 20,000 mutants for."""
+"""A short run of `benchmarks/fuzz.py`; a thorough one takes 20,000 mutants."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def fuzz() -> ModuleType:
 
 
 def faults(fuzz: ModuleType, targets: dict[str, Target], folder: Path, mutants: int) -> list[str]:
-    found = []
+    descriptions = []
     for name in targets:
         for number in range(mutants):
             began = time.monotonic()
             outcome = fuzz.attempt(targets, name, number, 7, folder)
             if outcome.kind in fuzz.FAULTS or time.monotonic() - began > fuzz.SECONDS:
-                found.append(f"{outcome.kind}: {name} {number}: {outcome.detail}")
-    return found
+                descriptions.append(f"{outcome.kind}: {name} {number}: {outcome.detail}")
+    return descriptions
 
 
 def test_damaged_inputs(fuzz: ModuleType, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_damaged_inputs(fuzz: ModuleType, tmp_path: Path) -> None:
 
 
 def test_damaged_runs(fuzz: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chordmixer.training.loop.check_memory", lambda *given: None)  # slow
+    monkeypatch.setattr("chordmixer.training.loop.check_memory", lambda *args: None)  # slow
     targets = run_targets(make_run(tmp_path / "made"))
     assert {"run config.json", "run model.safetensors", "run predictions.parquet", "run checkpoints"} <= {*targets}
     assert faults(fuzz, targets, tmp_path / "scratch", mutants=3) == []
@@ -59,7 +59,7 @@ def test_inputs_that_are_whole_are_accepted(name: str, tmp_path: Path) -> None:
 
 def test_every_kind_of_outcome(fuzz: ModuleType, tmp_path: Path) -> None:
     def target(error: Exception | None) -> Target:
-        def call(folder: Path, draw: random.Random, damaged: str) -> None:
+        def call(folder: Path, rng: random.Random, damaged: str) -> None:
             assert (folder / damaged).read_bytes() != b"whole"
             if error is not None:
                 raise error

@@ -1,4 +1,4 @@
-"""Models whose every number matters: nothing stays at the zeros and ones of its start."""
+"""Models in which every number matters: none keeps its initial zero or one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chordmixer import Packed
 
 @pytest.fixture
 def scrambled() -> Callable[[nn.Module], nn.Module]:
-    """The same module with random norms, biases and running statistics, in evaluation."""
+    """The same module with random norms, biases and running statistics, in evaluation mode."""
 
     def scramble(module: nn.Module) -> nn.Module:
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
@@ -32,7 +32,7 @@ def scrambled() -> Callable[[nn.Module], nn.Module]:
 
 @pytest.fixture
 def random_batch() -> Callable[..., Packed]:
-    """Normal numbers of some width, for sequences of the given lengths."""
+    """Normally distributed tokens of a given width, for sequences of the given lengths."""
 
     def make(lengths: Iterable[int], width: int, dtype: torch.dtype = torch.float32) -> Packed:
         lengths = list(lengths)
@@ -47,8 +47,8 @@ def seeded() -> None:
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of this process."""
+def process_group() -> Iterator[None]:
+    """A process group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -15,7 +15,7 @@ from chordmixer.models.chordmixer import depth
 
 LENGTHS = [1, 2, 3, 16, 17, 127, 128, 129, 300]
 LONG = [1, 5000, 17, 1023, 1024, 1025]
-"""More than a tile of tokens."""
+"""Sequences of more tokens than a tile holds."""
 KINDS = (None, "layer", "batch", "group")
 SMALL = ChordMixerConfig(max_length=100, track_size=2, hidden=8)
 
@@ -38,15 +38,15 @@ def configs(max_length: int) -> list[Any]:
 
 
 def invariant(encoder: Any, x: Packed) -> None:
-    """Each sequence comes out as it does alone, in this order and in another."""
-    shuffled = torch.randperm(len(x.lengths)).tolist()
+    """Each sequence has the same output alone, in this batch, and in another order."""
+    order = torch.randperm(len(x.lengths)).tolist()
     with torch.no_grad():
-        alone = [encoder(Packed.from_list([s])).values for s in x.to_list()]
-        together, mixed = encoder(x), encoder(x.select(shuffled))
-    assert together.lengths == x.lengths and mixed.lengths == tuple(x.lengths[i] for i in shuffled)
-    same = {"rtol": 1e-5, "atol": 1e-5}
-    torch.testing.assert_close(together.to_list(), alone, **same)
-    torch.testing.assert_close(mixed.to_list(), [alone[i] for i in shuffled], **same)
+        unbatched = [encoder(Packed.from_list([s])).values for s in x.to_list()]
+        batched, permuted = encoder(x), encoder(x.select(order))
+    assert batched.lengths == x.lengths and permuted.lengths == tuple(x.lengths[i] for i in order)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(batched.to_list(), unbatched, **tolerance)
+    torch.testing.assert_close(permuted.to_list(), [unbatched[i] for i in order], **tolerance)
 
 
 class TestInvariance:
@@ -69,27 +69,27 @@ class TestInvariance:
         ids=str,
     )
     def test_long_beside_short(self, kinds: dict[str, Any], scrambled: Make, random_batch: Make) -> None:
-        """Each kind of norm once before and once behind; `test_torch_block` has all pairs in tiles."""
+        """Each kind of norm once before and once after the block; `test_torch_block` has all pairs in tiles."""
         encoder = scrambled(ChordMixer(ChordMixerConfig(5000, 2, 12, **kinds)))
         invariant(encoder, random_batch(LONG, encoder.width))
 
     @pytest.mark.parametrize("config", configs(max_length=600))
     def test_with_and_without_gradients(self, config: ChordMixerConfig, scrambled: Make, random_batch: Make) -> None:
-        """At an even depth, where the invariance test has an odd one: the two buffers end the other way round."""
+        """The depth is even, while that of the invariance test is odd: the two buffers end swapped."""
         encoder = scrambled(ChordMixer(config))
         x = random_batch([3, 600, 1, 40], encoder.width)
         with torch.no_grad():
-            quick = encoder(x).values
-        torch.testing.assert_close(quick, encoder(x).values, rtol=1e-5, atol=3e-5)
+            inference = encoder(x).values
+        torch.testing.assert_close(inference, encoder(x).values, rtol=1e-5, atol=3e-5)
 
     @pytest.mark.parametrize("order", ["paper", "released"])
     def test_any_memory_layout(self, order: Any) -> None:
         encoder = ChordMixer(replace(SMALL, order=order)).eval()
         values = torch.randn(encoder.width, 30).T
         with torch.no_grad():
-            ours = encoder(Packed.from_lengths(values, [20, 10])).values
+            actual = encoder(Packed.from_lengths(values, [20, 10])).values
             expected = encoder(Packed.from_lengths(values.contiguous(), [20, 10])).values
-        torch.testing.assert_close(ours, expected)
+        torch.testing.assert_close(actual, expected)
 
     def test_input_is_left_alone(self, random_batch: Make) -> None:
         encoder = ChordMixer(SMALL).eval()
@@ -101,7 +101,7 @@ class TestInvariance:
 
     @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 64, 65, 100])
     def test_passes_the_first_blocks_only(self, length: int, random_batch: Make) -> None:
-        """Not one block more or less, beside a longer sequence: the authors took the first one's depth for all."""
+        """Its depth does not depend on a longer sequence; the authors' code used the first one's depth for all."""
         encoder = ChordMixer(SMALL).eval()
         x = random_batch([100, length], encoder.width)
         values, offsets = x.to_list()[1], torch.tensor([0, length])
@@ -174,20 +174,22 @@ class TestTraining:
         """Block 0 sees every token of the batch, the last one only those of the longest sequence."""
         encoder = ChordMixer(replace(SMALL, prenorm="batch"))
         x = random_batch([7, 100, 1], encoder.width)
-        seen: dict[int, Tensor] = {}
+        tokens_by_block: dict[int, Tensor] = {}
         for i in (0, 6):
-            encoder.blocks[i].register_forward_pre_hook(lambda _, inputs, i=i: seen.update({i: inputs[0].detach()}))
+            encoder.blocks[i].register_forward_pre_hook(
+                lambda _, inputs, i=i: tokens_by_block.update({i: inputs[0].detach()})
+            )
         with torch.set_grad_enabled(gradients):
             encoder(x)
-        assert len(seen[0]) == 108 and len(seen[6]) == 100
-        for i, tokens in seen.items():
-            theirs = nn.BatchNorm1d(encoder.width)
-            theirs(tokens)
-            torch.testing.assert_close(encoder.blocks[i].prenorm.mean, theirs.running_mean)
-            torch.testing.assert_close(encoder.blocks[i].prenorm.variance, theirs.running_var)
-        kept = encoder.blocks[0].prenorm.mean.clone()
+        assert len(tokens_by_block[0]) == 108 and len(tokens_by_block[6]) == 100
+        for i, tokens in tokens_by_block.items():
+            torch_norm = nn.BatchNorm1d(encoder.width)
+            torch_norm(tokens)
+            torch.testing.assert_close(encoder.blocks[i].prenorm.mean, torch_norm.running_mean)
+            torch.testing.assert_close(encoder.blocks[i].prenorm.variance, torch_norm.running_var)
+        saved = encoder.blocks[0].prenorm.mean.clone()
         encoder.eval()(x)
-        assert torch.equal(encoder.blocks[0].prenorm.mean, kept)
+        assert torch.equal(encoder.blocks[0].prenorm.mean, saved)
 
     def test_gradients_reach_every_weight_that_was_passed(self, random_batch: Make) -> None:
         encoder = ChordMixer(SMALL)

@@ -1,4 +1,4 @@
-"""The encoder between layers of a user's own model under `torch.compile`: one graph, and what eager gives."""
+"""The encoder between other layers under `torch.compile`: one graph, with the results of eager mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = [{"prenorm": "layer"}, {"order": "released", "prenorm": "group", "norm":
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def reset_compiler() -> Iterator[None]:
     torch.manual_seed(0)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -31,9 +31,9 @@ def fresh() -> Iterator[None]:
 
 
 def graphs() -> int:
-    """Compiled in this test."""
-    made: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    return made
+    """The number of graphs compiled in this test."""
+    count: int = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return count
 
 
 class Network(nn.Module):
@@ -49,13 +49,13 @@ class Network(nn.Module):
 
 
 def batch(longest: int = 100) -> Packed:
-    """One to nine sequences of random lengths; a batch of one token is a graph of its own to any compiler."""
+    """One to nine sequences of random lengths; any compiler makes a separate graph for a batch of one token."""
     lengths = torch.randint(2, longest + 1, (int(torch.randint(1, 10, ())),))
     return Packed.from_list([torch.randint(5, (int(n),)) for n in lengths])
 
 
 def gradients(network: nn.Module, forward: Callable[[Packed], Tensor], x: Packed) -> list[Tensor]:
-    """The output, and the gradient of every weight; zeros for those that no sequence reached."""
+    """The output, and the gradient of every weight; zeros where no sequence reached a weight."""
     network.zero_grad()
     out = forward(x)
     out.square().sum().backward()
@@ -64,7 +64,7 @@ def gradients(network: nn.Module, forward: Callable[[Packed], Tensor], x: Packed
 
 @pytest.mark.parametrize("settings", KINDS, ids=str)
 def test_fifty_batches_of_random_lengths_are_two_graphs(settings: dict[str, Any]) -> None:
-    """One, and one for a single sequence, whose mean has another shape to the compiler."""
+    """One graph for batches and one for a single sequence, whose mean has another shape for the compiler."""
     network = Network(**settings)
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True, dynamic=True)
     for longest in [100] * 25 + [8] * 25:  # the second half does not reach the last blocks
@@ -76,15 +76,15 @@ def test_fifty_batches_of_random_lengths_are_two_graphs(settings: dict[str, Any]
 
 @pytest.mark.parametrize("settings", [{"prenorm": "batch"}, {"prenorm": "layer", "reversible": True}, {}], ids=str)
 def test_what_cannot_be_an_operator_runs_outside_the_graph(settings: dict[str, Any]) -> None:
-    """Batch norms, reversible networks and, without either, hooks: no batch is compiled anew."""
-    network, seen = Network(**settings), list[torch.Size]()
+    """Batch norms, reversible networks, and hooks without either: no batch is compiled again."""
+    network, shapes = Network(**settings), list[torch.Size]()
     if not settings:
-        network.encoder.blocks[0].register_forward_hook(lambda _, __, out: seen.append(out.shape))
+        network.encoder.blocks[0].register_forward_hook(lambda _, __, out: shapes.append(out.shape))
     compiled = torch.compile(network, backend="aot_eager", dynamic=True)
     for x in (batch().select([0]), batch(), *(batch() for _ in range(8))):
         torch.testing.assert_close(gradients(network, compiled, x), gradients(network, network, x))
     assert graphs() <= 5
-    assert seen[::2] == seen[1::2] and len(seen) == (0 if settings else 20)
+    assert shapes[::2] == shapes[1::2] and len(shapes) == (0 if settings else 20)
 
 
 def test_dropout_draws_its_seed_from_torch() -> None:
@@ -92,12 +92,12 @@ def test_dropout_draws_its_seed_from_torch() -> None:
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
     x = batch()
     torch.manual_seed(7)
-    made, after, other = gradients(network, compiled, x), torch.rand(()), compiled(x)
+    actual, after, second_output = gradients(network, compiled, x), torch.rand(()), compiled(x)
     torch.manual_seed(7)
     seed, expected_after = int(torch.randint(1 << 62, ())), torch.rand(())
     torch.manual_seed(seed)
-    torch.testing.assert_close(made, gradients(network, network, x))
-    assert after == expected_after and not torch.equal(other, made[0])
+    torch.testing.assert_close(actual, gradients(network, network, x))
+    assert after == expected_after and not torch.equal(second_output, actual[0])
 
 
 def test_autocast_inference_and_frozen_weights() -> None:
@@ -116,23 +116,23 @@ def test_autocast_inference_and_frozen_weights() -> None:
 
 def test_what_was_recorded_is_freed_without_a_backward_pass() -> None:
     compiled = torch.compile(Network(), backend="aot_eager", fullgraph=True)
-    one, two = compiled(batch()), compiled(batch())
+    first, second = compiled(batch()), compiled(batch())
     assert len(operator._SAVED_GRAPHS) == 2
-    del one
+    del first
     assert len(operator._SAVED_GRAPHS) == 1
-    two.sum().backward()
-    del two
+    second.sum().backward()
+    del second
     assert not operator._SAVED_GRAPHS
 
 
 def test_encoders_with_equal_weights_and_other_settings_are_told_apart() -> None:
-    """Two encoders share the code that is compiled: their settings must not be taken for each other's."""
+    """Two encoders share the compiled code; their settings must not be confused."""
     x = Packed.from_lengths(torch.randn(90, 16), [60, 30])
     for order in ("paper", "released"):
         encoder = ChordMixer(ChordMixerConfig(max_length=100, track_size=2, hidden=8, order=order))
-        made = torch.compile(encoder, backend="eager", fullgraph=True)(x)
-        assert made.lengths == (60, 30)
-        torch.testing.assert_close(made.values, encoder(x).values)
+        output = torch.compile(encoder, backend="eager", fullgraph=True)(x)
+        assert output.lengths == (60, 30)
+        torch.testing.assert_close(output.values, encoder(x).values)
 
 
 def test_errors_are_those_of_eager() -> None:

@@ -27,7 +27,7 @@ from chordmixer.models.stem import StemConfig
 from chordmixer.models.words import WordsConfig
 
 LENGTHS = (1, 2, 3, 5, 17, 64, 100, 33)
-"""Some shorter than the number of ranks; pairs, for the head of that name."""
+"""Some are shorter than the number of ranks; their number is even, for the head of pairs."""
 FEW = (2, 1)
 """On four ranks, two of them hold no token at all."""
 NETWORK = ChordMixerConfig(max_length=150, track_size=3, hidden=8)
@@ -60,8 +60,8 @@ CASES = {
 }
 
 
-def built(config: ChordMixerConfig | ModelConfig) -> ChordMixer | Model:
-    """In float64, but for what standardised heads always compute in float32; no weight is as it starts."""
+def build(config: ChordMixerConfig | ModelConfig) -> ChordMixer | Model:
+    """A module in float64, except for the float32 parts of standardised heads; no weight keeps its initial value."""
     torch.manual_seed(0)
     module = ChordMixer(config) if isinstance(config, ChordMixerConfig) else Model(config)
     for parameter in module.parameters():
@@ -74,7 +74,7 @@ def built(config: ChordMixerConfig | ModelConfig) -> ChordMixer | Model:
 
 
 def batch(config: ChordMixerConfig | ModelConfig, lengths: tuple[int, ...]) -> Packed:
-    """The last of the longer sequences is constant: all its tokens share the maximum."""
+    """Random sequences; of token ids the last sequence is constant, so that all its tokens share the maximum."""
     torch.manual_seed(1)
     if isinstance(config, ModelConfig) and config.embedding == "tokens":
         x = Packed.from_lengths(torch.randint(5, (sum(lengths),)), lengths)
@@ -84,7 +84,7 @@ def batch(config: ChordMixerConfig | ModelConfig, lengths: tuple[int, ...]) -> P
     return Packed.from_lengths(torch.randn(sum(lengths), width, dtype=torch.float64), lengths)
 
 
-def learnt(x: Packed | Shard, call: Callable[[Any], Any]) -> tuple[Tensor, Tensor | None]:
+def outputs_and_gradient(x: Packed | Shard, call: Callable[[Any], Any]) -> tuple[Tensor, Tensor | None]:
     """Outputs, and gradients of the inputs, for a loss that weighs every output differently."""
     values = x.values.requires_grad_() if x.values.is_floating_point() else x.values
     answers = call(x)
@@ -98,69 +98,69 @@ def learnt(x: Packed | Shard, call: Callable[[Any], Any]) -> tuple[Tensor, Tenso
     return outputs, values.grad
 
 
-def close(ours: Tensor, theirs: Tensor, name: str, tolerance: float) -> None:
-    scale = max(1.0, float(theirs.detach().abs().max())) if theirs.numel() else 1.0
-    torch.testing.assert_close(ours, theirs, atol=tolerance * scale, rtol=0, msg=lambda said: f"{name}: {said}")
+def assert_near(actual: Tensor, expected: Tensor, name: str, tolerance: float) -> None:
+    scale = max(1.0, float(expected.detach().abs().max())) if expected.numel() else 1.0
+    torch.testing.assert_close(actual, expected, atol=tolerance * scale, rtol=0, msg=lambda m: f"{name}: {m}")
 
 
-def same_gradients(several: nn.Module, one: nn.Module, tolerance: float) -> None:
-    for (name, ours), theirs in zip(several.named_parameters(), one.parameters(), strict=True):
-        assert (ours.grad is None) == (theirs.grad is None), name
-        if ours.grad is not None and theirs.grad is not None:
-            close(ours.grad, theirs.grad, name, tolerance)
+def assert_same_gradients(replica: nn.Module, ref: nn.Module, tolerance: float) -> None:
+    for (name, actual), expected in zip(replica.named_parameters(), ref.parameters(), strict=True):
+        assert (actual.grad is None) == (expected.grad is None), name
+        if actual.grad is not None and expected.grad is not None:
+            assert_near(actual.grad, expected.grad, name, tolerance)
 
 
 def compare(config: ChordMixerConfig | ModelConfig, lengths: tuple[int, ...]) -> None:
-    """All that one rank and several compute; the first rank's weights count."""
-    x, one = batch(config, lengths), built(config)
-    tolerance = 1e-5 if isinstance(one, Model) and isinstance(one.head, StandardHead) else 1e-11  # float32, float64
-    several = copy.deepcopy(one)
-    for value in several.parameters() if dist.get_rank() else ():
+    """Compare all results of one rank and of several; the weights are those of the first rank."""
+    x, ref = batch(config, lengths), build(config)
+    tolerance = 1e-5 if isinstance(ref, Model) and isinstance(ref.head, StandardHead) else 1e-11  # float32, float64
+    replica = copy.deepcopy(ref)
+    for value in replica.parameters() if dist.get_rank() else ():
         nn.init.normal_(value)
-    parallel = ContextParallel(several)
-    expected, of_inputs = learnt(x, one)
-    outputs, of_own = learnt(shard(x.with_values(x.values.detach())), parallel)
+    parallel = ContextParallel(replica)
+    expected, expected_grad = outputs_and_gradient(x, ref)
+    outputs, grad = outputs_and_gradient(shard(x.with_values(x.values.detach())), parallel)
     reduce_gradients(parallel)
     per_token = len(expected) == x.tokens and len(outputs) != len(expected)
-    close(outputs, shard(x.with_values(expected)).values if per_token else expected, "outputs", tolerance)
-    if of_inputs is not None and of_own is not None:
-        close(of_own / dist.get_world_size(), shard(x.with_values(of_inputs)).values, "inputs", tolerance)
-    same_gradients(several, one, tolerance)
-    for (name, ours), theirs in zip(several.named_buffers(), one.buffers(), strict=True):
-        close(ours, theirs, name, tolerance)
+    assert_near(outputs, shard(x.with_values(expected)).values if per_token else expected, "outputs", tolerance)
+    if expected_grad is not None and grad is not None:
+        assert_near(grad / dist.get_world_size(), shard(x.with_values(expected_grad)).values, "inputs", tolerance)
+    assert_same_gradients(replica, ref, tolerance)
+    for (name, buffer), expected_buffer in zip(replica.named_buffers(), ref.buffers(), strict=True):
+        assert_near(buffer, expected_buffer, name, tolerance)
     with torch.no_grad():
-        expected, outputs = one.eval()(x), parallel.eval()(shard(x))
+        expected, outputs = ref.eval()(x), parallel.eval()(shard(x))
         if isinstance(outputs, Shard):
             expected, outputs = shard(expected), outputs.values
-        close(outputs, expected if isinstance(expected, Tensor) else expected.values, "evaluation", tolerance)
+        assert_near(outputs, expected if isinstance(expected, Tensor) else expected.values, "evaluation", tolerance)
 
 
 def two_groups() -> None:
-    """Ranks 0 and 1 share one batch, the others another: gradients are those of the mean loss of both."""
+    """Ranks are in two groups with a batch each; gradients are those of the mean loss of both batches."""
     ranks = range(dist.get_world_size())
     groups = [dist.new_group([rank for rank in ranks if rank % 2 == part]) for part in (0, 1)]
     part = dist.get_rank() % 2
     config = MODELS["stem-words"]
     batches = [batch(config, lengths) for lengths in (LENGTHS, FEW)]
-    one = built(config)
-    several = copy.deepcopy(one)
-    sum(one(x).square().mean() / 2 for x in batches).backward()
-    ContextParallel(several, groups[part])(shard(batches[part], groups[part])).square().mean().backward()
-    reduce_gradients(several)
-    same_gradients(several, one, 1e-5)
+    ref = build(config)
+    replica = copy.deepcopy(ref)
+    sum(ref(x).square().mean() / 2 for x in batches).backward()
+    ContextParallel(replica, groups[part])(shard(batches[part], groups[part])).square().mean().backward()
+    reduce_gradients(replica)
+    assert_same_gradients(replica, ref, 1e-5)
 
 
 def bfloat16() -> None:
-    """Under autocast the tokens travel in the type of the matrix products; one rank keeps their sums in float32."""
+    """Under autocast, tokens are exchanged in the type of the matrix products; one rank keeps sums in float32."""
     config = replace(ENCODERS["layer"], norm=None)
-    x, encoder = batch(config, LENGTHS).to(dtype=torch.float32), built(config).float()
+    x, encoder = batch(config, LENGTHS).to(dtype=torch.float32), build(config).float()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         expected = shard(encoder.train()(x))
-        close(ContextParallel(encoder)(shard(x)).values, expected.values, "outputs", 0.03)
+        assert_near(ContextParallel(encoder)(shard(x)).values, expected.values, "outputs", 0.03)
 
 
 def rank(folder: str) -> None:
-    """All cases on this rank, and what went wrong in each: nothing is the empty string."""
+    """Run all cases on this rank and save the traceback of each; it is empty for those that passed."""
     dist.init_process_group("gloo")
     calls: dict[str, Callable[[], None]] = {"two groups": two_groups, "bfloat16": bfloat16}
     for name, config in CASES.items():
@@ -179,19 +179,19 @@ def rank(folder: str) -> None:
 
 
 def on_ranks(ranks: int, code: str, *arguments: str) -> None:
-    """Run a program on as many processes, as torchrun would start it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    """Run a program in that many processes, as torchrun would start them."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(sock.getsockname()[1]), "WORLD_SIZE": str(ranks)}
     command = [sys.executable, "-c", code, *arguments]
-    started = [Forked(command, os.environ | place | {"RANK": str(number)}) for number in range(ranks)]
-    ended = [process.communicate(timeout=120) for process in started]
-    assert all(process.returncode == 0 for process in started), ended
+    processes = [Forked(command, os.environ | env | {"RANK": str(number)}) for number in range(ranks)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert all(process.returncode == 0 for process in processes), outputs
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """What went wrong on each rank, by case."""
+    """The tracebacks of each rank, by case."""
     folder = tmp_path_factory.mktemp("ranks")
     code = "import sys; from tests.models.test_context_parallel import rank; rank(sys.argv[1])"
     on_ranks(request.param, code, str(folder))
@@ -201,8 +201,8 @@ def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("case", [*CASES, "two groups", "bfloat16"])
 def test_several_ranks_compute_as_one(faults: list[dict[str, str]], case: str) -> None:
     names = (case, f"{case}, few tokens") if case in CASES else (case,)
-    said = [own[name] for own in faults for name in names]
-    assert not any(said), "\n".join(said)
+    tracebacks = [rank_faults[name] for rank_faults in faults for name in names]
+    assert not any(tracebacks), "\n".join(tracebacks)
 
 
 def test_the_example_of_the_page_runs() -> None:
@@ -210,7 +210,7 @@ def test_the_example_of_the_page_runs() -> None:
     on_ranks(2, "".join(re.findall(r"```python\n(.*?)```", page, flags=re.S)))
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -226,7 +226,7 @@ def test_what_cannot_be_shared_is_refused(module: Any, message: str) -> None:
         ContextParallel(module)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("process_group")
 def test_bad_inputs_are_refused() -> None:
     parallel = ContextParallel(ChordMixer(NETWORK))
     with pytest.raises(ValueError, match=r"a Packed is not a Shard, .*: give shard\(packed, group\)"):

@@ -49,7 +49,7 @@ def test_real_starts_as_xavier() -> None:
 
 @pytest.mark.parametrize("size", [3e38, -3e38])
 def test_large_numbers_are_finite(size: float) -> None:
-    """Their sum is not."""
+    """They pass although their sum overflows."""
     x = Packed.from_list([torch.full((4, 1), size)])
     embedding = RealEmbedding(size=1, width=2)
     torch.nn.init.constant_(embedding.linear.weight, 0.1)
@@ -95,11 +95,11 @@ def test_tokens_are_hidden_in_training_alone() -> None:
         TokenEmbedding(256, 8, drop=0.25),
         Packed.from_list([torch.randint(256, (4000,), dtype=torch.uint8)]),
     )
-    whole = embedding.eval()(x).values
-    some = embedding.train()(x).values
-    hidden = (some == 0).all(dim=1)
+    full = embedding.eval()(x).values
+    dropped = embedding.train()(x).values
+    hidden = (dropped == 0).all(dim=1)
     assert 0.2 < float(hidden.float().mean()) < 0.3
-    assert torch.equal(some[~hidden], whole[~hidden]) and not (whole == 0).all(dim=1).any()
+    assert torch.equal(dropped[~hidden], full[~hidden]) and not (full == 0).all(dim=1).any()
     torch.manual_seed(1)
     first = embedding(x).values
     torch.manual_seed(1)
@@ -111,11 +111,11 @@ def test_tokens_are_hidden_in_training_alone() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_mark_stands_on_first_tokens_alone(dtype: torch.dtype) -> None:
     mark, values = StartMark(4), torch.randn(6, 4).to(dtype)
-    before = values.clone()
+    original = values.clone()
     y = mark(Packed.from_lengths(values, [3, 1, 2]))
-    assert y.values.dtype == dtype and torch.equal(values, before)
-    changed = y.values - values
-    assert not changed[[1, 2, 5]].any()
+    assert y.values.dtype == dtype and torch.equal(values, original)
+    difference = y.values - values
+    assert not difference[[1, 2, 5]].any()
     torch.testing.assert_close(y.values[[0, 3, 4]], values[[0, 3, 4]] + mark.vector.to(dtype))
 
 
@@ -125,22 +125,22 @@ def test_a_mark_learns_from_every_sequence() -> None:
     assert mark.vector.grad is not None and mark.vector.grad.tolist() == [3.0] * 4
 
 
-def test_within_a_record_beside_the_numbers_as_they_are() -> None:
-    """Scale and offset change the first half alone; constants and single samples are zero in the second."""
+def test_standardised_channels_stand_beside_the_numbers_as_they_are() -> None:
+    """Scale and offset change only the first half; constants and single samples are zero in the second."""
     x = Packed.from_list([torch.randn(50, 2), torch.full((9, 2), 0.1), torch.randn(1, 2)])
-    plain, moved = add_standardised(x).values, add_standardised(x.with_values(1000 * x.values + 5)).values
-    assert torch.equal(plain[:, :2], x.values) and plain.shape == (60, 4)
-    torch.testing.assert_close(plain[:50, 2:], moved[:50, 2:], rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(plain[:50, 2:].std(0, correction=0), torch.ones(2))
-    assert not plain[50:, 2:].any() and not moved[50:, 2:].any()
+    original, rescaled = add_standardised(x).values, add_standardised(x.with_values(1000 * x.values + 5)).values
+    assert torch.equal(original[:, :2], x.values) and original.shape == (60, 4)
+    torch.testing.assert_close(original[:50, 2:], rescaled[:50, 2:], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(original[:50, 2:].std(0, correction=0), torch.ones(2))
+    assert not original[50:, 2:].any() and not rescaled[50:, 2:].any()
 
 
 def test_both_scales_reach_the_answer() -> None:
     network = ChordMixerConfig(max_length=64, track_size=2, hidden=8)
     model = Model(ModelConfig(2, 1, "real", within_record=True, stem=StemConfig(1, 3), network=network)).eval()
     x = [torch.randn(20, 2), torch.full((5, 2), 3.0)]
-    together = model(Packed.from_list(x))
-    torch.testing.assert_close(together, torch.cat([model(Packed.from_list([own])) for own in x]))
-    assert not torch.allclose(model(Packed.from_list([2 * x[0]])), together[:1])
+    batched = model(Packed.from_list(x))
+    torch.testing.assert_close(batched, torch.cat([model(Packed.from_list([sequence])) for sequence in x]))
+    assert not torch.allclose(model(Packed.from_list([2 * x[0]])), batched[:1])
     with pytest.raises(ValueError, match=r"^within_record=true with embedding='tokens' is not possible"):
         ModelConfig(2, 1, within_record=True)

@@ -1,4 +1,4 @@
-"""Networks as programs of tensors, on lengths that they were not exported with."""
+"""Exported networks, on other lengths than those of the example."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_encoder_on_new_lengths(settings: dict[str, Any], scrambled: Make, ra
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch itself
 @pytest.mark.parametrize("head", ["average", "maximum"])
 def test_a_whole_model_in_onnxruntime(head: Any, tmp_path: Path) -> None:
-    """As a program of torch too, which does not take a single sequence where there is one output for each."""
+    """The program also runs in torch, except on a single sequence."""
     for name in ("onnx", "onnxscript"):
         pytest.importorskip(name, reason=f"{name} is not installed: pip install 'chordmixer[onnx]'")
     runtime = pytest.importorskip(
@@ -52,8 +52,8 @@ def test_a_whole_model_in_onnxruntime(head: Any, tmp_path: Path) -> None:
         x = letters(lengths)
         with torch.no_grad():
             expected = model(x)
-        (made,) = session.run(None, {"values": x.values.numpy(), "offsets": x.offsets.numpy()})
-        torch.testing.assert_close(torch.from_numpy(made), expected, rtol=1e-5, atol=1e-5)
+        (output,) = session.run(None, {"values": x.values.numpy(), "offsets": x.offsets.numpy()})
+        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-5, atol=1e-5)
         if len(lengths) > 1:
             torch.testing.assert_close(program.module()(x.values, x.offsets), expected, rtol=1e-5, atol=1e-5)
 

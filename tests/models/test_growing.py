@@ -1,4 +1,4 @@
-"""A model in the place of another: the same function on old lengths, to the last digits, however much it grows."""
+"""A model takes over the weights of a smaller one: on old lengths it is the same function to the last digits."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def float64() -> Iterator[None]:
 
 
 def build(max_length: int, embedding: str = "tokens", head: str = "average", **settings: Any) -> Model:
-    own = {name: settings.pop(name) for name in ("final_norm", "mark_start", "positions") if name in settings}
+    extra = {name: settings.pop(name) for name in ("final_norm", "mark_start", "positions") if name in settings}
     network = ChordMixerConfig(max_length, track_size=3, hidden=7, **settings)
-    return Model(ModelConfig(5, 2, embedding, head, network=network, **own))  # type: ignore[arg-type]
+    return Model(ModelConfig(5, 2, embedding, head, network=network, **extra))  # type: ignore[arg-type]
 
 
 def batch(lengths: list[int], embedding: str = "tokens") -> Packed:
@@ -85,11 +85,11 @@ def test_old_lengths_stay_what_they_were(scrambled: Scramble, settings: Any, ini
     large = build(1000, embedding, init=init, **settings).eval()
     take_over(large, small)
     x = batch([1, 2, 3, 5, 8, 9, 15, 16], embedding)
-    bare = settings["prenorm"] == "layer" and settings["final_norm"] is None
-    scale = sqrt(large.encoder.width / small.encoder.width) if bare else 1.0
-    grown, was = features(large, x), features(small, x)
-    torch.testing.assert_close(grown[:, : small.encoder.width] / scale, was, rtol=1e-12, atol=1e-12)
-    assert float(was.std()) > 0.1
+    needs_scale = settings["prenorm"] == "layer" and settings["final_norm"] is None
+    scale = sqrt(large.encoder.width / small.encoder.width) if needs_scale else 1.0
+    grown, original = features(large, x), features(small, x)
+    torch.testing.assert_close(grown[:, : small.encoder.width] / scale, original, rtol=1e-12, atol=1e-12)
+    assert float(original.std()) > 0.1
 
 
 @pytest.mark.parametrize("settings", GROWING[:1] + GROWING[-3:], ids=name)
@@ -119,23 +119,23 @@ def test_any_growth(lengths: list[int], settings: Any, seed: int) -> None:
     small, large = build(old, **settings).eval(), build(new, **settings).eval()
     take_over(large, small)
     x = batch([1, old, (old + 1) // 2])
-    bare = settings["prenorm"] == "layer" and settings["final_norm"] is None
-    scale = sqrt(large.encoder.width / small.encoder.width) if bare else 1.0
-    grown, was = features(large, x), features(small, x)
-    torch.testing.assert_close(grown[:, : small.encoder.width] / scale, was, rtol=1e-11, atol=1e-11)
+    needs_scale = settings["prenorm"] == "layer" and settings["final_norm"] is None
+    scale = sqrt(large.encoder.width / small.encoder.width) if needs_scale else 1.0
+    grown, original = features(large, x), features(small, x)
+    torch.testing.assert_close(grown[:, : small.encoder.width] / scale, original, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("settings", GROWING, ids=name)
 def test_in_training_too(settings: Any) -> None:
-    """Batch norm over the same tokens; the gradients of old weights, seen through what reads old channels alone."""
+    """Batch norm has the same tokens, and old weights the same gradients for a loss of the old channels."""
     small, large = build(16, **settings).train(), build(64, **settings).train()
     take_over(large, small)
     x = batch([16, 9, 4])
-    grown, was = large.encode(x).values[:, : small.encoder.width], small.encode(x).values
-    bare = settings["prenorm"] == "layer" and settings["final_norm"] is None
-    scale = sqrt(large.encoder.width / small.encoder.width) if bare else 1.0
-    torch.testing.assert_close(grown / scale, was, rtol=1e-11, atol=1e-11)
-    was.square().sum().backward()
+    grown, original = large.encode(x).values[:, : small.encoder.width], small.encode(x).values
+    needs_scale = settings["prenorm"] == "layer" and settings["final_norm"] is None
+    scale = sqrt(large.encoder.width / small.encoder.width) if needs_scale else 1.0
+    torch.testing.assert_close(grown / scale, original, rtol=1e-11, atol=1e-11)
+    original.square().sum().backward()
     (grown / scale).square().sum().backward()
     for before, after in zip(small.encoder.blocks, large.encoder.blocks, strict=False):
         torch.testing.assert_close(after.fc1.bias.grad, before.fc1.bias.grad, rtol=1e-9, atol=1e-9)
@@ -147,12 +147,12 @@ def test_a_reversible_network_grows(scrambled: Scramble, prenorm: str | None) ->
     small, large = scrambled(build(16, **settings)), build(200, **settings).eval()
     take_over(large, small)  # type: ignore[arg-type]
     x = batch([16, 7, 1])
-    grown, was = features(large, x), features(small, x)  # type: ignore[arg-type]
-    torch.testing.assert_close(grown[:, : was.shape[1]], was, rtol=1e-12, atol=1e-12)
+    grown, original = features(large, x), features(small, x)  # type: ignore[arg-type]
+    torch.testing.assert_close(grown[:, : original.shape[1]], original, rtol=1e-12, atol=1e-12)
 
 
 def test_added_blocks_start_as_their_residual() -> None:
-    """So that a new length has what the last old block gives, and is close to the lengths below it."""
+    """A new length has the output of the last old block, which is close to that of shorter lengths."""
     small, large = build(16, prenorm="layer"), build(64, prenorm="layer").eval()
     take_over(large, small)
     x = large.embedding(batch([64]))

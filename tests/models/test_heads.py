@@ -40,10 +40,10 @@ def test_pair_compares_two_means(random_batch: Make) -> None:
     torch.testing.assert_close(head(x), torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_pair_hears_both_and_which_comes_first(random_batch: Make) -> None:
+def test_pair_depends_on_both_sequences_and_their_order(random_batch: Make) -> None:
     head, x = HEADS["pair"](8, 3), random_batch([4, 5], 8)
-    turned = head(x.select([1, 0]))
-    assert head(x).shape == (1, 3) and not torch.allclose(head(x), turned)
+    swapped = head(x.select([1, 0]))
+    assert head(x).shape == (1, 3) and not torch.allclose(head(x), swapped)
     x.values.requires_grad_()
     head(x).sum().backward()
     assert bool(x.values.grad.ne(0).any(dim=1).all())
@@ -61,12 +61,12 @@ def test_flat_is_padded_then_linear(random_batch: Make) -> None:
     torch.nn.init.normal_(head.linear.bias)
     x.values.requires_grad_()
     rows = torch.nn.functional.pad(x.to_padded(), (0, 0, 0, 40 - max(x.lengths))).flatten(1)
-    found, expected = head(x), head.linear(rows * head.scale)
-    torch.testing.assert_close(found, expected)
-    against = torch.randn_like(found)
-    learnt = [x.values, head.linear.weight, head.linear.bias]
-    mine, literal = (torch.autograd.grad(y, learnt, against) for y in (found, expected))
-    torch.testing.assert_close(mine, literal)
+    actual, expected = head(x), head.linear(rows * head.scale)
+    torch.testing.assert_close(actual, expected)
+    grad_output = torch.randn_like(actual)
+    variables = [x.values, head.linear.weight, head.linear.bias]
+    gradients, expected_gradients = (torch.autograd.grad(y, variables, grad_output) for y in (actual, expected))
+    torch.testing.assert_close(gradients, expected_gradients)
 
 
 def test_flat_sums_half_precision_exactly_enough(random_batch: Make) -> None:
@@ -76,16 +76,16 @@ def test_flat_sums_half_precision_exactly_enough(random_batch: Make) -> None:
 
 
 def test_steps_of_flat_grow_as_the_root_of_the_length(random_batch: Make) -> None:
-    """A step of Adam moves each weight by the whole rate, all in the direction that helps."""
-    moved = []
+    """A step of Adam changes every weight by the learning rate, each in the direction that lowers the loss."""
+    changes = []
     for longest in (100, 10_000):
         torch.manual_seed(0)
         head, x = FlatHead(8, 1, longest), random_batch([longest], 8)
         assert head(x).abs() < 5
         before = head(x).item()
         step(head, x)
-        moved.append(abs(head(x).item() - before))
-    assert 8 < moved[1] / moved[0] < 12  # with a plain map 100
+        changes.append(abs(head(x).item() - before))
+    assert 8 < changes[1] / changes[0] < 12  # with a plain map 100
 
 
 def step(head: FlatHead, x: Packed) -> None:
@@ -118,11 +118,11 @@ def test_flat_refuses_more_weights_than_can_be_held() -> None:
         assert FlatHead(128, 2, longest=10_000_000).linear.weight.numel() == 2_560_000_000
 
 
-def marked(lengths: list[int], places: list[int], contexts: list[int]) -> Packed:
-    """Ids of which one a sequence is marked."""
+def marked(lengths: list[int], positions: list[int], contexts: list[int]) -> Packed:
+    """Token ids, one of which is marked in each sequence."""
     sequences = [torch.arange(n) % 5 for n in lengths]
-    for sequence, place, context in zip(sequences, places, contexts, strict=True):
-        sequence[place] += MARK * (1 + context)
+    for sequence, position, context in zip(sequences, positions, contexts, strict=True):
+        sequence[position] += MARK * (1 + context)
     return Packed.from_list(sequences)
 
 
@@ -134,9 +134,9 @@ def test_variant_is_its_formula(random_batch: Make) -> None:
     assert letters.values.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 0, 1, 2, 0, 1, 2]
     x = random_batch(lengths, 8)
     answers = head(x, *marks)
-    for k, (place, context) in enumerate([(3, 0), (0, 7)]):
+    for k, (position, context) in enumerate([(3, 0), (0, 7)]):
         r, a = x.to_list()[2 * k : 2 * k + 2]
-        pairs = [(r.mean(0), a.mean(0)), (r[place], a[place])]
+        pairs = [(r.mean(0), a.mean(0)), (r[position], a[position])]
         features = torch.cat([torch.cat([r, a, a - r, a * r]) for r, a in pairs])
         hidden = torch.nn.functional.gelu(head.compare(features) + head.context.weight[context])
         assert torch.allclose(answers[k], head.linear(hidden), atol=1e-5)
@@ -202,23 +202,23 @@ def test_starts_as_xavier(name: str) -> None:
 
 
 def test_pooled_heads_against_a_loop(random_batch: Make) -> None:
-    """Answers in evaluation, and gradients, of sequences with several chunks too."""
+    """Answers in evaluation mode and gradients, also for sequences of several chunks."""
     x, words = random_batch([1, 5, 2000], 8), torch.randn(3, 2)
     x.values.requires_grad_()
-    ways: dict[str, Make] = {
-        "maximum": lambda own: own.amax(0),
-        "mean_maximum": lambda own: torch.cat([own.mean(0), own.amax(0)]),
-        "attention": lambda own: torch.softmax(head.score(own)[:, 0], dim=0) @ own,
+    poolings: dict[str, Make] = {
+        "maximum": lambda sequence: sequence.amax(0),
+        "mean_maximum": lambda sequence: torch.cat([sequence.mean(0), sequence.amax(0)]),
+        "attention": lambda sequence: torch.softmax(head.score(sequence)[:, 0], dim=0) @ sequence,
     }
-    for name, pool in ways.items():
+    for name, pool in poolings.items():
         head: Any = HEADS[name](8, 3, further=2).eval()  # type: ignore[call-arg]
         for parameter in head.parameters():
             torch.nn.init.normal_(parameter)
-        pooled = torch.stack([pool(own) for own in x.to_list()])
+        pooled = torch.stack([pool(sequence) for sequence in x.to_list()])
         expected = head.linear(torch.cat([pooled, words], dim=1))  # mean 0 and variance 1 until they are collected
         torch.testing.assert_close(head(x, words), expected, rtol=1e-4, atol=1e-4)
-        mine, literal = (torch.autograd.grad(y.square().sum(), x.values)[0] for y in (head.pool(x), pooled))
-        torch.testing.assert_close(mine, literal, rtol=1e-4, atol=1e-5)
+        grad, expected_grad = (torch.autograd.grad(y.square().sum(), x.values)[0] for y in (head.pool(x), pooled))
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-5)
 
 
 def test_features_drop_out_in_training_alone(random_batch: Make) -> None:

@@ -32,7 +32,7 @@ each_encoder_and_head = pytest.mark.parametrize(
 
 
 def ids(lengths: list[int], head: str = "average") -> Packed:
-    """For the head of variants one token of each sequence is marked, the first."""
+    """Random token ids; for the variant head, the first token of each sequence is marked."""
     x = Packed.from_lengths(torch.randint(5, (sum(lengths),)), lengths)
     x.values[x.offsets[:-1]] += MARK if head == "variant" else 0
     return x
@@ -76,43 +76,43 @@ def test_another_encoder_starts_from_its_own_sizes_and_the_same_length() -> None
 @pytest.mark.parametrize("reversible", [False, True])
 def test_alone_and_in_a_batch(head: Any, final_norm: Any, reversible: bool, scrambled: Make) -> None:
     config = replace(CONFIG, head=head, final_norm=final_norm, network=replace(NETWORK, reversible=reversible))
-    model, x, each = scrambled(Model(config)), ids(LENGTHS, head), HEADS[head].sequences
+    model, x, size = scrambled(Model(config)), ids(LENGTHS, head), HEADS[head].sequences
     with torch.no_grad():
-        records = [x.select(range(i, i + each)) for i in range(0, len(x), each)]
-        alone = torch.cat([outputs(model, record) for record in records])
-        torch.testing.assert_close(outputs(model, x), alone, rtol=1e-5, atol=1e-5)
+        records = [x.select(range(i, i + size)) for i in range(0, len(x), size)]
+        unbatched = torch.cat([outputs(model, record) for record in records])
+        torch.testing.assert_close(outputs(model, x), unbatched, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("embedding", ["tokens", "real"])
 def test_a_start_is_told_by_its_mark_alone(embedding: Any, scrambled: Make) -> None:
-    """Read from another token on, a sequence has the same answer, unless its first token is marked."""
+    """A rotated sequence has the same answer, unless first tokens are marked."""
     values = torch.randint(5, (37,)) if embedding == "tokens" else torch.randn(37, 5)
-    whole, turned = (Packed.from_list([v]) for v in (values, values.roll(11, 0)))
+    original, rotated = (Packed.from_list([v]) for v in (values, values.roll(11, 0)))
     for marked in (False, True):
         model = scrambled(Model(replace(CONFIG, embedding=embedding, mark_start=marked)))
         with torch.no_grad():
-            apart = float((model(whole) - model(turned)).abs().max())
-        assert apart > 1e-2 if marked else apart < 1e-5
+            distance = float((model(original) - model(rotated)).abs().max())
+        assert distance > 1e-2 if marked else distance < 1e-5
 
 
 @each_encoder_and_head
 def test_marked_alone_and_in_a_batch(encoder: str, head: Any, scrambled: Make) -> None:
     model = scrambled(Model(replace(CONFIG, head=head, mark_start=True).with_encoder(encoder)))
-    x, each = ids(LENGTHS, head), HEADS[head].sequences
+    x, size = ids(LENGTHS, head), HEADS[head].sequences
     with torch.no_grad():
-        records = [x.select(range(i, i + each)) for i in range(0, len(x), each)]
-        alone = torch.cat([outputs(model, record) for record in records])
-        torch.testing.assert_close(outputs(model, x), alone, rtol=1e-5, atol=1e-5)
+        records = [x.select(range(i, i + size)) for i in range(0, len(x), size)]
+        unbatched = torch.cat([outputs(model, record) for record in records])
+        torch.testing.assert_close(outputs(model, x), unbatched, rtol=1e-5, atol=1e-5)
 
 
 def test_of_segments_only_the_first_is_marked() -> None:
     config = replace(CONFIG, mark_start=True, head="flat", strategy="segment", piece_length=4)
     model = Model(config)
     model.start.vector.data.fill_(100.0)
-    seen: list[Packed] = []
-    model.encoder.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    inputs: list[Packed] = []
+    model.encoder.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     model(ids([11]))
-    assert (seen[0].values > 50).any(dim=1).nonzero().flatten().tolist() == [0]
+    assert (inputs[0].values > 50).any(dim=1).nonzero().flatten().tolist() == [0]
 
 
 def test_the_longest_sequence_has_room_for_a_class_token() -> None:
@@ -169,12 +169,12 @@ class TestPretrained:
         model, folder = saved
         assert {"config.json", "model.safetensors", "manifest.json"} <= {p.name for p in folder.iterdir()}
         files.verify(folder, ["config.json", "model.safetensors"])
-        back = Model.from_pretrained(folder)
-        assert back.config == model.config and not back.training
+        loaded = Model.from_pretrained(folder)
+        assert loaded.config == model.config and not loaded.training
         x = ids(LENGTHS)
         with torch.no_grad():
-            assert torch.equal(back(x), model(x))
-        assert all(torch.equal(back.state_dict()[k], v) for k, v in model.state_dict().items())
+            assert torch.equal(loaded(x), model(x))
+        assert all(torch.equal(loaded.state_dict()[k], v) for k, v in model.state_dict().items())
 
     @pytest.mark.parametrize("at", [0, 20, -1], ids=["size", "header", "weight"])
     def test_a_flipped_bit_is_refused(self, saved: tuple[Model, Path], at: int) -> None:
@@ -182,12 +182,12 @@ class TestPretrained:
         data = bytearray(path.read_bytes())
         data[at] ^= 1
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"model\.safetensors was changed or damaged") as caught:
+        with pytest.raises(ValueError, match=r"model\.safetensors was changed or damaged") as error:
             Model.from_pretrained(saved[1])
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(error.value)
 
     def test_a_changed_config_is_refused(self, saved: tuple[Model, Path]) -> None:
-        """It would put the weights into another function, silently."""
+        """Otherwise the weights would silently be used in another function."""
         path = saved[1] / "config.json"
         path.write_text(path.read_text().replace('"order": "released"', '"order": "paper"'))
         with pytest.raises(ValueError, match=r"config\.json was changed or damaged"):
@@ -206,7 +206,7 @@ class TestPretrained:
             Model.from_pretrained(folder)
         assert not touched.exists()
         pickle.loads((folder / "model.safetensors").read_bytes())
-        assert touched.exists(), "the trap was no trap"
+        assert touched.exists(), "the pickle must run code when it is loaded"
 
     def edit(self, folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         config = json.loads((folder / "config.json").read_text())
@@ -248,9 +248,9 @@ class TestPretrained:
         self, saved: tuple[Model, Path], change: Callable[[dict[str, Any]], Any], message: str
     ) -> None:
         self.edit(saved[1], change)
-        with pytest.raises(ValueError, match=message) as caught:
+        with pytest.raises(ValueError, match=message) as error:
             Model.from_pretrained(saved[1])
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(error.value)
 
     def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="nothing is neither a folder nor a repository that can be reached"):
@@ -266,20 +266,20 @@ class TestPretrained:
 
 @pytest.mark.parametrize("encoder", ["chordmixer", "transformer"])
 def test_a_decoder_reads_the_encoders_tokens(encoder: str) -> None:
-    """A second network of its own; what the encoder gives is what it gives without one."""
+    """The decoder is a second network, and does not change the output of the encoder."""
     plain = replace(CONFIG, head="tokens", final_norm="layer").with_encoder(encoder)
     torch.manual_seed(0)
-    light = Model(plain).eval()
+    without = Model(plain).eval()
     torch.manual_seed(0)
-    whole = Model(replace(plain, decoder="network")).eval()
+    model = Model(replace(plain, decoder="network")).eval()
     x = ids(LENGTHS)
-    torch.testing.assert_close(whole.encode(x).values, light.encode(x).values)
-    added = {name.split(".")[0] for name in set(whole.state_dict()) - set(light.state_dict())}
+    torch.testing.assert_close(model.encode(x).values, without.encode(x).values)
+    added = {name.split(".")[0] for name in set(model.state_dict()) - set(without.state_dict())}
     assert added == {"decoder", "decoder_norm"}
-    together, alone = whole(x), [whole(x.select([i])).values for i in range(4)]
-    assert together.lengths == tuple(LENGTHS) and together.values.shape == (74, 3)
-    torch.testing.assert_close(together.values, torch.cat(alone), rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(together.values, whole.head(whole.encode(x)).values)
+    batched, unbatched = model(x), [model(x.select([i])).values for i in range(4)]
+    assert batched.lengths == tuple(LENGTHS) and batched.values.shape == (74, 3)
+    torch.testing.assert_close(batched.values, torch.cat(unbatched), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(batched.values, model.head(model.encode(x)).values)
 
 
 def test_a_decoder_needs_a_head_of_tokens() -> None:
@@ -288,9 +288,9 @@ def test_a_decoder_needs_a_head_of_tokens() -> None:
 
 
 def test_a_name_that_no_disk_can_hold() -> None:
-    with pytest.raises(ValueError, match=r"x{100} is neither a folder nor a repository that can be reached") as told:
+    with pytest.raises(ValueError, match=r"x{100} is neither a folder nor a repository that can be reached") as error:
         Model.from_pretrained("x" * 3000, local_files_only=True)
-    assert len(str(told.value)) < 300
+    assert len(str(error.value)) < 300
 
 
 def test_a_config_that_asks_for_more_than_its_weights_takes_no_memory(
@@ -301,13 +301,13 @@ def test_a_config_that_asks_for_more_than_its_weights_takes_no_memory(
     config["model"]["network"] |= {"hidden": 1 << 20, "track_size": 1 << 16}
     files.write_json(tmp_path / "config.json", config)
     files.write_manifest(tmp_path, ["config.json"])
-    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda own: pytest.fail() if own.weight.is_cpu else None)
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda m: pytest.fail() if m.weight.is_cpu else None)
     with pytest.raises(ValueError, match=r"model\.safetensors does not fit its config\.json, first at"):
         Model.from_pretrained(tmp_path)
 
 
 def test_bf16_on_a_cpu() -> None:
-    """All parts of a network for files: float32 answers, near those in float32, and near those of a lone sequence."""
+    """All parts of a network for files: float32 answers, near those in float32 and those of a sequence alone."""
     torch.manual_seed(0)
     network = ChordMixerConfig(max_length=64, track_size=8, hidden=32, prenorm="layer")
     stem, words = StemConfig(layers=2, taps=7), WordsConfig(lengths=(2, 3), bits=8)
@@ -317,11 +317,11 @@ def test_bf16_on_a_cpu() -> None:
         exact = model(x)
         with torch.autocast("cpu", torch.bfloat16):
             rounded = model(x)
-            lone = torch.cat([model(x.select([b])) for b in range(len(x))])
+            unbatched = torch.cat([model(x.select([b])) for b in range(len(x))])
     assert rounded.dtype == torch.float32
     scale = exact.abs().max()
     assert 1e-6 < (rounded - exact).abs().max() / scale < 0.03
-    assert (rounded - lone).abs().max() / scale < 0.03
+    assert (rounded - unbatched).abs().max() / scale < 0.03
 
 
 @pytest.mark.parametrize("words", [WordsConfig(), WordsConfig(lengths=(2,), bits=4)], ids=["no words", "words"])

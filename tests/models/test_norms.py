@@ -16,15 +16,15 @@ def test_none_holds_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["layer", "batch", "group"])
 def test_starts_as_torchs_own(kind: str) -> None:
-    theirs = {
+    torch_norm = {
         "layer": torch.nn.LayerNorm(6),
         "batch": torch.nn.BatchNorm1d(6),
         "group": torch.nn.GroupNorm(2, 6),
     }[kind]
     values = torch.randn(9, 6) * 3 + 1
-    ours = ops.normalise(values, torch.tensor([0, 9]), Norm(kind, width=6, groups=2).state())
-    expected = theirs(values.T[None])[0].T if kind == "group" else theirs(values)
-    torch.testing.assert_close(ours, expected)
+    actual = ops.normalise(values, torch.tensor([0, 9]), Norm(kind, width=6, groups=2).state())
+    expected = torch_norm(values.T[None])[0].T if kind == "group" else torch_norm(values)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_only_batch_norm_keeps_statistics_that_are_saved_but_not_learnt() -> None:
@@ -46,44 +46,44 @@ def test_batch_norm_learns_in_training_only() -> None:
     torch.testing.assert_close(norm.variance, 0.9 + 0.1 * values.var(0))
 
 
-def test_standard_in_training_looks_at_the_batch_and_alone_at_what_it_knows() -> None:
+def test_standard_uses_the_batch_in_training_and_running_statistics_for_one_record() -> None:
     standard, x = Standard(3), torch.randn(50, 3) * 0.01 + 5
     y = standard.train()(x)
     torch.testing.assert_close(y.mean(0), torch.zeros(3), rtol=0, atol=1e-3)
     torch.testing.assert_close(y.std(0), torch.ones(3), rtol=0.05, atol=0)
-    alone = standard(x[:1])
-    torch.testing.assert_close(alone, standard.eval()(x[:1]))
-    torch.testing.assert_close(standard(x)[:1], alone)
+    single = standard(x[:1])
+    torch.testing.assert_close(single, standard.eval()(x[:1]))
+    torch.testing.assert_close(standard(x)[:1], single)
 
 
 def test_shares_of_a_batch_are_standardised_as_the_whole() -> None:
-    """Output, gradient and running statistics; a record that only keeps a process in step counts for nothing."""
+    """Output, gradient and running statistics; a record that only fills up a rank does not count."""
     torch.manual_seed(0)
     x, weights = torch.randn(7, 3) * 1e-3 + 0.25, torch.randn(7, 3)
-    whole, one, two = (Standard(3).train() for _ in range(3))
-    x_whole = x.clone().requires_grad_()
-    (whole(x_whole) * weights).sum().backward()
+    full, rank0, rank1 = (Standard(3).train() for _ in range(3))
+    x_full = x.clone().requires_grad_()
+    (full(x_full) * weights).sum().backward()
     first, second, idle = x[:5].clone().requires_grad_(), x[5:].clone().requires_grad_(), torch.randn(1, 3)
 
-    def beside(other: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        sums = torch.cat([other.double().sum(0), other.double().square().sum(0)])
-        return lambda own: own + sums
+    def reduce_with(rest: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        sums = torch.cat([rest.double().sum(0), rest.double().square().sum(0)])
+        return lambda local: local + sums
 
-    one.share, two.share = (BatchShare(7, True, beside(other)) for other in (second, first))
-    outputs = torch.cat([one(first), two(second)])
+    rank0.share, rank1.share = (BatchShare(7, True, reduce_with(rest)) for rest in (second, first))
+    outputs = torch.cat([rank0(first), rank1(second)])
     (outputs * weights).sum().backward()
     torch.testing.assert_close(outputs, Standard(3).train()(x), rtol=0, atol=1e-4)
-    torch.testing.assert_close(torch.cat([first.grad, second.grad]), x_whole.grad, rtol=1e-4, atol=1e-2)
-    torch.testing.assert_close([one.mean, one.variance], [whole.mean, whole.variance])
-    one.share = BatchShare(7, False, beside(x))
-    one(idle)
-    torch.testing.assert_close(one.mean, whole.mean * 0.9 + 0.1 * x.mean(0))
-    one.share, known = BatchShare(1, True, lambda own: own), one.mean.clone()
-    one(x[:1])
-    torch.testing.assert_close(one.mean, known)
+    torch.testing.assert_close(torch.cat([first.grad, second.grad]), x_full.grad, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close([rank0.mean, rank0.variance], [full.mean, full.variance])
+    rank0.share = BatchShare(7, False, reduce_with(x))
+    rank0(idle)
+    torch.testing.assert_close(rank0.mean, full.mean * 0.9 + 0.1 * x.mean(0))
+    rank0.share, mean = BatchShare(1, True, lambda local: local), rank0.mean.clone()
+    rank0(x[:1])
+    torch.testing.assert_close(rank0.mean, mean)
 
 
-def test_standard_settles_on_what_passed() -> None:
+def test_standard_settles_on_collected_statistics() -> None:
     standard, x = Standard(2).eval(), torch.randn(40, 2) * 1e-2 + 3
     before = standard(x)
     standard.collect()

@@ -11,25 +11,25 @@ from chordmixer.models import ModelConfig
 from chordmixer.models.positions import PositionEmbedding
 
 
-def literal(positions: PositionEmbedding, tokens: torch.Tensor) -> torch.Tensor:
-    """The same for one sequence, token by token."""
+def naive(positions: PositionEmbedding, tokens: torch.Tensor) -> torch.Tensor:
+    """The embedding of one sequence, token by token."""
     starts, ends = positions.table
     rows, count = [], positions.table.shape[1]
     for i, token in enumerate(tokens):
-        back = len(tokens) - 1 - i
-        rows.append(token + (starts[i] if i < count else 0) + (ends[back] if back < count else 0))
+        from_end = len(tokens) - 1 - i
+        rows.append(token + (starts[i] if i < count else 0) + (ends[from_end] if from_end < count else 0))
     return torch.stack(rows)
 
 
 def test_each_sequence_counts_from_its_own_ends(random_batch: Callable[..., Any]) -> None:
-    """Values and gradients, against each sequence alone; some are shorter than the positions that have a vector."""
+    """Values and gradients, against each sequence alone; some have fewer tokens than there are position vectors."""
     positions = PositionEmbedding(count=4, width=3).double()
     x = random_batch([1, 2, 60, 7, 4], 3, torch.float64)
     x.values.requires_grad_()
-    found, expected = positions(x).values, torch.cat([literal(positions, tokens) for tokens in x.to_list()])
-    torch.testing.assert_close(found, expected)
-    against, learned = torch.randn_like(found), [x.values, positions.table]
-    torch.testing.assert_close(*(torch.autograd.grad(y, learned, against) for y in (found, expected)))
+    actual, expected = positions(x).values, torch.cat([naive(positions, tokens) for tokens in x.to_list()])
+    torch.testing.assert_close(actual, expected)
+    grad_output, variables = torch.randn_like(actual), [x.values, positions.table]
+    torch.testing.assert_close(*(torch.autograd.grad(y, variables, grad_output) for y in (actual, expected)))
 
 
 def test_a_model_with_positions_tells_orders_apart(scrambled: Callable[..., Any]) -> None:

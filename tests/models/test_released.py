@@ -1,4 +1,4 @@
-"""The authors' public network, written here in our words from its structure, against `load_released`."""
+"""The authors' public network, rewritten here from its structure, against `load_released`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTHS = [2, 3, 4, 5, 8, 9, 33, 50]
 
 
 class OverTime(nn.Module):
-    """A norm of torch's that wants channels before time, under the authors' name for it."""
+    """A torch norm that expects channels before time, under the authors' name for it."""
 
     def __init__(self, name: str, norm: nn.Module) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class OverTime(nn.Module):
         return self.get_submodule(self.name)(x.transpose(1, 2)).transpose(1, 2)
 
 
-def their_norm(kind: str | None) -> nn.Module:
+def released_norm(kind: str | None) -> nn.Module:
     return {
         None: nn.Identity(),
         "layer": nn.LayerNorm(WIDTH),
@@ -41,10 +41,10 @@ def their_norm(kind: str | None) -> nn.Module:
     }[kind]
 
 
-class TheirBlock(nn.Module):
+class ReleasedBlock(nn.Module):
     def __init__(self, prenorm: str | None, norm: str | None) -> None:
         super().__init__()
-        self.prenorm, self.norm = their_norm(prenorm), their_norm(norm)
+        self.prenorm, self.norm = released_norm(prenorm), released_norm(norm)
         self.mix = nn.ModuleDict({"fc1": nn.Linear(WIDTH, HIDDEN), "fc2": nn.Linear(HIDDEN, WIDTH)})
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,13 +56,13 @@ class TheirBlock(nn.Module):
         return self.norm(x + torch.cat(tracks, dim=2))
 
 
-class Theirs(nn.Module):
+class Released(nn.Module):
     """One sequence at a time, of shape (1, N) or (1, N, channels)."""
 
     def __init__(self, real: bool, prenorm: str | None, norm: str | None) -> None:
         super().__init__()
         self.embedding = nn.Linear(2, WIDTH) if real else nn.Embedding(7, WIDTH)
-        blocks = nn.ModuleList(TheirBlock(prenorm, norm) for _ in range(ceil(log2(MAX_LENGTH))))
+        blocks = nn.ModuleList(ReleasedBlock(prenorm, norm) for _ in range(ceil(log2(MAX_LENGTH))))
         self.encoder = nn.ModuleDict({"chordmixer_blocks": blocks})
         self.decoder = nn.ModuleDict({"decoder": nn.Linear(WIDTH, OUTPUTS)})
 
@@ -73,27 +73,27 @@ class Theirs(nn.Module):
         return self.decoder["decoder"](x.mean(dim=1))
 
 
-def ours(theirs: Theirs, **changes: Any) -> Any:
+def load(released: Released, **changes: Any) -> Any:
     settings = {"max_length": MAX_LENGTH, "track_size": TRACK_SIZE, "hidden": HIDDEN, **changes}
-    return load_released(theirs.state_dict(), **settings)
+    return load_released(released.state_dict(), **settings)
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["tokens", "real"])
 @pytest.mark.parametrize(("prenorm", "norm"), list(product(KINDS, KINDS)), ids=str)
-def test_the_function_is_theirs(real: bool, prenorm: str | None, norm: str | None, scrambled: Make) -> None:
-    theirs = scrambled(Theirs(real, prenorm, norm))
-    model = ours(theirs, prenorm=prenorm, norm=norm)
+def test_equals_the_released_network(real: bool, prenorm: str | None, norm: str | None, scrambled: Make) -> None:
+    released = scrambled(Released(real, prenorm, norm))
+    model = load(released, prenorm=prenorm, norm=norm)
     sequences = [torch.randn(n, 2) if real else torch.randint(7, (n,)) for n in LENGTHS]
     with torch.no_grad():
-        expected = torch.cat([theirs(s[None]) for s in sequences])
+        expected = torch.cat([released(s[None]) for s in sequences])
         assert not model.training
         torch.testing.assert_close(model(Packed.from_list(sequences)), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_weights_are_copies() -> None:
-    theirs = Theirs(True, None, None)
-    model = ours(theirs)
-    nn.init.zeros_(theirs.embedding.weight)
+    released = Released(True, None, None)
+    model = load(released)
+    nn.init.zeros_(released.embedding.weight)
     assert model.embedding.linear.weight.any()
 
 
@@ -111,20 +111,20 @@ def test_weights_are_copies() -> None:
     ids=str,
 )
 def test_other_settings_are_refused(changes: dict[str, Any]) -> None:
-    theirs = Theirs(True, None, "batch")
+    released = Released(True, None, "batch")
     with pytest.raises(ValueError, match=r"do not fit this network, first at .*: max_length, track_size, hidden"):
-        ours(theirs, **{"norm": "batch", **changes})
+        load(released, **{"norm": "batch", **changes})
 
 
 def test_an_unknown_name_is_refused() -> None:
-    state = Theirs(True, None, None).state_dict() | {"lstm.weight": torch.zeros(1)}
+    state = Released(True, None, None).state_dict() | {"lstm.weight": torch.zeros(1)}
     with pytest.raises(ValueError, match=r"parameter 'lstm\.weight' is not one of the released ChordMixer's"):
         load_released(state, max_length=MAX_LENGTH, track_size=TRACK_SIZE, hidden=HIDDEN)
 
 
 @pytest.mark.parametrize("name", ["embedding.weight", "decoder.decoder.weight"])
 def test_a_missing_part_is_refused(name: str) -> None:
-    state = Theirs(True, None, None).state_dict()
+    state = Released(True, None, None).state_dict()
     del state[name]
     with pytest.raises(ValueError, match=name.replace(".", r"\.")):
         load_released(state, max_length=MAX_LENGTH, track_size=TRACK_SIZE, hidden=HIDDEN)

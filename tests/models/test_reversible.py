@@ -18,15 +18,15 @@ KINDS = (None, "layer", "batch", "group")
 ORDERS = ("paper", "released")
 
 
-def plainly(encoder: ChordMixer, values: Tensor) -> Tensor:
-    """The same function with every activation kept: two streams that grow by turns, their mean at the end."""
+def plain_forward(encoder: ChordMixer, values: Tensor) -> Tensor:
+    """The same function with every activation kept: two streams that are updated in turn, and their mean."""
     a = b = values
     for i, block in enumerate(encoder.blocks):
         staying = [n for n in LENGTHS if depth(n) > i]
         tokens, offsets = sum(staying), torch.tensor([0, *staying]).cumsum(0)
         grown, source = (a, b) if i % 2 == 0 else (b, a)
-        more = torch.cat([block(source[:tokens], offsets, residual=grown[:tokens]), grown[tokens:]])
-        a, b = (more, b) if i % 2 == 0 else (a, more)
+        updated = torch.cat([block(source[:tokens], offsets, residual=grown[:tokens]), grown[tokens:]])
+        a, b = (updated, b) if i % 2 == 0 else (a, updated)
     return (a + b) / 2
 
 
@@ -50,19 +50,19 @@ def test_gradients_are_those_of_the_plain_computation(
     encoder.train(training)
     x = random_batch(LENGTHS, encoder.width, torch.float64)
     torch.manual_seed(5)
-    ours = gradients(encoder, lambda values: encoder(x.with_values(values)).values, x.values)
-    drawn = torch.rand(1)
+    actual = gradients(encoder, lambda values: encoder(x.with_values(values)).values, x.values)
+    random = torch.rand(1)
     torch.manual_seed(5)
-    theirs = gradients(encoder, lambda values: plainly(encoder, values), x.values)
-    assert torch.equal(drawn, torch.rand(1)), "recomputing must leave the random state as it found it"
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+    expected = gradients(encoder, lambda values: plain_forward(encoder, values), x.values)
+    assert torch.equal(random, torch.rand(1)), "recomputation must not change the random state"
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_callers_order_is_kept(random_batch: Make) -> None:
     encoder = ChordMixer(CONFIG).eval()
     x = random_batch(LENGTHS, encoder.width)
-    mixed = [3, 0, 5, 2, 4, 1]
-    torch.testing.assert_close(encoder(x.select(mixed)).to_list(), [encoder(x).to_list()[i] for i in mixed])
+    order = [3, 0, 5, 2, 4, 1]
+    torch.testing.assert_close(encoder(x.select(order)).to_list(), [encoder(x).to_list()[i] for i in order])
 
 
 def test_frozen_weights_get_no_gradient(random_batch: Make) -> None:
@@ -103,9 +103,9 @@ def test_autocast_in_the_backward_pass_too(random_batch: Make) -> None:
             out = run(entry)
         return [out, *torch.autograd.grad(out.square().sum(), [entry, *encoder.parameters()])]
 
-    ours = cast(lambda values: encoder(x.with_values(values)).values)
-    for mine, true in zip(ours, cast(lambda values: plainly(encoder, values)), strict=True):
-        torch.testing.assert_close(mine, true, rtol=0.05, atol=0.05 * true.abs().max().item())
+    actual = cast(lambda values: encoder(x.with_values(values)).values)
+    for gradient, expected in zip(actual, cast(lambda values: plain_forward(encoder, values)), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("order", ORDERS)

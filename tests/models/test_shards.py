@@ -1,4 +1,4 @@
-"""Shares of sequences on one rank, which holds all; several ranks are in test_context_parallel.py."""
+"""Sequences split over one rank, which holds all tokens; several ranks are in test_context_parallel.py."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from chordmixer.models.shards import Shard, shard
 Batch = Callable[..., Packed]
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("process_group")
 def test_one_rank_holds_all(random_batch: Batch) -> None:
     x = random_batch([5, 1, 9], 6)
-    own = shard(x)
-    assert own.lengths == x.lengths and own.offsets.tolist() == x.offsets.tolist()
-    torch.testing.assert_close(own.values, x.values)
-    torch.testing.assert_close(own.select([2, 0, 1]).values, x.select([2, 0, 1]).values)
-    torch.testing.assert_close(shards.rotate(own, 2), ops.rotate(x.values, x.offsets, 2))
+    share = shard(x)
+    assert share.lengths == x.lengths and share.offsets.tolist() == x.offsets.tolist()
+    torch.testing.assert_close(share.values, x.values)
+    torch.testing.assert_close(share.select([2, 0, 1]).values, x.select([2, 0, 1]).values)
+    torch.testing.assert_close(shards.rotate(share, 2), ops.rotate(x.values, x.offsets, 2))
     for pool in (shards.mean, shards.maximum):
-        torch.testing.assert_close(pool(own), pool(x))
-    wide, inner = shards.with_neighbours(own, 3, 4)
+        torch.testing.assert_close(pool(share), pool(x))
+    wide, inner = shards.with_neighbours(share, 3, 4)
     assert wide.lengths == x.lengths
     torch.testing.assert_close(inner(wide.values), x.values)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("process_group")
 def test_tokens_that_are_not_the_share_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"7 tokens are not the 9 that rank 0 of 1 holds of 2 sequences: .* cut them"

@@ -11,8 +11,8 @@ from chordmixer import Packed
 from chordmixer.models.stem import Stem, StemConfig
 
 
-def literal(stem: Stem, tokens: torch.Tensor) -> torch.Tensor:
-    """Of one sequence, by torch's own convolution with zeros beyond its ends."""
+def naive(stem: Stem, tokens: torch.Tensor) -> torch.Tensor:
+    """The stem of one sequence, with torch's convolution and zero padding."""
     for convolution, norm in zip(stem.convolutions, stem.norms, strict=True):
         taps = convolution.weight.shape[-1]
         mixed = F.conv1d(tokens.T[None], convolution.weight, convolution.bias, padding=taps // 2)[0].T
@@ -21,16 +21,16 @@ def literal(stem: Stem, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_sequence_does_not_feel_its_neighbours(random_batch: Callable[..., Any], layers: int) -> None:
+def test_a_sequence_does_not_depend_on_its_neighbours(random_batch: Callable[..., Any], layers: int) -> None:
     """Values and gradients, against each sequence alone; some are shorter than the window."""
     stem = Stem(StemConfig(layers=layers, taps=7, width=5), inputs=3, width=4).double()
     x = random_batch([1, 2, 60, 7], 3, torch.float64)
     x.values.requires_grad_()
-    found, expected = stem(x), torch.cat([literal(stem, own) for own in x.to_list()])
-    torch.testing.assert_close(found, expected)
-    against, learned = torch.randn_like(found), [x.values, *stem.parameters()]
-    mine, theirs = (torch.autograd.grad(y, learned, against) for y in (found, expected))
-    torch.testing.assert_close(mine, theirs)
+    actual, expected = stem(x), torch.cat([naive(stem, sequence) for sequence in x.to_list()])
+    torch.testing.assert_close(actual, expected)
+    grad_output, variables = torch.randn_like(actual), [x.values, *stem.parameters()]
+    gradients, expected_gradients = (torch.autograd.grad(y, variables, grad_output) for y in (actual, expected))
+    torch.testing.assert_close(gradients, expected_gradients)
 
 
 def test_it_knows_where_a_sequence_starts() -> None:

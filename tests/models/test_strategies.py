@@ -1,4 +1,4 @@
-"""Padding as real tokens, truncation and segments: each beside a literal version, around three encoders."""
+"""Padding as real tokens, truncation and segments: each against a naive version, around three encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Make = Callable[..., Any]
 LENGTHS = [7, 30, 1, 12]
 NETWORK = ChordMixerConfig(max_length=32, track_size=2, hidden=8)
 CONFIG = ModelConfig(inputs=5, outputs=3, piece_length=10, network=NETWORK)
-OTHERS = [name for name in STRATEGIES if name != "packed"]
+NOT_PACKED = [name for name in STRATEGIES if name != "packed"]
 READOUTS = ["average", "class_token", "flat"]
 
 
@@ -28,11 +28,11 @@ def config(strategy: Any, head: Any, encoder: str = "chordmixer") -> ModelConfig
     return replace(CONFIG, strategy=strategy, head=head).with_encoder(encoder)
 
 
-def zeros_to(length: int, tokens: torch.Tensor) -> torch.Tensor:
+def pad_to(length: int, tokens: torch.Tensor) -> torch.Tensor:
     return torch.cat([tokens, tokens.new_zeros(length - len(tokens), tokens.shape[1])])
 
 
-def literal(model: Model, x: Packed) -> torch.Tensor:
+def naive(model: Model, x: Packed) -> torch.Tensor:
     """The definition, a sequence at a time."""
 
     def answer(tokens: torch.Tensor) -> torch.Tensor:
@@ -42,23 +42,23 @@ def literal(model: Model, x: Packed) -> torch.Tensor:
     answers = []
     for tokens in model.embedding(x).to_list():
         if model.config.strategy == "batch_max":
-            answers.append(answer(zeros_to(max(x.lengths), tokens)))
+            answers.append(answer(pad_to(max(x.lengths), tokens)))
         elif model.config.strategy == "overall_max":
-            answers.append(answer(zeros_to(32, tokens)))
+            answers.append(answer(pad_to(32, tokens)))
         elif model.config.strategy == "truncate":
-            answers.append(answer(zeros_to(10, tokens[:10])))
+            answers.append(answer(pad_to(10, tokens[:10])))
         else:
             starts = range(0, len(tokens), 10)
-            answers.append(torch.stack([answer(zeros_to(10, tokens[at : at + 10])) for at in starts]).mean(0))
+            answers.append(torch.stack([answer(pad_to(10, tokens[start : start + 10])) for start in starts]).mean(0))
     return torch.stack(answers)
 
 
 @pytest.mark.parametrize("encoder", ["chordmixer", "cosformer", "poolformer"])
 @pytest.mark.parametrize("head", READOUTS)
-@pytest.mark.parametrize("strategy", OTHERS)
+@pytest.mark.parametrize("strategy", NOT_PACKED)
 def test_as_its_definition_and_learns(strategy: str, head: str, encoder: str, scrambled: Make) -> None:
     model, x = scrambled(Model(config(strategy, head, encoder))).double(), ids(LENGTHS)
-    answers, expected = model(x), literal(model, x)
+    answers, expected = model(x), naive(model, x)
     assert answers.shape == (4, 3)
     torch.testing.assert_close(answers.double(), expected, rtol=1e-6, atol=1e-6)
     answers.square().sum().backward()
@@ -70,25 +70,25 @@ def test_as_its_definition_and_learns(strategy: str, head: str, encoder: str, sc
 def test_which_answers_change_with_the_neighbours(strategy: str, scrambled: Make) -> None:
     model, x = scrambled(Model(config(strategy, "average"))), ids(LENGTHS)
     with torch.no_grad():
-        alone = torch.cat([model(x.select([i])) for i in range(len(x))])
-        same = torch.isclose(model(x), alone, rtol=1e-5, atol=1e-5).all(1).tolist()
-    assert same == ([False, True, False, False] if strategy == "batch_max" else [True] * 4)
+        unbatched = torch.cat([model(x.select([i])) for i in range(len(x))])
+        unchanged = torch.isclose(model(x), unbatched, rtol=1e-5, atol=1e-5).all(1).tolist()
+    assert unchanged == ([False, True, False, False] if strategy == "batch_max" else [True] * 4)
 
 
 @pytest.mark.parametrize("strategy", ["batch_max", "overall_max"])
 def test_padding_is_read(strategy: str, scrambled: Make) -> None:
-    """It would be no study of padding if the model did not see it."""
+    """A study of padding needs models that see it."""
     model, packed, x = scrambled(Model(config(strategy, "average"))), Model(config("packed", "average")), ids([7, 11])
     packed.load_state_dict(model.state_dict())
     assert not torch.allclose(model(x)[0], packed.eval()(x)[0], atol=1e-4)
 
 
-def test_truncation_is_deaf_behind_the_cut(scrambled: Make) -> None:
+def test_truncation_ignores_tokens_behind_the_cut(scrambled: Make) -> None:
     model, x = scrambled(Model(config("truncate", "flat"))), ids([30])
-    for place, heard in ((9, True), (10, False)):
-        other = x.values.clone()
-        other[place] = (other[place] + 1) % 5
-        assert torch.equal(model(x), model(x.with_values(other))) is not heard
+    for position, is_read in ((9, True), (10, False)):
+        changed = x.values.clone()
+        changed[position] = (changed[position] + 1) % 5
+        assert torch.equal(model(x), model(x.with_values(changed))) is not is_read
 
 
 def test_sizes_follow_the_pieces() -> None:
@@ -135,7 +135,7 @@ def test_what_does_not_go_together(changes: dict[str, Any], message: str) -> Non
         replace(CONFIG, **changes)
 
 
-@pytest.mark.parametrize("strategy", OTHERS)
+@pytest.mark.parametrize("strategy", NOT_PACKED)
 def test_only_packed_sequences_have_vectors(strategy: str) -> None:
     with pytest.raises(
         ValueError, match=rf"^strategy='{strategy}' gives the encoder other tokens .*; train with stra"
@@ -146,7 +146,7 @@ def test_only_packed_sequences_have_vectors(strategy: str) -> None:
 def test_a_saved_model_keeps_its_strategy(tmp_path: Any) -> None:
     model, x = Model(config("segment", "flat")).eval(), ids(LENGTHS)
     model.save_pretrained(tmp_path)
-    back = Model.from_pretrained(tmp_path)
-    assert back.config == model.config
+    loaded = Model.from_pretrained(tmp_path)
+    assert loaded.config == model.config
     with torch.no_grad():
-        assert torch.equal(back(x), model(x))
+        assert torch.equal(loaded(x), model(x))

@@ -9,34 +9,34 @@ from chordmixer.models.words import Words, WordsConfig, hashed
 
 def test_equal_words_have_equal_rows_wherever_they_are() -> None:
     text = torch.randint(4, (500,))
-    rows, there = hashed(Packed.from_lengths(text, [200, 1, 299]), (1, 3, 8), bits=20)
+    rows, present = hashed(Packed.from_lengths(text, [200, 1, 299]), (1, 3, 8), bits=20)
     for column, k in enumerate((1, 3, 8)):
-        assert there[:, column].tolist() == [n >= k for length in (200, 1, 299) for n in range(length, 0, -1)]
+        assert present[:, column].tolist() == [n >= k for length in (200, 1, 299) for n in range(length, 0, -1)]
         row_of = dict[tuple[int, ...], int]()
-        for n in torch.nonzero(there[:, column])[:, 0].tolist():
+        for n in torch.nonzero(present[:, column])[:, 0].tolist():
             word, row = tuple(text[n : n + k].tolist()), int(rows[n, column])
             assert row_of.setdefault(word, row) == row and column << 20 <= row < (column + 1) << 20
         assert len(set(row_of.values())) >= 0.99 * len(row_of), "hardly any two words share a row"
 
 
-def test_a_sequence_does_not_feel_its_neighbours() -> None:
+def test_a_sequence_does_not_depend_on_its_neighbours() -> None:
     words = Words(WordsConfig(lengths=(2, 5), bits=8, width=3), width=6).double().eval()
     x = Packed.from_lengths(torch.randint(4, (60,)), [1, 4, 50, 5])
-    together = words(x)
-    alone = [words(Packed.from_list([own])) for own in x.to_list()]
-    for k, found in enumerate(together):
-        torch.testing.assert_close(found, torch.cat([own[k] for own in alone]))
-    found, _ = together
-    assert not found[:1].any() and found[1:4].any(dim=1).all(), "a record shorter than all words has none"
+    batched = words(x)
+    unbatched = [words(Packed.from_list([sequence])) for sequence in x.to_list()]
+    for k, actual in enumerate(batched):
+        torch.testing.assert_close(actual, torch.cat([features[k] for features in unbatched]))
+    actual, _ = batched
+    assert not actual[:1].any() and actual[1:4].any(dim=1).all(), "a record shorter than every word has no words"
 
 
 def test_gradient_reaches_the_rows_of_words_that_are_there() -> None:
     words = Words(WordsConfig(lengths=(2,), bits=6, width=3, dropout=0), width=4)
     x = Packed.from_list([torch.tensor([0, 1, 0, 1])])
     words(x)[1].sum().backward()
-    rows, there = hashed(x, (2,), 6)
+    rows, present = hashed(x, (2,), 6)
     assert words.table.grad is not None
-    assert torch.nonzero(words.table.grad.any(dim=1))[:, 0].tolist() == sorted({*rows[there].tolist()})
+    assert torch.nonzero(words.table.grad.any(dim=1))[:, 0].tolist() == sorted({*rows[present].tolist()})
 
 
 def test_a_share_is_hidden_in_training_alone() -> None:

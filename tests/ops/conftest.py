@@ -1,4 +1,4 @@
-"""Blocks to try: the same inputs for the definition and for a fast path, and how far their answers differ."""
+"""Random blocks, with the same inputs for the definition and for a fast path, and the distance of results."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def gradients() -> Callable[..., dict[str, Tensor]]:
 
     def measure(
         function: Callable[..., Tensor], lengths: Sequence[int], track_size: int, tracks: int, hidden: int,
-        prenorm: str | None = None, apart: bool = False, kind: torch.dtype = torch.float32,
-        device: str = "cpu", compute: torch.dtype | None = None, **settings: object,
+        prenorm: str | None = None, separate: bool = False, dtype: torch.dtype = torch.float32,
+        device: str = "cpu", compute_dtype: torch.dtype | None = None, **settings: object,
     ) -> dict[str, Tensor]:  # fmt: skip
         generator = torch.Generator().manual_seed(0)
 
@@ -37,23 +37,23 @@ def gradients() -> Callable[..., dict[str, Tensor]]:
         inputs |= {"w1": draw(hidden, width) / width**0.5, "b1": draw(hidden)}
         inputs |= {"w2": draw(width, hidden) / hidden**0.5, "b2": draw(width)}
         inputs |= {"weight": 1 + 0.3 * draw(width), "bias": draw(width)}
-        gradient = draw(tokens, width).to(kind)
+        grad_output = draw(tokens, width).to(dtype)
         for name, value in inputs.items():
-            value = value.to(kind) if name in ("x", "residual") else value
-            inputs[name] = value.to(device, compute or value.dtype).requires_grad_()
-        made = function(
+            value = value.to(dtype) if name in ("x", "residual") else value
+            inputs[name] = value.to(device, compute_dtype or value.dtype).requires_grad_()
+        output = function(
             inputs["x"],
             torch.tensor([0, *accumulate(lengths)], device=device),
             track_size,
             Mlp(*(inputs[name] for name in ("w1", "b1", "w2", "b2"))),
             prenorm=prenorm
             and NormState(prenorm, inputs["weight"], inputs["bias"], groups=track_size, training=True),
-            residual=inputs["residual"] if apart else None,
+            residual=inputs["residual"] if separate else None,
             **settings,
         )
-        used = [n for n in inputs if (apart or n != "residual") and (prenorm or n not in ("weight", "bias"))]
-        found = torch.autograd.grad(made, [inputs[n] for n in used], gradient.to(device, made.dtype))
-        return {"out": made.detach(), **dict(zip(used, found, strict=True))}
+        used = [n for n in inputs if (separate or n != "residual") and (prenorm or n not in ("weight", "bias"))]
+        grads = torch.autograd.grad(output, [inputs[n] for n in used], grad_output.to(device, output.dtype))
+        return {"out": output.detach(), **dict(zip(used, grads, strict=True))}
 
     return measure
 
@@ -62,10 +62,10 @@ def gradients() -> Callable[..., dict[str, Tensor]]:
 def distance() -> Callable[[dict[str, Tensor], dict[str, Tensor]], float]:
     """The largest relative distance between two sets of tensors, NaN counted as infinite."""
 
-    def measure(made: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-        assert made.keys() == wanted.keys()
-        apart = [(made[n].double() - wanted[n].double()).norm() / wanted[n].double().norm() for n in wanted]
-        return float(torch.stack(apart).nan_to_num(float("inf")).max())
+    def measure(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+        assert actual.keys() == expected.keys()
+        errors = [(actual[n].double() - expected[n].double()).norm() / expected[n].double().norm() for n in expected]
+        return float(torch.stack(errors).nan_to_num(float("inf")).max())
 
     return measure
 

@@ -1,4 +1,4 @@
-"""The one door: which backend is taken, and what is said about it."""
+"""The choice of the backend, and its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_cpu_tensor_takes_torch() -> None:
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_an_argument_insists(backend: ops.Backend) -> None:
+def test_an_argument_chooses_the_backend(backend: ops.Backend) -> None:
     if backend == "triton":
         pytest.importorskip("triton")
     assert torch.equal(ops.rotate(X, OFFSETS, 2, backend=backend), reference.rotate(X, OFFSETS, 2))
@@ -27,7 +27,7 @@ def test_an_argument_insists(backend: ops.Backend) -> None:
 @pytest.mark.parametrize(
     ("version", "reason"), [(None, "triton is not installed"), ("2.1.0", r"triton 2\.1\.0 is older than 3\.2")]
 )
-def test_without_a_triton_torch_is_taken_and_said_once(
+def test_without_triton_torch_is_used_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, version: str | None, reason: str
 ) -> None:
     fake = None if version is None else type(sys)("triton")

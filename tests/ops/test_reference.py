@@ -28,7 +28,7 @@ def offsets_of(lengths: list[int]) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)])
 
 
-def rotate_by_the_book(values: Tensor, lengths: list[int], track_size: int) -> Tensor:
+def naive_rotate(values: Tensor, lengths: list[int], track_size: int) -> Tensor:
     """Equations 1 and 2, a number at a time."""
     rotated = torch.full_like(values, float("nan"))
     for start, n in zip(offsets_of(lengths).tolist(), lengths, strict=False):
@@ -45,7 +45,7 @@ class TestRotate:
     def test_is_equations_1_and_2(self, lengths: list[int]) -> None:
         values, offsets = torch.randn(sum(lengths), 4 * 2), offsets_of(lengths)
         rotated = reference.rotate(values, offsets, track_size=2)
-        assert torch.equal(rotated, rotate_by_the_book(values, lengths, 2))
+        assert torch.equal(rotated, naive_rotate(values, lengths, 2))
         assert torch.equal(rotated, ops.rotate(values, offsets, track_size=2))
 
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 8), st.integers(1, 3))
@@ -62,8 +62,8 @@ class TestRotate:
     @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.keys())
     def test_reverse_undoes_it_exactly(self, lengths: list[int]) -> None:
         values, offsets = torch.randn(sum(lengths), 14 * 2), offsets_of(lengths)
-        there = ops.rotate(values, offsets, track_size=2)
-        assert torch.equal(ops.rotate(there, offsets, track_size=2, reverse=True), values)
+        rotated = ops.rotate(values, offsets, track_size=2)
+        assert torch.equal(ops.rotate(rotated, offsets, track_size=2, reverse=True), values)
 
     @pytest.mark.parametrize("reverse", [False, True])
     @pytest.mark.parametrize("lengths", [LENGTHS["short"], LENGTHS["tile-edges"]], ids=["short", "tile-edges"])
@@ -85,12 +85,12 @@ class TestBlock:
             return hidden * (1 + torch.erf(hidden / 2**0.5)) / 2 @ w2.T + b2
 
         mlp = ops.Mlp(w1, b1, w2, b2)
-        paper = residual + mix(rotate_by_the_book(values, lengths, 2))
-        released = residual + rotate_by_the_book(mix(values), lengths, 2)
+        paper = residual + mix(naive_rotate(values, lengths, 2))
+        released = residual + naive_rotate(mix(values), lengths, 2)
         for order, expected in (("paper", paper), ("released", released)):
             for block in (reference.block, ops.block):
-                made = block(values, offsets, 2, mlp, order=order, residual=residual)
-                torch.testing.assert_close(made, expected, rtol=1e-5, atol=1e-5)
+                output = block(values, offsets, 2, mlp, order=order, residual=residual)
+                torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("prenorm", KINDS)
@@ -112,31 +112,31 @@ class TestBlock:
 
 class TestNormalise:
     def test_batch_norm_in_training_updates_its_statistics(self) -> None:
-        theirs = torch.nn.BatchNorm1d(6)
+        torch_norm = torch.nn.BatchNorm1d(6)
         norm = ops.NormState(
             "batch", torch.ones(6), torch.zeros(6), mean=torch.zeros(6), variance=torch.ones(6), training=True
         )
         values = torch.randn(20, 6) * 3 + 1
-        torch.testing.assert_close(ops.normalise(values, offsets_of([8, 12]), norm), theirs(values))
-        torch.testing.assert_close(norm.mean, theirs.running_mean)
-        torch.testing.assert_close(norm.variance, theirs.running_var)
+        torch.testing.assert_close(ops.normalise(values, offsets_of([8, 12]), norm), torch_norm(values))
+        torch.testing.assert_close(norm.mean, torch_norm.running_mean)
+        torch.testing.assert_close(norm.variance, torch_norm.running_var)
 
     @pytest.mark.parametrize("gradients", [False, True])
     def test_group_norm_is_each_sequence_alone(self, gradients: bool) -> None:
         lengths = [1, 2, 5000, 30]
-        theirs = torch.nn.GroupNorm(3, 6)
-        torch.nn.init.normal_(theirs.weight)
-        torch.nn.init.normal_(theirs.bias)
-        norm = ops.NormState("group", theirs.weight.detach(), theirs.bias.detach(), groups=3)
+        torch_norm = torch.nn.GroupNorm(3, 6)
+        torch.nn.init.normal_(torch_norm.weight)
+        torch.nn.init.normal_(torch_norm.bias)
+        norm = ops.NormState("group", torch_norm.weight.detach(), torch_norm.bias.detach(), groups=3)
         values = (torch.randn(sum(lengths), 6) * 2 + 5).requires_grad_(gradients)
-        ours = ops.normalise(values, offsets_of(lengths), norm)
-        expected = [theirs(s.T[None])[0].T for s in values.split(lengths)]
-        torch.testing.assert_close(ours, torch.cat(expected), rtol=1e-4, atol=1e-4)
+        actual = ops.normalise(values, offsets_of(lengths), norm)
+        expected = [torch_norm(s.T[None])[0].T for s in values.split(lengths)]
+        torch.testing.assert_close(actual, torch.cat(expected), rtol=1e-4, atol=1e-4)
         if gradients:
-            weights = torch.randn_like(ours)
-            (mine,) = torch.autograd.grad((ours * weights).sum(), values)
-            (true,) = torch.autograd.grad((torch.cat(expected) * weights).sum(), values)
-            torch.testing.assert_close(mine, true, rtol=1e-3, atol=1e-4)
+            weights = torch.randn_like(actual)
+            (gradient,) = torch.autograd.grad((actual * weights).sum(), values)
+            (expected_gradient,) = torch.autograd.grad((torch.cat(expected) * weights).sum(), values)
+            torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=1e-4)
 
 
 class TestSegmentMean:

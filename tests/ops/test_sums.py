@@ -27,12 +27,12 @@ def test_half_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
     assert mean.dtype == torch.float32 and mean.item() == 1.0
 
 
-def test_a_sequence_does_not_feel_its_neighbours() -> None:
+def test_a_sequence_does_not_depend_on_its_neighbours() -> None:
     lengths = [700, 5000, 1, 1024, 3]
     values = torch.randn(sum(lengths), 3)
-    together = ops.segment_mean(values, offsets_of(lengths))
-    alone = [ops.segment_mean(s, offsets_of([len(s)])) for s in values.split(lengths)]
-    assert torch.equal(together, torch.cat(alone))
+    batched = ops.segment_mean(values, offsets_of(lengths))
+    unbatched = [ops.segment_mean(s, offsets_of([len(s)])) for s in values.split(lengths)]
+    assert torch.equal(batched, torch.cat(unbatched))
 
 
 def test_gradient() -> None:
@@ -58,19 +58,19 @@ def test_squares_are_taken_from_the_mean_of_each_sequence() -> None:
 
 
 def test_maximum_of_each_sequence_and_its_gradient() -> None:
-    """Against a loop; the longest has several chunks, and two tokens of the second share their maximum."""
+    """Against a loop; the longest sequence has several chunks, and two tokens of the second share their maximum."""
     lengths = [1, 3, 1024, 2500, 2]
     values = torch.randn(sum(lengths), 3, dtype=torch.float64)
     values[1] = values[2] = 9
     values.requires_grad_()
-    found = ops.segment_max(values, offsets_of(lengths))
-    expected = torch.stack([own.amax(0) for own in values.split(lengths)])
-    assert torch.equal(found, expected)
-    against = torch.randn_like(found)
-    mine, literal = (torch.autograd.grad(y, values, against)[0] for y in (found, expected))
-    torch.testing.assert_close(mine, literal)
-    alone = torch.cat([ops.segment_max(own, offsets_of([len(own)])) for own in values.split(lengths)])
-    assert torch.equal(found, alone)
+    actual = ops.segment_max(values, offsets_of(lengths))
+    expected = torch.stack([s.amax(0) for s in values.split(lengths)])
+    assert torch.equal(actual, expected)
+    grad_output = torch.randn_like(actual)
+    grad, expected_grad = (torch.autograd.grad(y, values, grad_output)[0] for y in (actual, expected))
+    torch.testing.assert_close(grad, expected_grad)
+    unbatched = torch.cat([ops.segment_max(s, offsets_of([len(s)])) for s in values.split(lengths)])
+    assert torch.equal(actual, unbatched)
 
 
 def test_maximum_in_half_precision() -> None:

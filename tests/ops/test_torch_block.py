@@ -17,13 +17,13 @@ ORDERS = ("paper", "released")
 KINDS = (None, "layer", "batch", "group")
 
 
-def defined(run: Callable[..., Tensor], values: Tensor, **options: Any) -> Tensor:
-    """What the definition says, and with gradients the same."""
-    wanted = run(values, reference.block, **options)
-    close = {"rtol": 1e-12, "atol": 1e-12} if values.dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+def expected_output(run: Callable[..., Tensor], values: Tensor, **options: Any) -> Tensor:
+    """The output of the definition; `run` must give the same when it records gradients."""
+    expected = run(values, reference.block, **options)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if values.dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
     if not torch.is_autocast_enabled("cpu"):
-        torch.testing.assert_close(run(values.clone().requires_grad_(), **options).detach(), wanted, **close)
-    return wanted
+        torch.testing.assert_close(run(values.clone().requires_grad_(), **options).detach(), expected, **tolerance)
+    return expected
 
 
 every_block = pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_tiles_are_the_definition(
     lengths: list[int], order: str, prenorm: str | None, norm: str | None, random_block: RandomBlock
 ) -> None:
     values, run = random_block(lengths, order, prenorm, norm)
-    kept, residual = values.clone(), torch.randn_like(values)
-    plain, added = defined(run, values), defined(run, values, residual=residual)
+    original, residual = values.clone(), torch.randn_like(values)
+    plain, added = expected_output(run, values), expected_output(run, values, residual=residual)
     with torch.no_grad():
         out = torch.full_like(values, float("nan"))
         assert run(values, out=out) is out
-        close = {"rtol": 1e-5, "atol": 1e-5}
-        torch.testing.assert_close(run(values), plain, **close)
-        torch.testing.assert_close(out, plain, **close)
-        torch.testing.assert_close(run(values, residual=residual, out=out.fill_(float("nan"))), added, **close)
+        tolerance = {"rtol": 1e-5, "atol": 1e-5}
+        torch.testing.assert_close(run(values), plain, **tolerance)
+        torch.testing.assert_close(out, plain, **tolerance)
+        torch.testing.assert_close(run(values, residual=residual, out=out.fill_(float("nan"))), added, **tolerance)
         assert torch.equal(run(values, residual=residual), out)
-        torch.testing.assert_close(run(values, residual=residual, out=residual), added, **close)
-    assert torch.equal(values, kept)
+        torch.testing.assert_close(run(values, residual=residual, out=residual), added, **tolerance)
+    assert torch.equal(values, original)
 
 
 @every_block
@@ -61,9 +61,9 @@ def test_double_precision_stays_double(
 ) -> None:
     values, run = random_block([5, 1, 30], order, prenorm, norm, torch.float64)
     with torch.no_grad():
-        made = run(values)
-    assert made.dtype == torch.float64
-    torch.testing.assert_close(made, defined(run, values), rtol=1e-12, atol=1e-12)
+        output = run(values)
+    assert output.dtype == torch.float64
+    torch.testing.assert_close(output, expected_output(run, values), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -77,11 +77,11 @@ def test_any_memory_layout(order: str, random_block: RandomBlock) -> None:
 def test_autocast(order: str, random_block: RandomBlock) -> None:
     values, run = random_block([5, 1, 30], order, "layer", None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = defined(run, values)
+        expected = expected_output(run, values)
         with torch.no_grad():
-            made = run(values)
-    assert made.dtype == expected.dtype == torch.float32
-    torch.testing.assert_close(made, expected, rtol=0.05, atol=0.05)
+            actual = run(values)
+    assert actual.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, rtol=0.05, atol=0.05)
 
 
 @every_block
@@ -92,7 +92,7 @@ def test_memory_is_the_output_and_tiles(
     peak_bytes: Callable[..., int],
     random_block: RandomBlock,
 ) -> None:
-    """With twice the tokens only the output grows, and the two numbers a token of a layer norm."""
+    """With twice the tokens, only the output grows, and two numbers per token for each layer norm."""
 
     def peak(tokens: int) -> int:
         lengths = [tokens] if order == "paper" else [tokens // 2 - 7, tokens // 2 + 7]
@@ -105,7 +105,7 @@ def test_memory_is_the_output_and_tiles(
     assert 24 <= growth <= 24 + 8 * [prenorm, norm].count("layer") + 1
 
 
-def test_layer_norm_into_room_that_is_there() -> None:
+def test_layer_norm_into_a_given_tensor() -> None:
     values, out = torch.randn(9_000, 6), torch.empty(9_000, 6)
     norm = ops.NormState("layer", torch.rand(6), torch.randn(6))
     assert ops.layer_norm(values, norm, out) is out

@@ -21,7 +21,7 @@ pytestmark = [
 def test_tiles_of_long_sequences_end_at_their_borders(gradients: Callable, distance: Callable, order: str) -> None:
     lengths = (64, 1, 33, 420)
     assert triton_plan.programs_for(sum(lengths), len(lengths), 32) == (sum(lengths) // 32 + len(lengths), True)
-    made, wanted = (
+    actual, expected = (
         gradients(block, lengths, 4, 5, 20, order=order) for block in (triton_block.block, reference.block)
     )
-    assert distance(made, wanted) < 2e-6
+    assert distance(actual, expected) < 2e-6

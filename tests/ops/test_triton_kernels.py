@@ -23,7 +23,7 @@ pytestmark = [
 def test_any_track_and_hidden_size_on_the_chip(
     gradients: Callable, distance: Callable, track_size: int, hidden: int
 ) -> None:
-    made, wanted = (
+    actual, expected = (
         gradients(block, (1, 30, 2), track_size, 3, hidden) for block in (triton_block.block, reference.block)
     )
-    assert distance(made, wanted) < 2e-6
+    assert distance(actual, expected) < 2e-6

@@ -1,4 +1,4 @@
-"""The form that is exported, run eagerly: equal to the definition for sequences in any order."""
+"""The exported form, run eagerly, equals the definition for sequences in any order."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def norm(kind: str | None) -> NormState | None:
 @pytest.mark.parametrize("order", ["paper", "released"])
 @pytest.mark.parametrize(("prenorm", "last"), [*product(KINDS, KINDS)], ids=str)
 def test_blocks(order: str, prenorm: str | None, last: str | None) -> None:
-    """Each sequence alone, through as many blocks as the definition of depth asks for."""
+    """Each sequence passes alone through as many blocks as its length requires."""
     values = torch.randn(sum(LENGTHS), WIDTH)
     shapes = ((HIDDEN, WIDTH), (HIDDEN,), (WIDTH, HIDDEN), (WIDTH,))
     mlps = [Mlp(*(torch.randn(shape) / 3 for shape in shapes)) for _ in range(6)]
     prenorms, norms = ([norm(kind) for _ in mlps] for kind in (prenorm, last))
-    made = vectorised.blocks(values, offsets(), 2, mlps, order=order, prenorms=prenorms, norms=norms)
-    for sequence, own in zip(values.split(LENGTHS), made.split(LENGTHS), strict=True):
-        depth, alone = max(1, (len(sequence) - 1).bit_length()), torch.tensor([0, len(sequence)])
-        for mlp, before, behind in list(zip(mlps, prenorms, norms, strict=True))[:depth]:
-            sequence = reference.block(sequence, alone, 2, mlp, order=order, prenorm=before, norm=behind)
-        torch.testing.assert_close(own, sequence, rtol=1e-4, atol=1e-4)
+    output = vectorised.blocks(values, offsets(), 2, mlps, order=order, prenorms=prenorms, norms=norms)
+    for sequence, actual in zip(values.split(LENGTHS), output.split(LENGTHS), strict=True):
+        depth, bounds = max(1, (len(sequence) - 1).bit_length()), torch.tensor([0, len(sequence)])
+        for mlp, before, after in list(zip(mlps, prenorms, norms, strict=True))[:depth]:
+            sequence = reference.block(sequence, bounds, 2, mlp, order=order, prenorm=before, norm=after)
+        torch.testing.assert_close(actual, sequence, rtol=1e-4, atol=1e-4)
 
 
 def test_pooling() -> None:

@@ -1,4 +1,4 @@
-"""Batches and passes that follow from the lengths of records."""
+"""Batches and epochs chosen by the lengths of records."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_every_set_gets_enough_steps_and_ends(lengths: list[int], device: str) -
     config = training(lengths, max(lengths), device)
     assert config.precision == {"cpu": "auto", "cuda": "bf16"}[device]
     steps = steps_of(config, lengths)
-    passed = config.epochs * sum(lengths)
-    assert steps >= 0.8 * STEPS or config.epochs == PASSES[1] or passed > 0.8 * TOKENS or config.epochs == 3
-    assert config.epochs <= 3 or passed <= TOKENS
+    tokens = config.epochs * sum(lengths)
+    assert steps >= 0.8 * STEPS or config.epochs == PASSES[1] or tokens > 0.8 * TOKENS or config.epochs == 3
+    assert config.epochs <= 3 or tokens <= TOKENS
     assert config.batch_tokens >= max(lengths)
     assert -(-config.epochs // config.evaluate_epochs) <= EVALUATIONS
     assert 5 <= config.patience <= max(5, EVALUATIONS // 3)

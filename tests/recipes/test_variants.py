@@ -18,12 +18,12 @@ def test_an_experiment_from_the_data(tmp_path: Path, log: pytest.LogCaptureFixtu
         64,
         VariantColumns(label="CLASS"),
     )
-    experiment, said = variants(data), log.messages
+    experiment, messages = variants(data), log.messages
     assert load(RECIPES["variants"]) is variants and experiment.build_task().max_length == 64
     model = experiment.model
     assert (model.head, model.network.max_length, model.network.prenorm, model.outputs) == ("variant", 64, "layer", 2)
-    assert said[0] == "288 records read: 288 used, 0 rejected"
-    assert said[-1].startswith("split (grouped, whole loci): ") and "in 9 loci for training" in said[-1]
+    assert messages[0] == "288 records read: 288 used, 0 rejected"
+    assert messages[-1].startswith("split (grouped, whole loci): ") and "in 9 loci for training" in messages[-1]
 
 
 def tissues(folder: Path, names: tuple[str, ...]) -> str:
@@ -36,22 +36,22 @@ def tissues(folder: Path, names: tuple[str, ...]) -> str:
 def test_tissues_by_the_names_of_files(tmp_path: Path) -> None:
     folder = tmp_path / "vcfs"
     folder.mkdir()
-    given = tissues(folder, ("Skin_pos.vcf", "Skin_neg.vcf", "Whole_Blood_pos.vcf", "Whole_Blood_neg.vcf"))
-    task = gtex(VariantsConfig((given,), str(write_genome(tmp_path)))).build_task()
+    path = tissues(folder, ("Skin_pos.vcf", "Skin_neg.vcf", "Whole_Blood_pos.vcf", "Whole_Blood_neg.vcf"))
+    task = gtex(VariantsConfig((path,), str(write_genome(tmp_path)))).build_task()
     assert task.config.window == GTEX_WINDOW and task.data.contexts == ["Skin", "Whole_Blood"]  # type: ignore[attr-defined]
     assert task.target.labels == ["neg", "pos"] and task.account.used == 2 * 288  # type: ignore[attr-defined]
     parts = [{task.records(part).name(i) for i in range(len(task.records(part)))} for part in ("training", "test")]  # type: ignore[arg-type]
-    assert not parts[0] & parts[1], "one variant in two tissues is one locus"
-    narrow = gtex(VariantsConfig((given,), str(tmp_path / "genome.fa"), window=64))
+    assert not parts[0] & parts[1], "a variant in two tissues is a single locus"
+    narrow = gtex(VariantsConfig((path,), str(tmp_path / "genome.fa"), window=64))
     assert narrow.data.window == 64
 
 
 def test_a_tissue_with_one_class(tmp_path: Path) -> None:
-    given = tissues(tmp_path, ("Skin_pos.vcf", "Skin_neg.vcf", "Lung_neg.vcf"))
+    path = tissues(tmp_path, ("Skin_pos.vcf", "Skin_neg.vcf", "Lung_neg.vcf"))
     with pytest.raises(
         ValueError, match=r"Lung_neg\.vcf has no Lung_pos\.vcf beside it: each tissue needs both; add"
     ):
-        gtex(VariantsConfig((given,), "genome.fa"))
+        gtex(VariantsConfig((path,), "genome.fa"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A user's files as a task: what is asked, how it is split, what a record is, and what a run folder says of it."""
+"""A user's files as a task: the target, the split, the records, and the documents of a run folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
-def opened_anew() -> None:
+def clear_cache() -> None:
     files._cached_data.cache_clear()
 
 
@@ -47,7 +47,7 @@ def test_two_files_are_two_classes(motifs: list[str], log: pytest.LogCaptureFixt
     assert "each file is a class: with, without" in log.messages[0]
     assert (task.embedding, task.inputs, task.kind) == ("tokens", 5, "dna")
     assert isinstance(task.target, Classification) and task.target.labels == ["with", "without"]
-    assert {part: len(own) for part, own in task.split.parts.items()} == {
+    assert {part: len(indices) for part, indices in task.split.parts.items()} == {
         "training": 140,
         "validation": 20,
         "test": 40,
@@ -73,8 +73,8 @@ def test_parts_do_not_overlap_and_groups_stay_together(motifs: list[str]) -> Non
     task = Files(FilesConfig(tuple(motifs), reading=Reading(labels="files", group="header:gene")))
     assert task.split.method == "grouped"
     groups = task.store.column("group")
-    of_part = [{groups[i] for i in task.question.records[own]} for own in task.split.parts.values()]
-    assert sum(map(len, of_part)) == 25
+    groups_by_part = [{groups[i] for i in task.question.records[indices]} for indices in task.split.parts.values()]
+    assert sum(map(len, groups_by_part)) == 25
     assert len({*task.split.training, *task.split.validation, *task.split.test}) == 200
 
 
@@ -86,40 +86,40 @@ def test_records_travel_to_a_worker_by_path(motifs: list[str]) -> None:
 
 
 def test_the_config_is_json(motifs: list[str]) -> None:
-    given = FilesConfig(
+    config = FilesConfig(
         tuple(motifs),
         Reading(columns=Columns(label="x")),
         TokenizerConfig("kmers", 4),
         target_type="labels",
         separator=",",
     )
-    again = from_dict(FilesConfig, json.loads(json.dumps(to_dict(given))), "data")
-    assert again == given and again.files == given.files
+    loaded = from_dict(FilesConfig, json.loads(json.dumps(to_dict(config))), "data")
+    assert loaded == config and loaded.files == config.files
     with pytest.raises(
         ValueError, match=r"data\.target_type='sums' is not a choice: give one of auto, classes, labels, numb"
     ):
         override(FilesConfig(), {"target_type": "sums"}, "data")
 
 
-def test_content_counts_and_places_do_not(motifs: list[str], tmp_path: Path) -> None:
-    moved = tuple(str(shutil.copy(path, tmp_path)) for path in motifs)
-    here, there = Files(FilesConfig(tuple(motifs))), Files(FilesConfig(moved, cache=str(tmp_path / "cache")))
-    assert here.config == there.config and here.config.files != there.config.files
-    for path in moved:
+def test_the_key_depends_on_content_and_not_on_place(motifs: list[str], tmp_path: Path) -> None:
+    copied = tuple(str(shutil.copy(path, tmp_path)) for path in motifs)
+    first, second = Files(FilesConfig(tuple(motifs))), Files(FilesConfig(copied, cache=str(tmp_path / "cache")))
+    assert first.config == second.config and first.config.files != second.config.files
+    for path in copied:
         Path(path).unlink()
     files._cached_data.cache_clear()
-    assert Files(there.config).records("test").name(3) == here.records("test").name(3)
+    assert Files(second.config).records("test").name(3) == first.records("test").name(3)
     shutil.rmtree(tmp_path / "cache")
     files._cached_data.cache_clear()
     with pytest.raises(ValueError, match="neither the files of this run nor their store are here"):
-        Files(there.config)
+        Files(second.config)
 
 
 def test_a_table_with_everything(table: Callable[..., str]) -> None:
     parts = ("train", "train", "dev", "dev", "test", "test")
     rows = [f"{'ACGT' * 5}{'A' * i},{'ab'[i % 2]},{parts[i % 6]},{1 + i % 2}" for i in range(60)]
     task = Files(FilesConfig((table("all.csv", "seq,label,split,weight", rows),)))
-    assert task.split.method == "given" and [len(own) for own in task.split.parts.values()] == [20, 20, 20]
+    assert task.split.method == "given" and [len(indices) for indices in task.split.parts.values()] == [20, 20, 20]
     training = task.records("training")
     assert training.weights is not None and training.weights.mean() == pytest.approx(1)
     assert {round(w, 3) for w in training.weights.tolist()} == {0.667, 1.333}
@@ -140,11 +140,11 @@ def test_texts_numbers_and_several_labels(table: Callable[..., str]) -> None:
 
 
 def test_series(tmp_path: Path) -> None:
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for name in ("up", "down"):
         (tmp_path / "series" / name).mkdir(parents=True)
         for i in range(10):
-            steps = np.cumsum(chance.normal(size=(20 + i, 2)), axis=0)
+            steps = np.cumsum(rng.normal(size=(20 + i, 2)), axis=0)
             np.save(tmp_path / "series" / name / f"{i}.npy", steps if name == "up" else -steps)
     task = Files(FilesConfig((str(tmp_path / "series"),)))
     assert (task.embedding, task.inputs, task.kind, task.target.labels) == ("real", 2, "real", ["down", "up"])
@@ -154,23 +154,23 @@ def test_series(tmp_path: Path) -> None:
 
 def test_both_strands_are_drawn_by_epoch_and_index_alone(motifs: list[str]) -> None:
     task = Files(FilesConfig(tuple(motifs), both_strands=True, seed=3))
-    records, again = task.records("training"), task.records("training")
+    records, repeated = task.records("training"), task.records("training")
     tokenizer = task.store.tokenizer
-    turned = np.zeros((6, len(records)), dtype=bool)
+    flipped = np.zeros((6, len(records)), dtype=bool)
     for epoch in range(6):
         for index in reversed(range(len(records))):
             drawn, plain = records.drawn(index, epoch).values.numpy(), records[index].values.numpy()
-            turned[epoch, index] = not np.array_equal(drawn, plain)
-            if turned[epoch, index]:
+            flipped[epoch, index] = not np.array_equal(drawn, plain)
+            if flipped[epoch, index]:
                 assert np.array_equal(drawn, tokenizer.reverse_complement(plain))
-    assert np.array_equal(again.drawn(5, 4).values, records.drawn(5, 4).values)
-    assert 0.4 < turned.mean() < 0.6 and len({row.tobytes() for row in turned}) == 6
-    other = Files(FilesConfig(tuple(motifs), both_strands=True, seed=4)).records("training")
-    assert any(not torch.equal(other.drawn(i, 0).values, records.drawn(i, 0).values) for i in range(20))
+    assert np.array_equal(repeated.drawn(5, 4).values, records.drawn(5, 4).values)
+    assert 0.4 < flipped.mean() < 0.6 and len({row.tobytes() for row in flipped}) == 6
+    reseeded = Files(FilesConfig(tuple(motifs), both_strands=True, seed=4)).records("training")
+    assert any(not torch.equal(reseeded.drawn(i, 0).values, records.drawn(i, 0).values) for i in range(20))
     assert task.complement is not None and task.complement.tolist() == [3, 2, 1, 0, 4]
 
 
-def test_without_rc_nothing_is_turned(motifs: list[str]) -> None:
+def test_without_rc_nothing_is_reversed(motifs: list[str]) -> None:
     records = Files(FilesConfig(tuple(motifs))).records("training")
     assert all(torch.equal(records.drawn(i, 1).values, records[i].values) for i in range(len(records)))
 
@@ -182,46 +182,48 @@ def test_what_a_run_says_of_its_data(table: Callable[..., str], tmp_path: Path) 
         Files(FilesConfig((path,)))
     task = Files(FilesConfig((path,), Reading(on_unmatched="reject")))
     assert [*task.account.lines()][:2] == ["60 records read: 59 used, 1 rejected", "1 rejected, without a label: r0"]
-    said = json.loads(json.dumps(task.documents()))
-    about = said["data.json"]
-    assert set(said) == {"tokenizer.json", "data.json"} and said["tokenizer.json"]["tokenizer"] == "dna"
-    assert (about["format"], about["sources"], about["target_type"]) == (1, [path], "classes")
-    assert about["split"]["method"] == "random" and sum(about["split"]["sizes"].values()) == 59
-    assert about["account"]["rejected"] == {"without a label": 1}
-    assert about["inspection"]["classes"] == {"b": 30, "a": 29} and about["inspection"]["account"]["used"] == 60
-    near = about["leakage"]["test"]
-    assert near["near"] == near["records"] == about["split"]["sizes"]["test"]
-    assert all(name.startswith("r") for pair in near["examples"]["near"] for name in pair)
-    assert about["near_copies_looked_for"] is True
+    documents = json.loads(json.dumps(task.documents()))
+    data = documents["data.json"]
+    assert set(documents) == {"tokenizer.json", "data.json"} and documents["tokenizer.json"]["tokenizer"] == "dna"
+    assert (data["format"], data["sources"], data["target_type"]) == (1, [path], "classes")
+    assert data["split"]["method"] == "random" and sum(data["split"]["sizes"].values()) == 59
+    assert data["account"]["rejected"] == {"without a label": 1}
+    assert data["inspection"]["classes"] == {"b": 30, "a": 29} and data["inspection"]["account"]["used"] == 60
+    leak = data["leakage"]["test"]
+    assert leak["near"] == leak["records"] == data["split"]["sizes"]["test"]
+    assert all(name.startswith("r") for pair in leak["examples"]["near"] for name in pair)
+    assert data["near_copies_looked_for"] is True
 
 
 def test_the_records_seen_are_those_of_training_and_validation(motifs: list[str]) -> None:
     task = Files(FilesConfig(tuple(motifs), cut=60))
-    known, tokenizer = task.seen(), task.store.tokenizer
-    assert {part: len(own) for part, own in known.items()} == {"training": 140, "validation": 20}
+    seen, tokenizer = task.seen(), task.store.tokenizer
+    assert {part: len(hashes) for part, hashes in seen.items()} == {"training": 140, "validation": 20}
     for part in ("training", "validation", "test"):
         records = task.records(part)
-        own = leakage.seen_hashes((records[i].values.numpy() for i in range(len(records))), tokenizer)
-        assert {*leakage.find_seen(own, known)} == {part if part != "test" else "no"}
+        hashes = leakage.seen_hashes((records[i].values.numpy() for i in range(len(records))), tokenizer)
+        assert {*leakage.find_seen(hashes, seen)} == {part if part != "test" else "no"}
 
 
 def test_cut_records_are_what_everyone_sees(motifs: list[str]) -> None:
-    whole, cut = Files(FilesConfig(tuple(motifs))), Files(FilesConfig(tuple(motifs), cut=60))
-    assert whole.config.key == cut.config.key and whole.config != cut.config
-    longer = int((whole.store.lengths > 60).sum())
+    uncut, cut = Files(FilesConfig(tuple(motifs))), Files(FilesConfig(tuple(motifs), cut=60))
+    assert uncut.config.key == cut.config.key and uncut.config != cut.config
+    longer = int((uncut.store.lengths > 60).sum())
     assert 0 < longer < 200 and f"{longer} records cut at 60 tokens" in cut.account.lines()
-    assert not any("cut" in line for line in whole.account.lines())
-    about = json.loads(json.dumps(cut.documents()))["data.json"]
-    assert (
-        about["account"]["notes"] == about["inspection"]["account"]["notes"] == {"records cut at 60 tokens": longer}
-    )
-    lengths = np.minimum(whole.store.lengths, 60)
-    assert cut.max_length == 60 and about["inspection"]["tokens"] == lengths.sum()
-    assert about["inspection"]["percentiles"]["100"] == 60
+    assert not any("cut" in line for line in uncut.account.lines())
+    data = json.loads(json.dumps(cut.documents()))["data.json"]
+    assert data["account"]["notes"] == data["inspection"]["account"]["notes"] == {"records cut at 60 tokens": longer}
+    lengths = np.minimum(uncut.store.lengths, 60)
+    assert cut.max_length == 60 and data["inspection"]["tokens"] == lengths.sum()
+    assert data["inspection"]["percentiles"]["100"] == 60
     for part in ("training", "validation", "test"):
-        own = cut.records(part)
-        assert own.lengths == lengths[own.indices].tolist() == [len(own[i].values) for i in range(len(own))]
-        assert torch.equal(own[0].values, torch.from_numpy(whole.store.tokens(own.indices[0])[:60].copy()))
+        records = cut.records(part)
+        assert (
+            records.lengths
+            == lengths[records.indices].tolist()
+            == [len(records[i].values) for i in range(len(records))]
+        )
+        assert torch.equal(records[0].values, torch.from_numpy(uncut.store.tokens(records.indices[0])[:60].copy()))
 
 
 def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) -> None:
@@ -229,7 +231,7 @@ def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) 
     path = table("some.csv", "sequence,label", [*rows, *[f"{'CAGGATTA' * 3}{'A' * i},a" for i in range(20)]])
     cut = Files(FilesConfig((path,), cut=20))
     copied = [i for i in range(60, 80) if cut.store.lengths[i] == 20]
-    parts = [part for part, own in cut.split.parts.items() if {*copied} & {*own.tolist()}]
+    parts = [part for part, indices in cut.split.parts.items() if {*copied} & {*indices.tolist()}]
     assert len(copied) == 20 and len(parts) == 1
     assert cut.inspection.duplicates.exact >= 19 and all(leak.exact == 0 for leak in cut.leaks.values())
 

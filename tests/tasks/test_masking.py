@@ -32,25 +32,25 @@ from chordmixer.tasks.masking import (
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Five records whose tokens tell where they stand: an even number of each letter would not."""
-    folder, chance = tmp_path_factory.mktemp("segments"), np.random.default_rng(0)
+    """Five random records, in which tokens identify their position."""
+    folder, rng = tmp_path_factory.mktemp("segments"), np.random.default_rng(0)
     lengths = [50, 300, 2, 120, 31]
-    records = [f">r{i}\n{''.join(chance.choice(list('ACGT'), n))}\n" for i, n in enumerate(lengths)]
+    records = [f">r{i}\n{''.join(rng.choice(list('ACGT'), n))}\n" for i, n in enumerate(lengths)]
     (folder / "five.fa").write_text("".join(records))
     return gather([str(folder / "five.fa")], Reading(), TokenizerConfig("dna"), folder)[0]
 
 
 @pytest.fixture
-def own(store: Store) -> TokenRanges:
-    """All records but the second but last."""
+def ranges(store: Store) -> TokenRanges:
+    """All records except the last but one."""
     numbers = np.array([0, 1, 2, 4])
     return TokenRanges(numbers, store.offsets[numbers], store.lengths[numbers])
 
 
-def test_whole_records(store: Store, own: TokenRanges) -> None:
-    records = WholeRecords(store, own, 0, "training")
+def test_whole_records(store: Store, ranges: TokenRanges) -> None:
+    records = WholeRecords(store, ranges, 0, "training")
     assert records.lengths == [50, 300, 2, 31] and len(records) == 4 and records.name(3) == "r4"
-    for i, number in enumerate(own.records):
+    for i, number in enumerate(ranges.records):
         assert np.array_equal(records.drawn(i, 5).values.numpy(), store.tokens(int(number)))
 
 
@@ -59,8 +59,8 @@ def test_a_part_of_a_record_is_named_by_its_place(store: Store) -> None:
     assert WholeRecords(store, part, 0, "test").name(0) == "r1:101-150"
 
 
-def test_segments_lie_within_one_stretch(store: Store, own: TokenRanges) -> None:
-    records = SegmentRecords(store, own, 0, "test", 300, 5, 250)
+def test_segments_lie_within_one_stretch(store: Store, ranges: TokenRanges) -> None:
+    records = SegmentRecords(store, ranges, 0, "test", 300, 5, 250)
     assert min(records.lengths) >= 5 and max(records.lengths) <= 250
     for i in range(300):
         name, _, span = records.name(i).partition(":")
@@ -70,32 +70,32 @@ def test_segments_lie_within_one_stretch(store: Store, own: TokenRanges) -> None
         assert np.array_equal(records[i].values.numpy(), store.tokens(number)[first - 1 : last])
 
 
-def test_every_place_has_the_same_chance(store: Store, own: TokenRanges) -> None:
-    """Segments of 30 letters fit at 271 places of one record, 21 of another, 2 of a third."""
-    records = SegmentRecords(store, own, 0, "validation", 30_000, 30, 30)
-    named = Counter(records.name(i) for i in range(30_000))
-    assert len(named) == 294
-    counts = np.array(list(named.values()))
+def test_every_place_has_the_same_chance(store: Store, ranges: TokenRanges) -> None:
+    """Segments of 30 letters fit at 271 positions of one record, 21 of another and 2 of a third."""
+    records = SegmentRecords(store, ranges, 0, "validation", 30_000, 30, 30)
+    name_counts = Counter(records.name(i) for i in range(30_000))
+    assert len(name_counts) == 294
+    counts = np.array(list(name_counts.values()))
     assert abs(counts - 30_000 / 294).max() < 5 * np.sqrt(30_000 / 294)
 
 
 @pytest.mark.parametrize(("balance", "shares"), [(0.0, (1, 1)), (0.5, (271**0.5, 23**0.5)), (1.0, (271, 23))])
 def test_kinds_count_by_a_power_of_their_places(
-    store: Store, own: TokenRanges, balance: float, shares: tuple[float, float]
+    store: Store, ranges: TokenRanges, balance: float, shares: tuple[float, float]
 ) -> None:
-    """One kind has the record with 271 places, the other those with 21 and 2, and one in which nothing fits."""
+    """One kind has the records with 271 positions and with none, the other those with 21 and 2."""
     kinds = np.array([1, 0, 0, 1])
-    records = SegmentRecords(store, own, 0, "validation", 30_000, 30, 30, kinds, balance)
-    named = Counter(records.name(i).split(":")[0] for i in range(30_000))
+    records = SegmentRecords(store, ranges, 0, "validation", 30_000, 30, 30, kinds, balance)
+    name_counts = Counter(records.name(i).split(":")[0] for i in range(30_000))
     expected = 30_000 * np.array([shares[0], shares[1] * 21 / 23, shares[1] * 2 / 23]) / sum(shares)
-    counts = np.array([named["r1"], named["r0"], named["r4"]])
+    counts = np.array([name_counts["r1"], name_counts["r0"], name_counts["r4"]])
     assert counts.sum() == 30_000
     assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, own: TokenRanges) -> None:
+def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, ranges: TokenRanges) -> None:
     kinds = np.array([0, 1, 2, 0])
-    records = SegmentRecords(store, own, 0, "test", 500, 2, 300, kinds, 0.0)
+    records = SegmentRecords(store, ranges, 0, "test", 500, 2, 300, kinds, 0.0)
     for i, n in enumerate(records.lengths):
         name, _, span = records.name(i).partition(":")
         first, last = map(int, span.split("-")) if span else (1, n)
@@ -104,31 +104,33 @@ def test_a_long_segment_is_of_a_kind_that_has_room(store: Store, own: TokenRange
 
 
 @pytest.mark.parametrize("segments", [False, True])
-def test_index_and_epoch_alone_make_a_record(store: Store, own: TokenRanges, segments: bool) -> None:
+def test_index_and_epoch_alone_make_a_record(store: Store, ranges: TokenRanges, segments: bool) -> None:
     def build(seed: int = 3, part: str = "training") -> WholeRecords:
         return (
-            SegmentRecords(store, own, seed, part, 40, 5, 200) if segments else WholeRecords(store, own, seed, part)
+            SegmentRecords(store, ranges, seed, part, 40, 5, 200)
+            if segments
+            else WholeRecords(store, ranges, seed, part)
         )
 
     first, second = build(), build()
-    travelled = pickle.loads(pickle.dumps(second))
-    made = {(i, epoch): first.drawn(i, epoch) for epoch in (0, 1, 7) for i in range(4)}
-    for (i, epoch), record in reversed(made.items()):
-        for other in (second.drawn(i, epoch), travelled.drawn(i, epoch)):
-            assert torch.equal(other.values, record.values) and torch.equal(other.target, record.target)
-    keys = {int(record.target) for record in made.values()}
-    assert len(keys) == 12, "a mask of its own for every record and epoch"
-    assert torch.equal(first[2].target, made[2, 0].target)
-    for other in (build(seed=4), build(part="test")):
-        assert int(other[0].target) not in keys
+    unpickled = pickle.loads(pickle.dumps(second))
+    drawn = {(i, epoch): first.drawn(i, epoch) for epoch in (0, 1, 7) for i in range(4)}
+    for (i, epoch), record in reversed(drawn.items()):
+        for candidate in (second.drawn(i, epoch), unpickled.drawn(i, epoch)):
+            assert torch.equal(candidate.values, record.values) and torch.equal(candidate.target, record.target)
+    keys = {int(record.target) for record in drawn.values()}
+    assert len(keys) == 12, "every record has a different mask in every epoch"
+    assert torch.equal(first[2].target, drawn[2, 0].target)
+    for candidate in (build(seed=4), build(part="test")):
+        assert int(candidate[0].target) not in keys
 
 
-def test_names_stay_when_others_are_drawn(store: Store, own: TokenRanges) -> None:
-    records = SegmentRecords(store, own, 0, "test", 20, 5, 200)
+def test_names_stay_when_others_are_drawn(store: Store, ranges: TokenRanges) -> None:
+    records = SegmentRecords(store, ranges, 0, "test", 20, 5, 200)
     name = records.name(4)
     records.drawn(4, 9)
     assert records.name(4) == name
-    assert SegmentRecords(store, own, 0, "training", 20, 5, 200).name(4) == "training-4"
+    assert SegmentRecords(store, ranges, 0, "training", 20, 5, 200).name(4) == "training-4"
 
 
 def test_lengths_are_log_uniform() -> None:
@@ -158,9 +160,9 @@ def genomes(tmp_path: Path) -> str:
 
 
 def test_short_records_are_whole_and_long_ones_cut(genomes: str) -> None:
-    whole = Masking(MaskingConfig((genomes,)))
-    assert not whole.segmented and whole.max_length == 1000 and whole.inputs == 6 and whole.target.outputs == 5
-    assert sorted(n for part in PARTS for n in whole.records(part).lengths)[-1] == 1000
+    uncut = Masking(MaskingConfig((genomes,)))
+    assert not uncut.segmented and uncut.max_length == 1000 and uncut.inputs == 6 and uncut.target.outputs == 5
+    assert sorted(n for part in PARTS for n in uncut.records(part).lengths)[-1] == 1000
     cut = Masking(MaskingConfig((genomes,), shortest=16, longest=100))
     assert cut.segmented and cut.max_length <= 100
     tokens = cut.ranges["training"].lengths.sum()
@@ -176,8 +178,8 @@ def test_short_records_are_whole_and_long_ones_cut(genomes: str) -> None:
 
 def test_parts_share_no_record(genomes: str) -> None:
     task = Masking(MaskingConfig((genomes,), shortest=16, longest=100))
-    own = {part: set(task.ranges[part].records.tolist()) for part in PARTS}
-    assert set.union(*own.values()) == set(range(10)) and sum(map(len, own.values())) == 10
+    records = {part: set(task.ranges[part].records.tolist()) for part in PARTS}
+    assert set.union(*records.values()) == set(range(10)) and sum(map(len, records.values())) == 10
     grouped = Masking(MaskingConfig((genomes,), Reading(group="header:gene")))
     assert grouped.method == "grouped"
     for part in PARTS:
@@ -187,17 +189,17 @@ def test_parts_share_no_record(genomes: str) -> None:
 @pytest.mark.parametrize(("balance", "share"), [(1.0, 1 / 11), (0.5, 1 / (1 + 10**0.5)), (0.0, 1 / 2)])
 def test_files_count_by_size_or_alike(tmp_path: Path, balance: float, share: float) -> None:
     for name, alphabet, records in (("large", "AC", 100), ("small", "GT", 10)):
-        made = (f">{name}{i}\n{letters(500, i, alphabet)}\n" for i in range(records))
-        (tmp_path / f"{name}.fa").write_text("".join(made))
+        lines = (f">{name}{i}\n{letters(500, i, alphabet)}\n" for i in range(records))
+        (tmp_path / f"{name}.fa").write_text("".join(lines))
     files = (str(tmp_path / "large.fa"), str(tmp_path / "small.fa"))
     task = Masking(MaskingConfig(files, shortest=10, longest=20, segments=2_000, balance=balance))
 
-    def found(part: str) -> float:
+    def small_share(part: str) -> float:
         records = task.records(part)
         return sum(int(records[i].values[0]) >= 2 for i in range(len(records))) / len(records)
 
-    assert found("training") == pytest.approx(share, abs=0.06)
-    assert found("test") == pytest.approx(1 / 11, abs=0.06)
+    assert small_share("training") == pytest.approx(share, abs=0.06)
+    assert small_share("test") == pytest.approx(1 / 11, abs=0.06)
     assert task.documents()["data.json"]["split"]["sizes"]["training"] == 77
 
 
@@ -259,17 +261,17 @@ def test_baselines_see_the_training_part_alone(genomes: str) -> None:
 
 def test_the_config_is_json_and_knows_its_store(genomes: str) -> None:
     task = Masking(MaskingConfig((genomes,), span=4.0, shortest=16, longest=100))
-    again = from_dict(MaskingConfig, json.loads(json.dumps(to_dict(task.config))), "data")
-    assert task_class("masking") is Masking and again == task.config and again.key is not None
-    moved = Masking(replace(again, files=("gone.fa",)))
-    assert moved.records("test").name(3) == task.records("test").name(3) and moved.target.span == 4
-    said = json.loads(json.dumps(task.documents()))
-    assert said["tokenizer.json"]["tokenizer"] == "dna" and said["data.json"]["account"]["used"] == 10
+    loaded = from_dict(MaskingConfig, json.loads(json.dumps(to_dict(task.config))), "data")
+    assert task_class("masking") is Masking and loaded == task.config and loaded.key is not None
+    relocated = Masking(replace(loaded, files=("gone.fa",)))
+    assert relocated.records("test").name(3) == task.records("test").name(3) and relocated.target.span == 4
+    documents = json.loads(json.dumps(task.documents()))
+    assert documents["tokenizer.json"]["tokenizer"] == "dna" and documents["data.json"]["account"]["used"] == 10
     assert (
-        said["data.json"]["target_type"] == "masked tokens"
-        and sum(said["data.json"]["split"]["sizes"].values()) == 10
+        documents["data.json"]["target_type"] == "masked tokens"
+        and sum(documents["data.json"]["split"]["sizes"].values()) == 10
     )
-    assert said["data.json"]["segments"]["test"] == len(task.records("test"))
+    assert documents["data.json"]["segments"]["test"] == len(task.records("test"))
 
 
 @pytest.mark.parametrize(

@@ -30,14 +30,14 @@ def constant_loss(target: Any, answer: np.ndarray, targets: np.ndarray) -> float
 class TestRegression:
     target = Regression(tolerance=0.04)
 
-    @pytest.mark.parametrize(("distance", "right"), [(0.0399, 1.0), (0.0401, 0.0), (-0.0399, 1.0), (-0.0401, 0.0)])
-    def test_right_within_the_tolerance(self, distance: float, right: float) -> None:
+    @pytest.mark.parametrize(("distance", "accuracy"), [(0.0399, 1.0), (0.0401, 0.0), (-0.0399, 1.0), (-0.0401, 0.0)])
+    def test_right_within_the_tolerance(self, distance: float, accuracy: float) -> None:
         metrics = self.target.metrics(np.array([[0.5 + distance]]), np.array([0.5]))
-        assert metrics["accuracy"] == right
+        assert metrics["accuracy"] == accuracy
         assert metrics["mse"] == pytest.approx(distance**2)
 
     def test_the_tolerance_itself_is_wrong(self) -> None:
-        """|y - y'| < 0.04 in the paper; in quarters, which binary numbers hold exactly."""
+        """|y - y'| < 0.04 in the paper; here in quarters, which are exact in binary."""
         metrics = Regression(tolerance=0.25).metrics(np.array([[0.25], [0.75], [0.5]]), np.full(3, 0.5))
         assert metrics["accuracy"] == pytest.approx(1 / 3)
 
@@ -58,7 +58,7 @@ class TestRegressionWithoutTolerance:
     target = Regression.of(targets)
 
     def test_answers_are_near_zero(self) -> None:
-        """Whatever the targets are, so that a fresh model is not far off."""
+        """This holds for any targets, so that a new model starts near them."""
         assert self.target.constant(self.targets) == pytest.approx([0], abs=1e-3)
         assert constant_loss(self.target, np.zeros(1, np.float32), self.targets) == pytest.approx(1, rel=1e-3)
 
@@ -83,14 +83,14 @@ class TestRegressionWithoutTolerance:
     def test_large_numbers_keep_their_differences(self) -> None:
         """In float32 all of 1e9 + i are alike."""
         small, large = np.arange(0.0, 40.0), 1e9 + np.arange(0.0, 40.0)
-        own, other = Regression.of(small), Regression.of(large)
+        base, shifted = Regression.of(small), Regression.of(large)
         outputs = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 1)).astype(np.float32))
-        losses = [t.losses(outputs, torch.from_numpy(n)) for t, n in ((own, small), (other, large))]
+        losses = [t.losses(outputs, torch.from_numpy(n)) for t, n in ((base, small), (shifted, large))]
         assert torch.equal(*losses) and losses[0].dtype == torch.float32
-        assert other.values(outputs.numpy()) - 1e9 == pytest.approx(own.values(outputs.numpy()), abs=1e-6)
-        first, second = (t.metrics(outputs.numpy(), n) for t, n in ((own, small), (other, large)))
+        assert shifted.values(outputs.numpy()) - 1e9 == pytest.approx(base.values(outputs.numpy()), abs=1e-6)
+        first, second = (t.metrics(outputs.numpy(), n) for t, n in ((base, small), (shifted, large)))
         assert first == pytest.approx(second, rel=1e-6)
-        assert other.rounded(1e9 + 7.123456) == 1000000007.12346 and own.rounded(7.123456789) == 7.1234568
+        assert shifted.rounded(1e9 + 7.123456) == 1000000007.12346 and base.rounded(7.123456789) == 7.1234568
 
     def test_numbers_beyond_float32_are_learnt(self) -> None:
         target = Regression.of([1e100, 3e100])
@@ -123,9 +123,9 @@ class TestClassification:
 
     def test_two_classes_weigh_the_same_and_more_are_not_weighted(self) -> None:
         """The weights of all training records have mean one."""
-        two = Classification.of_counts(["a", "b"], [900, 100]).weights.numpy()
-        assert two == pytest.approx([1000 / 1800, 1000 / 200])
-        assert two @ [900, 100] == pytest.approx(1000)
+        weights = Classification.of_counts(["a", "b"], [900, 100]).weights.numpy()
+        assert weights == pytest.approx([1000 / 1800, 1000 / 200])
+        assert weights @ [900, 100] == pytest.approx(1000)
         assert self.target.weights.tolist() == [1, 1, 1]
 
     def test_losses_by_hand(self, rng: np.random.Generator) -> None:
@@ -138,7 +138,7 @@ class TestClassification:
 
     @pytest.mark.parametrize("shares", [(600, 300, 100), (10, 10, 980), (500, 500, 0)], ids=str)
     def test_the_constant_is_the_best(self, shares: tuple[int, ...]) -> None:
-        """For any other set of records too, such as the test set."""
+        """This holds for any set of records, such as the test set."""
         targets = np.repeat([0, 1, 2], shares)
         best = self.target.constant(targets)
         loss = constant_loss(self.target, best, targets)
@@ -159,12 +159,12 @@ class TestClassification:
         assert [*metrics] == ["accuracy", "roc_auc", "balanced_accuracy", "f1_macro", "mcc", "log_loss"]
 
     def test_a_class_without_records_does_not_spoil_the_area(self, rng: np.random.Generator) -> None:
-        """As in a length bin: the mean is over the classes that are there."""
-        own = self.targets < 2
-        outputs = rng.normal(size=(int(own.sum()), 3)).astype(np.float32)
+        """As in a length bin, the mean is over the classes that have records."""
+        selected = self.targets < 2
+        outputs = rng.normal(size=(int(selected.sum()), 3)).astype(np.float32)
         odds = [np.log(p / (1 - p)) for p in softmax(self.target.unweighted(outputs)).T[:2]]
-        expected = [roc_auc_score(self.targets[own] == k, odds[k]) for k in (0, 1)]
-        assert self.target.metrics(outputs, self.targets[own])["roc_auc"] == pytest.approx(
+        expected = [roc_auc_score(self.targets[selected] == k, odds[k]) for k in (0, 1)]
+        assert self.target.metrics(outputs, self.targets[selected])["roc_auc"] == pytest.approx(
             np.mean(expected), abs=1e-5
         )
 
@@ -230,14 +230,14 @@ class TestMultiLabel:
 
     def test_losses_by_hand(self, rng: np.random.Generator) -> None:
         outputs = rng.normal(size=(500, 3)).astype(np.float32)
-        chance = 1 / (1 + np.exp(-outputs.astype(np.float64)))
-        each = -np.where(
+        probability = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+        expected = -np.where(
             self.targets,
-            self.target.positive.numpy() * np.log(chance),
-            self.target.negative.numpy() * np.log(1 - chance),
+            self.target.positive.numpy() * np.log(probability),
+            self.target.negative.numpy() * np.log(1 - probability),
         )
         losses = self.target.losses(torch.tensor(outputs), torch.tensor(self.targets))
-        assert losses.shape == (500,) and losses.numpy() == pytest.approx(each.mean(axis=1), rel=1e-4)
+        assert losses.shape == (500,) and losses.numpy() == pytest.approx(expected.mean(axis=1), rel=1e-4)
 
     @pytest.mark.parametrize("rows", [slice(None), slice(50)], ids=["all", "few"])
     def test_the_constant_is_the_best(self, rows: slice) -> None:
@@ -274,17 +274,17 @@ class TestMultiLabel:
     ids=["tolerance", "regression", "classes", "labels"],
 )
 def test_targets_go_into_a_run_and_back(target: Any, rng: np.random.Generator) -> None:
-    back = target_from(json.loads(json.dumps(target.to_dict())))
-    assert type(back) is type(target) and back.headline == target.headline and back.outputs == target.outputs
+    copy = target_from(json.loads(json.dumps(target.to_dict())))
+    assert type(copy) is type(target) and copy.headline == target.headline and copy.outputs == target.outputs
     outputs = torch.tensor(rng.normal(size=(4, target.outputs)))
     targets = torch.tensor([0, 1, 1, 0]) if target.outputs == 2 else torch.rand(4)
     if isinstance(target, MultiLabel):
         targets = torch.ones(4, 2)
-    assert torch.equal(back.losses(outputs, targets), target.losses(outputs, targets))
+    assert torch.equal(copy.losses(outputs, targets), target.losses(outputs, targets))
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("saved", "message"),
     [
         (
             {"kind": "ranking"},
@@ -302,49 +302,49 @@ def test_targets_go_into_a_run_and_back(target: Any, rng: np.random.Generator) -
         ({"kind": "regression", "scale": 0}, "a number needs a finite mean, a scale above 0"),
     ],
 )
-def test_targets_that_are_not_whole(given: dict[str, Any], message: str) -> None:
+def test_targets_that_are_not_whole(saved: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        target_from(given)
+        target_from(saved)
 
 
-CHANCE = np.random.default_rng(1)
+RNG = np.random.default_rng(1)
 RECORDS = 90
 
 
-def two(decimals: int) -> tuple[Classification, np.ndarray, np.ndarray]:
-    targets = (CHANCE.random(RECORDS) < 0.1).astype(np.int64)
-    outputs = (targets[:, None] * [-1, 1] + CHANCE.normal(size=(RECORDS, 2))).round(decimals)
+def binary(decimals: int) -> tuple[Classification, np.ndarray, np.ndarray]:
+    targets = (RNG.random(RECORDS) < 0.1).astype(np.int64)
+    outputs = (targets[:, None] * [-1, 1] + RNG.normal(size=(RECORDS, 2))).round(decimals)
     return Classification.of_counts(["no", "yes"], [9, 1]), outputs.astype(np.float32), targets
 
 
-def five() -> tuple[Classification, np.ndarray, np.ndarray]:
-    targets = CHANCE.integers(0, 4, RECORDS)  # the fifth class has no record
-    outputs = np.eye(5)[targets] + CHANCE.normal(size=(RECORDS, 5))
+def multi() -> tuple[Classification, np.ndarray, np.ndarray]:
+    targets = RNG.integers(0, 4, RECORDS)  # the fifth class has no record
+    outputs = np.eye(5)[targets] + RNG.normal(size=(RECORDS, 5))
     return Classification.of_counts(list("abcde"), [5, 4, 3, 2, 1]), outputs.astype(np.float32), targets
 
 
 def labels() -> tuple[MultiLabel, np.ndarray, np.ndarray]:
-    targets = (CHANCE.random((RECORDS, 3)) < [0.5, 0.1, 0.02]).astype(np.float32)
-    outputs = targets + CHANCE.normal(size=(RECORDS, 3)).round(1)
+    targets = (RNG.random((RECORDS, 3)) < [0.5, 0.1, 0.02]).astype(np.float32)
+    outputs = targets + RNG.normal(size=(RECORDS, 3)).round(1)
     return MultiLabel(["x", "y", "z"], [50, 10, 2], 100), outputs.astype(np.float32), targets
 
 
 def number() -> tuple[Regression, np.ndarray, np.ndarray]:
-    targets = CHANCE.normal(size=RECORDS).astype(np.float32)
-    return Regression(), (targets[:, None] + CHANCE.normal(size=(RECORDS, 1))).astype(np.float32), targets
+    targets = RNG.normal(size=RECORDS).astype(np.float32)
+    return Regression(), (targets[:, None] + RNG.normal(size=(RECORDS, 1))).astype(np.float32), targets
 
 
-CASES = {"no ties": two(6), "ties": two(0), "five classes": five(), "labels": labels(), "a number": number()}
+CASES = {"no ties": binary(6), "ties": binary(0), "five classes": multi(), "labels": labels(), "a number": number()}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_all_at_once_are_one_by_one(name: str) -> None:
+def test_resampled_metrics_are_those_of_each_resample(name: str) -> None:
     target, outputs, targets = CASES[name]
-    draws = CHANCE.integers(RECORDS, size=(40, RECORDS))
+    draws = RNG.integers(RECORDS, size=(40, RECORDS))
     draws[0], draws[1] = np.arange(RECORDS), 3  # all records once, and one record alone
     weights = np.array([np.bincount(rows, minlength=RECORDS) for rows in draws], dtype=np.float64)
-    found = resampled(target, outputs, targets, weights)
+    actual = resampled(target, outputs, targets, weights)
     expected = [target.metrics(outputs[rows], targets[rows]) for rows in draws]
-    assert [*found] == [*expected[0]]
-    for metric, values in found.items():
-        np.testing.assert_allclose(values, [one[metric] for one in expected], rtol=1e-6, atol=1e-9, err_msg=metric)
+    assert [*actual] == [*expected[0]]
+    for metric, values in actual.items():
+        np.testing.assert_allclose(values, [m[metric] for m in expected], rtol=1e-6, atol=1e-9, err_msg=metric)

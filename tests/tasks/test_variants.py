@@ -29,8 +29,8 @@ def reference(tmp_path: Path) -> str:
 
 def config(tmp_path: Path, reference: str, lines: list[str] | None = None, **settings: Any) -> VariantsConfig:
     path = write_vcf(tmp_path / "calls.vcf", rows() if lines is None else lines)
-    known: dict[str, Any] = {"window": 64, "columns": LABELLED, **settings}
-    return VariantsConfig((str(path),), reference, **known)
+    options: dict[str, Any] = {"window": 64, "columns": LABELLED, **settings}
+    return VariantsConfig((str(path),), reference, **options)
 
 
 def test_a_task_of_pairs(tmp_path: Path, reference: str) -> None:
@@ -45,17 +45,17 @@ def test_a_task_of_pairs(tmp_path: Path, reference: str) -> None:
 
 def test_whole_loci_are_held_out(tmp_path: Path, reference: str) -> None:
     task = Variants(config(tmp_path, reference))
-    contigs = {part: {task.data.windows[i].contig for i in own} for part, own in task.split.parts.items()}
+    contigs = {part: {task.data.windows[i].contig for i in indices} for part, indices in task.split.parts.items()}
     assert not contigs["training"] & contigs["test"] and not contigs["training"] & contigs["validation"]
-    apart = Variants(config(tmp_path, reference, window=12))
-    assert len(np.unique(apart.data.groups)) == len(rows()), "windows that do not overlap"
+    narrow = Variants(config(tmp_path, reference, window=12))
+    assert len(np.unique(narrow.data.groups)) == len(rows()), "windows that do not overlap are separate loci"
 
 
 def test_groups_are_joined_to_loci(tmp_path: Path, reference: str) -> None:
     lines = [line.strip() + f";GENE={line.split()[0] in ('chr1', 'chr2', 'chr3')}\n" for line in rows()]
-    known = VariantColumns(label="CLASS", group="GENE")
+    columns = VariantColumns(label="CLASS", group="GENE")
     lines = [line if "GENE=True" in line else line.replace(";GENE=False", "") for line in lines]
-    task = Variants(config(tmp_path, reference, lines, columns=known))
+    task = Variants(config(tmp_path, reference, lines, columns=columns))
     assert len(np.unique(task.data.groups)) == 10
     documents = task.documents()["data.json"]
     assert documents["loci"] == 10 == sum(documents["split"]["loci"].values())
@@ -76,15 +76,15 @@ def test_numbers(tmp_path: Path, reference: str) -> None:
 def test_contexts(tmp_path: Path, reference: str) -> None:
     task = Variants(config(tmp_path, reference, columns=VariantColumns(label="CLASS", context="T")))
     assert task.data.contexts == ["liver", "skin"] == task.documents()["data.json"]["contexts"]
-    places = np.array([window.start + window.at + 1 for window in task.data.windows])
-    assert np.array_equal(task.data.context, places // 12 % 2)
+    positions = np.array([window.start + window.at + 1 for window in task.data.windows])
+    assert np.array_equal(task.data.context, positions // 12 % 2)
 
 
 def test_variants_in_are_used_or_rejected(tmp_path: Path, reference: str) -> None:
     bad = ["chr1\t5\t.\tA\t<DEL>,*\t.\t.\tCLASS=hit\n", "chr1\t9999\t.\tA\tC\t.\t.\tCLASS=hit\n"]
     unlabelled = [rows()[0].replace("CLASS=", "NONE=")]
-    given = config(tmp_path, reference, bad + unlabelled + rows()[1:], on_mismatch="reject", on_unmatched="reject")
-    account = Variants(given).account
+    data = config(tmp_path, reference, bad + unlabelled + rows()[1:], on_mismatch="reject", on_unmatched="reject")
+    account = Variants(data).account
     assert account.read == len(rows()) + 3 == account.used + account.rejected.total()
     assert account.rejected == {
         "a symbolic allele, such as <DEL>": 1,
@@ -96,15 +96,15 @@ def test_variants_in_are_used_or_rejected(tmp_path: Path, reference: str) -> Non
 
 def test_the_order_of_a_file_does_not_matter(tmp_path: Path, reference: str) -> None:
     first = Variants(config(tmp_path, reference))
-    names = {part: {first.records(part).name(i) for i in range(len(own))} for part, own in first.split.parts.items()}
-    again = Variants(config(tmp_path, reference, rows()[::-1]))
-    assert again.account.used == first.account.used and names.keys() == again.split.parts.keys()
+    names = {part: {first.records(part).name(i) for i in range(len(idx))} for part, idx in first.split.parts.items()}
+    reordered = Variants(config(tmp_path, reference, rows()[::-1]))
+    assert reordered.account.used == first.account.used and names.keys() == reordered.split.parts.keys()
 
 
 def test_data_that_have_changed(tmp_path: Path, reference: str) -> None:
-    begun = Variants(config(tmp_path, reference)).config
-    assert Variants(replace(begun)).config.key == begun.key
-    changed = replace(config(tmp_path, reference, rows()[1:]), key=begun.key)
+    original = Variants(config(tmp_path, reference)).config
+    assert Variants(replace(original)).config.key == original.key
+    changed = replace(config(tmp_path, reference, rows()[1:]), key=original.key)
     with pytest.raises(
         ValueError, match=r"calls\.vcf or .* is not what this run was trained on: put the same files b"
     ):
@@ -166,12 +166,12 @@ def test_a_part_without_a_variant(tmp_path: Path, reference: str, monkeypatch: p
 
 
 def test_contexts_with_a_fault(tmp_path: Path, reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Variant("chr1", 5, "A", "C", "calls.vcf, line 3", context="bone")
+    variant = Variant("chr1", 5, "A", "C", "calls.vcf, line 3", context="bone")
     with pytest.raises(
         ValueError, match=r"^calls\.vcf, line 3: context 'bone' is not one of .*, liver, skin: name one"
     ):
-        context_number(given, ["liver", "skin"])
-    assert context_number(given, []) == 0 and context_number(given, ["bone"]) == 0
+        context_number(variant, ["liver", "skin"])
+    assert context_number(variant, []) == 0 and context_number(variant, ["bone"]) == 0
     monkeypatch.setattr(module, "CONTEXTS", 1)
     with pytest.raises(ValueError, match=r"^2 contexts are more than the 1 that a model can learn: merge some$"):
         Variants(config(tmp_path, reference, columns=VariantColumns(label="CLASS", context="T"), window=60))
@@ -187,8 +187,8 @@ def test_a_folder_of_files(tmp_path: Path, reference: str) -> None:
     for label in ("pos", "neg"):
         write_vcf(folder / f"Skin_{label}.vcf", [line for line in rows() if ("hit" in line) == (label == "pos")])
     (folder / "notes.txt").write_text("")
-    given = VariantsConfig((str(folder),), reference, 64, names=r"(?P<context>.+)_(?P<label>pos|neg)\.vcf")
-    task = Variants(given)
+    data = VariantsConfig((str(folder),), reference, 64, names=r"(?P<context>.+)_(?P<label>pos|neg)\.vcf")
+    task = Variants(data)
     assert (
         task.account.used == len(rows()) and task.data.contexts == ["Skin"] and task.target.labels == ["neg", "pos"]
     )
@@ -197,10 +197,10 @@ def test_a_folder_of_files(tmp_path: Path, reference: str) -> None:
 @pytest.mark.skipif(not MPRA.is_dir(), reason="needs ../shared/data/mpra")
 def test_saturation_mutagenesis() -> None:
     table, reference = str(MPRA / "variants.tsv.gz"), str(MPRA / "elements.fa")
-    known = VariantColumns(contig="element", label="significant")
-    task = Variants(VariantsConfig((table,), reference, 1202, known, on_unmatched="reject"))
-    assert (task.account.read, task.account.used) == (38_556, 6_999 + 20_925), "no reference allele is wrong"
+    columns = VariantColumns(contig="element", label="significant")
+    task = Variants(VariantsConfig((table,), reference, 1202, columns, on_unmatched="reject"))
+    assert (task.account.read, task.account.used) == (38_556, 6_999 + 20_925), "all reference alleles match"
     assert task.account.rejected == {"without a label": 10_632} and task.max_length == 601
-    assert len(np.unique(task.data.groups)) == 21, "29 elements, some of one locus"
-    elements = {part: {task.data.windows[i].contig for i in own} for part, own in task.split.parts.items()}
+    assert len(np.unique(task.data.groups)) == 21, "some of the 29 elements share a locus"
+    elements = {part: {task.data.windows[i].contig for i in indices} for part, indices in task.split.parts.items()}
     assert not elements["training"] & (elements["test"] | elements["validation"])

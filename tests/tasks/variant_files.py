@@ -1,4 +1,4 @@
-"""A small genome, and variants of it whose class is told by the letter that comes in."""
+"""A small genome and variants of it, whose class depends on the alternative letter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ HEAD = "##fileformat=VCFv4.3\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\n"
 
 
 def genome(contigs: int = 12, length: int = 300) -> dict[str, str]:
-    chance = random.Random(0)
-    return {f"chr{k}": "".join(chance.choices("ACGT", k=length)) for k in range(1, contigs + 1)}
+    rng = random.Random(0)
+    return {f"chr{k}": "".join(rng.choices("ACGT", k=length)) for k in range(1, contigs + 1)}
 
 
 def write_genome(folder: Path, **sizes: int) -> Path:
@@ -24,16 +24,16 @@ def write_genome(folder: Path, **sizes: int) -> Path:
 
 
 def rows(every: int = 12, **sizes: int) -> list[str]:
-    """Lines of a VCF: A or C that comes in is a hit, G or T a miss, with an effect of 1 or -1 and some more."""
-    chance, found = random.Random(1), []
+    """Lines of a VCF: an alternative A or C is a hit, G or T a miss, with a noisy effect of 1 or -1."""
+    rng, lines = random.Random(1), []
     for name, letters in genome(**sizes).items():
         for position in range(10, len(letters) - 9, every):
             ref = letters[position - 1]
-            alt = chance.choice([letter for letter in "ACGT" if letter != ref])
+            alt = rng.choice([letter for letter in "ACGT" if letter != ref])
             label, effect = ("hit", 1) if alt in "AC" else ("miss", -1)
-            info = f"CLASS={label};BETA={effect + chance.random() / 9:.4f};T={('liver', 'skin')[position // 12 % 2]}"
-            found.append(f"{name}\t{position}\t.\t{ref}\t{alt}\t.\tPASS\t{info}\n")
-    return found
+            info = f"CLASS={label};BETA={effect + rng.random() / 9:.4f};T={('liver', 'skin')[position // 12 % 2]}"
+            lines.append(f"{name}\t{position}\t.\t{ref}\t{alt}\t.\tPASS\t{info}\n")
+    return lines
 
 
 def write_vcf(path: Path, lines: list[str]) -> Path:

@@ -1,4 +1,4 @@
-"""The journal survives a kill in the middle of a line; folders that hold something else are refused."""
+"""The journal survives a kill in the middle of a line; folders with other contents are refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from chordmixer.tuning.journal import FILE, StudyClock, open_journal, seconds_of
 def test_an_unfinished_line_is_dropped(tmp_path: Path) -> None:
     study, _ = open_journal(tmp_path)
     study.set_user_attr("one", 1)
-    whole = (tmp_path / FILE).read_bytes()
-    (tmp_path / FILE).write_bytes(whole + b'{"op_code": 2, "user_a')
-    again, _ = open_journal(tmp_path)
-    again.set_user_attr("two", 2)
-    assert again.user_attrs == {"one": 1, "two": 2} == open_journal(tmp_path)[0].user_attrs
-    assert (tmp_path / FILE).read_bytes().startswith(whole)
+    journal = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(journal + b'{"op_code": 2, "user_a')
+    reopened, _ = open_journal(tmp_path)
+    reopened.set_user_attr("two", 2)
+    assert reopened.user_attrs == {"one": 1, "two": 2} == open_journal(tmp_path)[0].user_attrs
+    assert (tmp_path / FILE).read_bytes().startswith(journal)
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

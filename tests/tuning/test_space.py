@@ -21,8 +21,8 @@ NETWORK = {"model.network.track_size", "model.network.hidden", "model.network.dr
 
 @pytest.fixture(scope="module")
 def letters() -> Experiment:
-    chance = random.Random(0)
-    sequences = ["".join(chance.choices("ACGT", k=30)) for _ in range(40)]
+    rng = random.Random(0)
+    sequences = ["".join(rng.choices("ACGT", k=30)) for _ in range(40)]
     return recipes.files(Dataset.from_lists(sequences, ["worm", "fly"] * 20).stored())
 
 
@@ -61,7 +61,7 @@ def test_the_recipe_is_a_point_of_the_space(recipe: str, request: pytest.Fixture
 
 def test_values_change_the_experiment(letters: Experiment, series: Experiment) -> None:
     values: dict[str, Any] = {"model.network.hidden": 32, "training.learning_rate": 0.0012345, USES_WORDS: False}
-    made = with_values(letters, {**values, "model.words.dropout": 0.3})
-    assert (made.model.network.hidden, made.training.learning_rate, made.training.trial) == (32, 0.00123, 0)
-    assert made.model.words.lengths == () and "model.words.dropout" not in settings_of({**values, USES_WORDS: False})
+    new = with_values(letters, {**values, "model.words.dropout": 0.3})
+    assert (new.model.network.hidden, new.training.learning_rate, new.training.trial) == (32, 0.00123, 0)
+    assert new.model.words.lengths == () and "model.words.dropout" not in settings_of({**values, USES_WORDS: False})
     assert with_values(series, {"data.augment": False}).data.augment is False

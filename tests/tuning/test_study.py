@@ -47,25 +47,25 @@ JournalFileBackend.append_logs = append_logs
 from chordmixer.__main__ import main
 main()
 """
-"""`chordmixer`, killed while it writes a line of the journal: the n-th, for the first argument n."""
+"""`chordmixer`, killed while it writes the n-th line of the journal; n is the first argument."""
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    chance, path = random.Random(0), tmp_path_factory.mktemp("records") / "motifs.csv"
+    rng, path = random.Random(0), tmp_path_factory.mktemp("records") / "motifs.csv"
     rows = ["sequence,label"]
     for i in range(80):
-        letters = chance.choices("ACGT", k=chance.randint(9, 30))
+        letters = rng.choices("ACGT", k=rng.randint(9, 30))
         letters[2:9] = "GATTACA" if i % 2 else "CATTAGA"
         rows.append(f"{''.join(letters)},{'worm' if i % 2 else 'fly'}")
     path.write_text("\n".join(rows) + "\n")
     return path
 
 
-def search(records: Path, out: Path, trials: int = 4, minutes: float = 5, **more: Any) -> StudyResult:
-    settings = SMALL | more.pop("settings", {})
-    how: dict[str, Any] = {"minutes": minutes, "trials": trials, "steps": 6, "verbose": False} | more
-    return tune(Dataset.from_files(records), out, settings=settings, **how)
+def search(records: Path, out: Path, trials: int = 4, minutes: float = 5, **overrides: Any) -> StudyResult:
+    settings = SMALL | overrides.pop("settings", {})
+    options: dict[str, Any] = {"minutes": minutes, "trials": trials, "steps": 6, "verbose": False} | overrides
+    return tune(Dataset.from_files(records), out, settings=settings, **options)
 
 
 def command(records: Path, out: Path, trials: int) -> list[str]:
@@ -85,79 +85,79 @@ def command(records: Path, out: Path, trials: int) -> list[str]:
     ]
 
 
-def outcomes(found: StudyResult) -> list[tuple[Any, ...]]:
-    return [(trial.number, trial.state, str(trial.loss), trial.values) for trial in found.trials]
+def outcomes(result: StudyResult) -> list[tuple[Any, ...]]:
+    return [(trial.number, trial.state, str(trial.loss), trial.values) for trial in result.trials]
 
 
 @pytest.fixture(scope="module")
-def whole(records: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
-    """A study of four trials that nobody disturbed."""
+def clean(records: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    """A study of four trials without interruption."""
     return search(records, tmp_path_factory.mktemp("whole") / "study")
 
 
-def test_the_recipe_comes_first_with_and_without_words(whole: StudyResult) -> None:
-    first, second, *others = whole.trials
+def test_the_recipe_comes_first_with_and_without_words(clean: StudyResult) -> None:
+    first, second, *others = clean.trials
     assert first.default and second.default and not any(trial.default for trial in others)
     assert (first.values["model.words"], second.values["model.words"]) == (True, False)
-    assert first.values["training.learning_rate"] == 1e-3 and whole.steps == 6 < whole.full_steps
-    assert whole.default in (first, second) and whole.default and whole.best.loss <= whole.default.loss
-    assert [*(whole.folder / study.TRIALS).iterdir()] == []
+    assert first.values["training.learning_rate"] == 1e-3 and clean.steps == 6 < clean.full_steps
+    assert clean.default in (first, second) and clean.default and clean.best.loss <= clean.default.loss
+    assert [*(clean.folder / study.TRIALS).iterdir()] == []
 
 
-def test_killed_in_the_middle_of_a_line_again_and_again(whole: StudyResult, records: Path, tmp_path: Path) -> None:
-    """Values and losses are those of the study that nobody disturbed."""
+def test_killed_in_the_middle_of_a_line_again_and_again(clean: StudyResult, records: Path, tmp_path: Path) -> None:
+    """Values and losses are those of the study without interruption."""
     out = tmp_path / "study"
     for last in (5, 20, 45):
         child = Forked([sys.executable, "-c", KILLED, str(last), *command(records, out, 4)])
         child.communicate(timeout=120)
         assert child.returncode == -signal.SIGKILL
-    found = search(records, out)
-    assert outcomes(found) == outcomes(whole)
+    result = search(records, out)
+    assert outcomes(result) == outcomes(clean)
     starts = [trial.user_attrs[study.STARTED] for trial in open_journal(out)[0].trials]
     assert max(starts) > 1 and [*(out / study.TRIALS).iterdir()] == []
 
 
 def test_a_trial_whose_processes_die_is_given_up(records: Path, tmp_path: Path) -> None:
     search(records, tmp_path, trials=2)
-    known, _ = open_journal(tmp_path)
-    trial = known.ask()
+    journal, _ = open_journal(tmp_path)
+    trial = journal.ask()
     trial.set_user_attr(study.STARTED, study.MAX_STARTS)
-    found = search(records, tmp_path, trials=4)
-    assert [own.state for own in found.trials][:3] == ["finished", "finished", "failed"]
-    assert "killed" in found.trials[2].reason and len(found.trials) == 4
+    result = search(records, tmp_path, trials=4)
+    assert [t.state for t in result.trials][:3] == ["finished", "finished", "failed"]
+    assert "killed" in result.trials[2].reason and len(result.trials) == 4
 
 
 def test_two_processes_share_a_study(records: Path, tmp_path: Path) -> None:
-    """A trial belongs to one of them; both have read the records before the first one begins."""
+    """Each trial belongs to one process; both have read the records before the first trial starts."""
     out = tmp_path / "study"
     out.mkdir()
     with JournalLock(out):
         children = [Forked([sys.executable, "-m", "chordmixer", *command(records, out, 6)]) for _ in range(2)]
         for child in children:
             next(line for line in child.stdout if "motifs.csv" in line)
-    told = [child.communicate(timeout=120) for child in children]
-    assert [child.returncode for child in children] == [0, 0], told
-    own = [{*map(int, re.findall(r"^trial (\d+),", output, flags=re.M))} for output, _ in told]
-    assert own[0] | own[1] == {*range(6)} and not own[0] & own[1] and all(own)
+    outputs = [child.communicate(timeout=120) for child in children]
+    assert [child.returncode for child in children] == [0, 0], outputs
+    numbers = [{*map(int, re.findall(r"^trial (\d+),", output, flags=re.M))} for output, _ in outputs]
+    assert numbers[0] | numbers[1] == {*range(6)} and not numbers[0] & numbers[1] and all(numbers)
     values = [trial.params for trial in open_journal(out)[0].trials]
-    assert len(values) == 6 and all(values.count(one) == 1 for one in values)
+    assert len(values) == 6 and all(values.count(v) == 1 for v in values)
 
 
 def test_what_does_not_fit_into_memory_is_not_run(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, forecast = [], study.forecast
-    monkeypatch.setattr(study, "forecast", lambda *given, **more: replace(forecast(*given, **more), free=0))
+    started, forecast = [], study.forecast
+    monkeypatch.setattr(study, "forecast", lambda *args, **kwargs: replace(forecast(*args, **kwargs), free=0))
     learn = TrainingRun.learn
-    monkeypatch.setattr(TrainingRun, "learn", lambda self: begun.append(self.out.name) or learn(self))
-    found = search(records, tmp_path)
-    assert [trial.state for trial in found.trials] == ["finished", "finished", "infeasible", "infeasible"]
-    assert re.fullmatch(r"needs about \d+ MB of memory, 0 MB are free", found.trials[3].reason)
-    assert begun == ["0", "1"] and found.best.default
+    monkeypatch.setattr(TrainingRun, "learn", lambda self: started.append(self.out.name) or learn(self))
+    result = search(records, tmp_path)
+    assert [trial.state for trial in result.trials] == ["finished", "finished", "infeasible", "infeasible"]
+    assert re.fullmatch(r"needs about \d+ MB of memory, 0 MB are free", result.trials[3].reason)
+    assert started == ["0", "1"] and result.best.default
 
 
 def test_failures(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial may fail, three in a row or the recipe itself may not."""
+    """A trial may fail, but not three in a row, and not the recipe."""
     learn = TrainingRun.learn
 
     def fail(self: TrainingRun, after: int) -> float:
@@ -178,21 +178,21 @@ def test_failures(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_bad_trials_are_pruned_and_late_ones_stopped(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study.MedianPruner, "prune", lambda self, own, trial: trial.number == 2)
-    found = search(records, tmp_path, trials=3)
-    assert [trial.state for trial in found.trials] == ["finished", "finished", "pruned"]
+    monkeypatch.setattr(study.MedianPruner, "prune", lambda self, pruner_study, trial: trial.number == 2)
+    result = search(records, tmp_path, trials=3)
+    assert [trial.state for trial in result.trials] == ["finished", "finished", "pruned"]
     monkeypatch.setattr(study.Search, "_has_work", lambda self: len(self.study.trials) < 4)
     assert search(records, tmp_path, minutes=1e-9).trials[3].state == "out of time"
 
 
 def test_the_recipe_is_trained_however_little_time_there_is(records: Path, tmp_path: Path) -> None:
-    found = search(records, tmp_path, minutes=1e-9, steps=None)
-    assert len(found.trials) == 1 and found.best.default and found.steps == 20
-    assert outcomes(search(records, tmp_path, minutes=1e-9, steps=None)) == outcomes(found)
+    result = search(records, tmp_path, minutes=1e-9, steps=None)
+    assert len(result.trials) == 1 and result.best.default and result.steps == 20
+    assert outcomes(search(records, tmp_path, minutes=1e-9, steps=None)) == outcomes(result)
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "extra, message",
     [
         ({"settings": {"training.batch_sequences": 7}}, r"is a study with training.batch_sequences=16, not 7"),
         ({"steps": 7}, "is a study with steps=6, not 7"),
@@ -203,22 +203,22 @@ def test_the_recipe_is_trained_however_little_time_there_is(records: Path, tmp_p
         ({"settings": {"training.replicates": 3}}, "--folds and --replicates train several networks"),
     ],
 )
-def test_other_studies_are_refused(whole: StudyResult, records: Path, given: dict[str, Any], message: str) -> None:
+def test_other_studies_are_refused(clean: StudyResult, records: Path, extra: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        search(records, whole.folder, **given)
+        search(records, clean.folder, **extra)
 
 
 def test_other_records_and_torchrun_are_refused(
-    whole: StudyResult, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clean: StudyResult, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "other.csv"
-    other.write_text(records.read_text().replace("GATTACA", "GATTTCA"))
+    changed = tmp_path / "other.csv"
+    changed.write_text(records.read_text().replace("GATTACA", "GATTTCA"))
     with pytest.raises(ValueError, match="is a study of other records: give the same files, or a new folder"):
-        search(other, whole.folder)
+        search(changed, clean.folder)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="start it several times, without torchrun"):
         search(records, tmp_path / "study")
 
 
-def test_optuna_stays_as_talkative_as_it_was(whole: StudyResult) -> None:
+def test_optuna_stays_as_talkative_as_it_was(clean: StudyResult) -> None:
     assert optuna.logging.get_verbosity() == optuna.logging.INFO

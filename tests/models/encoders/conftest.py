@@ -1,4 +1,4 @@
-"""Padded tokens in double precision, for comparing an encoder with its formula written out, and noise in padding."""
+"""Padded tokens in double precision, to compare encoders with their formulas, and noise in padding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows() -> Callable[..., tuple[Tensor, Tensor, Sequence[int]]]:
 
 @pytest.fixture
 def noise_in_padding(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From its call on padding is anything but zero, and rows share a bucket whatever their lengths."""
+    """After its call, padding is random instead of zero, and rows of any lengths share a bucket."""
     pad = layers.padded
 
     def noisy(x: Packed, groups: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[Tensor, Layout]:

@@ -49,14 +49,14 @@ class TestPromise:
     ) -> None:
         encoder = scrambled(small(cls))
         x = random_batch(LENGTHS, encoder.width)
-        shuffled = torch.randperm(len(LENGTHS)).tolist()
-        same = {"rtol": 1e-5, "atol": 1e-5}
+        order = torch.randperm(len(LENGTHS)).tolist()
+        tolerance = {"rtol": 1e-5, "atol": 1e-5}
         with torch.no_grad():
-            alone = [encoder(Packed.from_list([s])).values for s in x.to_list()]
-            torch.testing.assert_close(encoder(x).to_list(), alone, **same)
-            torch.testing.assert_close(encoder(x.select(shuffled)).to_list(), [alone[i] for i in shuffled], **same)
+            unbatched = [encoder(Packed.from_list([s])).values for s in x.to_list()]
+            torch.testing.assert_close(encoder(x).to_list(), unbatched, **tolerance)
+            torch.testing.assert_close(encoder(x.select(order)).to_list(), [unbatched[i] for i in order], **tolerance)
             noise_in_padding()
-            torch.testing.assert_close(encoder(x).to_list(), alone, **same)
+            torch.testing.assert_close(encoder(x).to_list(), unbatched, **tolerance)
 
     @pytest.mark.parametrize("length", [1, 2, 3, 60])
     def test_forward_and_backward_are_finite(self, cls: Any, length: int, random_batch: Make) -> None:
@@ -70,7 +70,7 @@ class TestPromise:
             assert gradient is not None and gradient.isfinite().all()
         assert entry.grad.any(dim=1).all()
 
-    def test_names_the_length_where_it_cannot_go(self, cls: Any, random_batch: Make) -> None:
+    def test_too_long_sequences_are_named(self, cls: Any, random_batch: Make) -> None:
         message = "sequence 1 of the batch has 61 tokens, above this network's max_length=60: build it with"
         with pytest.raises(ValueError, match=message):
             small(cls)(random_batch([3, 61], 8))
@@ -83,11 +83,11 @@ class TestPromise:
 
     def test_same_answers_from_saved_weights(self, cls: Any, random_batch: Make) -> None:
         """Random features and rotations are kept with the weights."""
-        encoder, other = small(cls).eval(), small(cls).eval()
+        encoder, loaded = small(cls).eval(), small(cls).eval()
         x = random_batch([7, 60], 8)
-        assert not torch.equal(encoder(x).values, other(x).values)
-        other.load_state_dict(encoder.state_dict())
-        assert torch.equal(encoder(x).values, other(x).values)
+        assert not torch.equal(encoder(x).values, loaded(x).values)
+        loaded.load_state_dict(encoder.state_dict())
+        assert torch.equal(encoder(x).values, loaded(x).values)
 
     def test_under_autocast(self, cls: Any, random_batch: Make) -> None:
         encoder = small(cls)
@@ -105,7 +105,7 @@ class TestPromise:
         assert encoder.width == encoder.config.width and len(encoder.blocks) == 1
 
     def test_learns_to_remember_the_first_token(self, cls: Any) -> None:
-        """The last token must tell which of four the first one was, 4 to 15 tokens before it; chance is 25 %."""
+        """The last token must predict which of four kinds the first is, 4 to 15 tokens before; chance is 25 %."""
         embedding, head = nn.Embedding(4, 16), nn.Linear(16, 4)
         encoder = small(cls, width=16, **({"chunk": 8} if cls is Reformer else {}))
         parameters = [*embedding.parameters(), *encoder.parameters(), *head.parameters()]
@@ -123,10 +123,10 @@ class TestPromise:
         def accuracy() -> float:
             encoder.eval()
             with torch.no_grad(), torch.random.fork_rng():
-                fresh = [batch() for _ in range(4)]
-                right = [(answers(tokens).argmax(1) == first).float().mean() for tokens, first in fresh]
+                batches = [batch() for _ in range(4)]
+                correct = [(answers(tokens).argmax(1) == first).float().mean() for tokens, first in batches]
             encoder.train()
-            return float(torch.stack(right).mean())
+            return float(torch.stack(correct).mean())
 
         for step in range(1, 1 + (100 if cls in (Cosformer, Reformer) else 60)):
             tokens, first = batch()

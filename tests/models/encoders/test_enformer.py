@@ -48,21 +48,21 @@ def test_attention_is_its_formula(length: int) -> None:
         attention.distance_bias.normal_()
     q, k, v = torch.randn(3, 1, 2, length + 1, 4, dtype=torch.float64)
     mask = torch.tensor([[True] * length + [False]])
-    ours = attention.attend(q, k, v, mask)
+    actual = attention.attend(q, k, v, mask)
     for head in range(2):
         for i in range(length):
             scores = []
             for j in range(length):
-                away = features(torch.tensor([float(j - i)], dtype=torch.float64), CONFIG.bins)
-                r = attention.distance(away).view(2, 4)[head]
+                distance = features(torch.tensor([float(j - i)], dtype=torch.float64), CONFIG.bins)
+                r = attention.distance(distance).view(2, 4)[head]
                 content = (q[0, head, i] + attention.content_bias[head, 0]) @ k[0, head, j]
                 scores.append((content + (q[0, head, i] + attention.distance_bias[head, 0]) @ r) / sqrt(4))
             expected = torch.softmax(torch.stack(scores), dim=0) @ v[0, head, :length]
-            torch.testing.assert_close(ours[0, head, i], expected)
+            torch.testing.assert_close(actual[0, head, i], expected)
 
 
 def test_features_tell_distances_and_sides_apart() -> None:
-    seen = features(torch.arange(-1535.0, 1536.0), bins=1536)
-    assert seen.shape == (3071, 4 * FEATURES) and seen.isfinite().all() and seen.abs().max() <= 1
-    assert torch.pdist(seen).min() > 1e-4
-    torch.testing.assert_close(seen[1535 + 1536 // 2, 0] ** 2, torch.tensor(0.5))  # half of a half-life of 1,536
+    encoding = features(torch.arange(-1535.0, 1536.0), bins=1536)
+    assert encoding.shape == (3071, 4 * FEATURES) and encoding.isfinite().all() and encoding.abs().max() <= 1
+    assert torch.pdist(encoding).min() > 1e-4
+    torch.testing.assert_close(encoding[1535 + 1536 // 2, 0] ** 2, torch.tensor(0.5))  # half of a half-life of 1,536

@@ -13,15 +13,15 @@ LENGTHS = [1, 2, 5, 40]
 
 
 def test_operator_is_its_formula() -> None:
-    """With loops in place of both convolutions."""
+    """Both convolutions are written as loops."""
     operator = Operator(CONFIG).double()
     x = Packed.from_lengths(torch.randn(sum(LENGTHS), 3, dtype=torch.float64), LENGTHS)
     expected = []
     for tokens in x.to_list():
-        entered, taps = operator.enter(tokens), operator.short.weight[:, 0]
+        projected, taps = operator.enter(tokens), operator.short.weight[:, 0]
         short = torch.stack(
             [
-                operator.short.bias + sum(taps[:, 2 - back] * entered[n - back] for back in range(3) if n >= back)
+                operator.short.bias + sum(taps[:, 2 - lag] * projected[n - lag] for lag in range(3) if n >= lag)
                 for n in range(len(tokens))
             ]
         )
@@ -34,8 +34,8 @@ def test_operator_is_its_formula() -> None:
 
 
 def test_filter_is_a_network_of_sines_in_a_window() -> None:
-    draw = Filter(CONFIG).double()
-    first, sine1, second, sine2, third, sine3, last = draw.network
+    filters = Filter(CONFIG).double()
+    first, sine1, second, sine2, third, sine3, last = filters.network
     for n in (0, 7, 39):
         t = n / 40
         z = torch.tensor(
@@ -44,13 +44,13 @@ def test_filter_is_a_network_of_sines_in_a_window() -> None:
         z = z.double()
         for linear, sine in ((first, sine1), (second, sine2), (third, sine3)):
             z = torch.sin(sine.frequency * linear(z))
-        expected = last(z) * torch.exp(-draw.decay * t) / sqrt(40)
-        torch.testing.assert_close(draw(40)[n], expected, rtol=1e-5, atol=1e-6)
+        expected = last(z) * torch.exp(-filters.decay * t) / sqrt(40)
+        torch.testing.assert_close(filters(40)[n], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_shorter_filter_is_the_start_of_a_longer_one() -> None:
-    draw = Filter(CONFIG)
-    torch.testing.assert_close(draw(7), draw(40)[:7])
+    filters = Filter(CONFIG)
+    torch.testing.assert_close(filters(7), filters(40)[:7])
 
 
 @pytest.mark.parametrize("channel, share", [(0, 1.5), (-1, 0.3)])
@@ -60,7 +60,7 @@ def test_windows_run_from_long_to_short(channel: int, share: float) -> None:
 
 
 def test_positions_survive_autocast() -> None:
-    draw = Filter(HyenaConfig(max_length=5000, width=3))
+    filters = Filter(HyenaConfig(max_length=5000, width=3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = draw(5000)
-    torch.testing.assert_close(half, draw(5000))
+        half = filters(5000)
+    torch.testing.assert_close(half, filters(5000))

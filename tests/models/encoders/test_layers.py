@@ -67,12 +67,12 @@ class TestPadding:
         groups = layers.buckets(lengths, full, spare)
         assert sorted(b for group in groups for b in group) == list(range(len(lengths)))
         for group in groups:
-            own = [lengths[b] for b in group]
-            assert own[0] == max(own)
-            assert min(own) >= full * max(own) or len(own) * max(own) - sum(own) <= spare
+            sizes = [lengths[b] for b in group]
+            assert sizes[0] == max(sizes)
+            assert min(sizes) >= full * max(sizes) or len(sizes) * max(sizes) - sum(sizes) <= spare
 
     @given(SOME_LENGTHS, st.booleans())
-    def test_there_and_back(self, lengths: list[int], mixed: bool) -> None:
+    def test_values_survive_padding_and_unpadding(self, lengths: list[int], mixed: bool) -> None:
         x = Packed.from_lengths(torch.randn(sum(lengths), 3), lengths)
 
         def negative(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -94,29 +94,29 @@ class TestPadding:
         groups = layers.buckets(lengths, full=0.5)
         longest = [lengths[group[0]] for group in groups]
         rows, layout = layers.padded(x, groups, longest)
-        place = layout.index
+        index = layout.index
         assert len(rows) == sum(len(group) * length for group, length in zip(groups, longest, strict=True))
-        assert torch.equal(rows[place], x.values) and rows.any(1).sum() == x.tokens
+        assert torch.equal(rows[index], x.values) and rows.any(1).sum() == x.tokens
         start = 0
         for sequence in (b for group in groups for b in group):
-            own = place[x.offsets[sequence] : x.offsets[sequence + 1]]
-            assert own.tolist() == list(range(start, start + lengths[sequence]))
+            indices = index[x.offsets[sequence] : x.offsets[sequence + 1]]
+            assert indices.tolist() == list(range(start, start + lengths[sequence]))
             start += lengths[next(group[0] for group in groups if sequence in group)]
 
 
 @pytest.mark.parametrize("long", [False, True])
 def test_attention_is_cudnn_s_only_where_its_plan_pays(long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    enabled = []
 
-    def watched(*_: torch.Tensor, attn_mask: torch.Tensor | None) -> torch.Tensor:
-        found.append(torch.backends.cuda.cudnn_sdp_enabled())
+    def spy(*_: torch.Tensor, attn_mask: torch.Tensor | None) -> torch.Tensor:
+        enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
         return torch.zeros(1)
 
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", spy)
     monkeypatch.setattr(layers, "CUDNN_PAIRS", 16 if long else 17)
     layers.softmax_attention(*torch.ones(3, 1, 1, 4, 2))
-    assert found == [long] and torch.backends.cuda.cudnn_sdp_enabled() == before
+    assert enabled == [long] and torch.backends.cuda.cudnn_sdp_enabled() == before
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["seen", "added"])
@@ -125,28 +125,30 @@ def test_attention_is_cudnn_s_only_where_its_plan_pays(long: bool, monkeypatch: 
 def test_attention_of_few_and_many_is_by_products(
     queries: int, keys: int, rows: str, added: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers and gradients are those of torch's own attention, which is asked only where neither side is few."""
+    """Answers and gradients are those of torch's attention, which is called only if neither side is short."""
     q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64, requires_grad=True) for n in (queries, keys, keys))
     mask = torch.rand(2, 1, queries if rows == "all" else 1, keys) > 0.3
     mask[..., 0] = True
-    given = None if rows == "none" else torch.where(mask, 0.5, -torch.inf).double() if added else mask
-    attend, asked = layers.F.scaled_dot_product_attention, []
+    attention_mask = None if rows == "none" else torch.where(mask, 0.5, -torch.inf).double() if added else mask
+    attend, calls = layers.F.scaled_dot_product_attention, []
 
-    def watched(*inputs: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
-        asked.append(True)
-        return attend(*inputs, **others)
+    def spy(*inputs: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor:
+        calls.append(True)
+        return attend(*inputs, **kwargs)
 
-    fused = layers.softmax_attention(q, k, v, given)
-    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", watched)
+    expected = layers.softmax_attention(q, k, v, attention_mask)
+    monkeypatch.setattr(layers.F, "scaled_dot_product_attention", spy)
     for name, number in (("MAX_FEW", 2), ("MIN_MANY", 40), ("STRETCH", 16)):
         monkeypatch.setattr(layers, name, number)
-    found = layers.softmax_attention(q, k, v, given)
+    actual = layers.softmax_attention(q, k, v, attention_mask)
     few, many = sorted((queries, keys))
-    assert bool(asked) == (few > 2 or many < 40)
-    torch.testing.assert_close(found, fused)
-    gradient = torch.randn_like(found)
-    for own, theirs in zip(*(torch.autograd.grad(y, (q, k, v), gradient) for y in (found, fused)), strict=True):
-        torch.testing.assert_close(own, theirs)
+    assert bool(calls) == (few > 2 or many < 40)
+    torch.testing.assert_close(actual, expected)
+    grad_output = torch.randn_like(actual)
+    for gradient, expected_gradient in zip(
+        *(torch.autograd.grad(y, (q, k, v), grad_output) for y in (actual, expected)), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected_gradient)
 
 
 def test_attention_by_products_keeps_its_inputs_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +163,13 @@ def test_attention_by_products_keeps_its_inputs_type(monkeypatch: pytest.MonkeyP
 class TestPositions:
     @pytest.mark.parametrize("width", [1, 2, 5, 8])
     def test_formula(self, width: int) -> None:
-        found = layers.positions(torch.tensor([0, 1, 700]), width)
-        for row, place in enumerate((0, 1, 700)):
+        actual = layers.positions(torch.tensor([0, 1, 700]), width)
+        for row, position in enumerate((0, 1, 700)):
             for channel in range(width):
-                angle = place / 10_000 ** ((channel - channel % 2) / width)
-                assert found[row, channel].item() == pytest.approx((sin, cos)[channel % 2](angle), abs=1e-4)
+                angle = position / 10_000 ** ((channel - channel % 2) / width)
+                assert actual[row, channel].item() == pytest.approx((sin, cos)[channel % 2](angle), abs=1e-4)
 
-    def test_are_each_sequence_s_own(self) -> None:
+    def test_start_anew_in_each_sequence(self) -> None:
         x = layers.with_positions(Packed.from_lengths(torch.zeros(9, 4), [4, 5]))
         first, second = x.to_list()
         assert torch.equal(first, second[:4]) and not torch.equal(second[3], second[4])
@@ -190,8 +192,8 @@ class TestResidual:
 
     def test_hands_through_what_the_mixer_needs(self) -> None:
         class Add(nn.Module):
-            def forward(self, values: torch.Tensor, one: int, two: int) -> torch.Tensor:
-                return values * 0 + one + two
+            def forward(self, values: torch.Tensor, first: int, second: int) -> torch.Tensor:
+                return values * 0 + first + second
 
         block = layers.Residual(4, Add())
         nn.init.zeros_(block.mlp[2].weight)

@@ -12,14 +12,14 @@ from chordmixer.models.encoders.linformer import Linformer, LinformerAttention, 
 def test_is_the_paper_s_formula(rows: Callable[..., Any]) -> None:
     mixer = LinformerAttention(LinformerConfig(20, width=6, heads=2, rank=4)).double()
     values, mask, lengths = rows(6)
-    found = mixer(values, mask)
+    output = mixer(values, mask)
     along_keys, along_values = mixer.projections
-    for row, y, length in zip(values, found, lengths, strict=True):
+    for row, y, length in zip(values, output, lengths, strict=True):
         q, k, v = mixer.qkv(row[:length]).chunk(3, dim=1)
         heads = [
-            (q[:, own] @ (along_keys[:length].T @ k[:, own]).T / 3**0.5).softmax(1)
-            @ (along_values[:length].T @ v[:, own])
-            for own in (slice(0, 3), slice(3, 6))
+            (q[:, channels] @ (along_keys[:length].T @ k[:, channels]).T / 3**0.5).softmax(1)
+            @ (along_values[:length].T @ v[:, channels])
+            for channels in (slice(0, 3), slice(3, 6))
         ]
         torch.testing.assert_close(y[:length], mixer.out(torch.cat(heads, dim=1)), rtol=1e-10, atol=1e-10)
 

@@ -23,13 +23,13 @@ def test_stretches_are_one_sequence(steps: int, monkeypatch: pytest.MonkeyPatch)
     encoder = Lstm(LstmConfig(max_length=30, width=6)).double()
     x = Packed.from_lengths(torch.randn(48, 6, dtype=torch.float64), [10, 30, 1, 7])
     x.values.requires_grad_()
-    learnt = [x.values, *encoder.parameters()]
-    whole = encoder(x).values
+    variables = [x.values, *encoder.parameters()]
+    expected = encoder(x).values
     monkeypatch.setattr(lstm, "MAX_STEPS", steps)
-    found, against = encoder(x).values, torch.randn_like(whole)
-    torch.testing.assert_close(found, whole)
-    mine, literal = (torch.autograd.grad(y, learnt, against) for y in (found, whole))
-    torch.testing.assert_close(mine, literal)
+    actual, grad_output = encoder(x).values, torch.randn_like(expected)
+    torch.testing.assert_close(actual, expected)
+    gradients, expected_gradients = (torch.autograd.grad(y, variables, grad_output) for y in (actual, expected))
+    torch.testing.assert_close(gradients, expected_gradients)
 
 
 def test_two_directions_share_the_width() -> None:

@@ -13,14 +13,14 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int) -> 
     size = q.shape[1] // heads
     out = torch.zeros_like(q)
     for head in range(heads):
-        own = slice(head * size, (head + 1) * size)
+        channels = slice(head * size, (head + 1) * size)
         for i in range(len(q)):
-            weights = torch.stack([q[i, own] @ k[j, own] / size**0.5 for j in range(len(k))]).softmax(0)
-            out[i, own] = sum(weights[j] * v[j, own] for j in range(len(k)))
+            weights = torch.stack([q[i, channels] @ k[j, channels] / size**0.5 for j in range(len(k))]).softmax(0)
+            out[i, channels] = sum(weights[j] * v[j, channels] for j in range(len(k)))
     return out
 
 
-def literal(encoder: Luna, x: torch.Tensor) -> torch.Tensor:
+def naive(encoder: Luna, x: torch.Tensor) -> torch.Tensor:
     """Ma et al., section 3: pack, unpack, two norms, then the MLP; the rows go on to the next layer."""
     rows = encoder.rows
     for i, block in enumerate(encoder.blocks):
@@ -38,13 +38,13 @@ def literal(encoder: Luna, x: torch.Tensor) -> torch.Tensor:
 def test_is_the_paper_s_formula(rows: Callable[..., Any]) -> None:
     encoder = Luna(LunaConfig(20, width=6, heads=2, layers=3, rows=4)).double()
     values, mask, lengths = rows(6)
-    found = encoder.through(values, mask)
-    for row, y, length in zip(values, found, lengths, strict=True):
-        torch.testing.assert_close(y[:length], literal(encoder, row[:length]), rtol=1e-10, atol=1e-10)
+    output = encoder.through(values, mask)
+    for row, y, length in zip(values, output, lengths, strict=True):
+        torch.testing.assert_close(y[:length], naive(encoder, row[:length]), rtol=1e-10, atol=1e-10)
 
 
 def test_every_weight_learns() -> None:
-    """None is left over behind the last layer, where nobody reads the rows."""
+    """No weight is left unused after the last layer, where nothing reads the rows."""
     encoder = Luna(LunaConfig(20, width=6, heads=2, layers=2, rows=4))
     encoder.through(torch.randn(2, 5, 6), torch.ones(2, 5, dtype=torch.bool)).square().sum().backward()
     assert all(p.grad is not None for p in encoder.parameters())

@@ -52,9 +52,9 @@ def test_gradients_are_the_recurrence_s() -> None:
     *tensors, x = inputs([37, 1, 8])
     for t in tensors:
         t.requires_grad_()
-    ours = torch.autograd.grad(scan(*tensors, x, 4).square().sum(), tensors)
+    actual = torch.autograd.grad(scan(*tensors, x, 4).square().sum(), tensors)
     expected = torch.autograd.grad(recurrence(*tensors, x).square().sum(), tensors)
-    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_strong_decays_stay_finite() -> None:

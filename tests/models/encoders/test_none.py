@@ -17,9 +17,9 @@ def test_a_local_network_sees_as_far_as_its_stem() -> None:
     )
     model = Model(config).eval()
     ids = torch.randint(5, (40,))
-    other = ids.clone()
-    other[20] = (ids[20] + 1) % 5
-    before, after = (model(Packed.from_list([x])).values for x in (ids, other))
+    changed = ids.clone()
+    changed[20] = (ids[20] + 1) % 5
+    before, after = (model(Packed.from_list([x])).values for x in (ids, changed))
     assert torch.nonzero((before != after).any(dim=1))[:, 0].tolist() == list(range(16, 25))
 
 

@@ -16,7 +16,7 @@ from chordmixer.models.encoders.nystromformer import (
 )
 
 
-def literal(mixer: NystromAttention, x: torch.Tensor) -> torch.Tensor:
+def naive(mixer: NystromAttention, x: torch.Tensor) -> torch.Tensor:
     """One head and one sequence at a time, without padding, landmark by landmark."""
     q, k, v = mixer.qkv(x).chunk(3, dim=1)
     size, length = x.shape[1] // mixer.heads, len(x)
@@ -24,19 +24,19 @@ def literal(mixer: NystromAttention, x: torch.Tensor) -> torch.Tensor:
     stretches = [[n for n in range(length) if n * landmarks // length == m] for m in range(landmarks)]
     out = torch.zeros_like(x)
     for head in range(mixer.heads):
-        own = slice(head * size, (head + 1) * size)
-        qh, kh, vh = q[:, own] / size**0.25, k[:, own] / size**0.25, v[:, own]
+        channels = slice(head * size, (head + 1) * size)
+        qh, kh, vh = q[:, channels] / size**0.25, k[:, channels] / size**0.25, v[:, channels]
         ql = torch.stack([sum(qh[n] for n in stretch) / len(stretch) for stretch in stretches])
         kl = torch.stack([sum(kh[n] for n in stretch) / len(stretch) for stretch in stretches])
         f1, f2, f3 = (scores.softmax(1) for scores in (qh @ kl.T, ql @ kl.T, ql @ kh.T))
-        one, z = torch.eye(landmarks, dtype=x.dtype), f2.T / max(f2[:, j].sum() for j in range(landmarks))
+        identity, z = torch.eye(landmarks, dtype=x.dtype), f2.T / max(f2[:, j].sum() for j in range(landmarks))
         for _ in range(6):
-            z = z / 4 @ (13 * one - f2 @ z @ (15 * one - f2 @ z @ (7 * one - f2 @ z)))
-        out[:, own] = f1 @ z @ (f3 @ vh)
+            z = z / 4 @ (13 * identity - f2 @ z @ (15 * identity - f2 @ z @ (7 * identity - f2 @ z)))
+        out[:, channels] = f1 @ z @ (f3 @ vh)
         for n in range(length):
             for tap in range(33):
                 if 0 <= n + tap - 16 < length:
-                    out[n, own] += mixer.conv.weight[head, tap] * vh[n + tap - 16]
+                    out[n, channels] += mixer.conv.weight[head, tap] * vh[n + tap - 16]
     return mixer.out(out)
 
 
@@ -45,29 +45,29 @@ def literal(mixer: NystromAttention, x: torch.Tensor) -> torch.Tensor:
 def test_is_the_paper_s_formula(landmarks: int, rows: Callable[..., Any]) -> None:
     mixer = NystromAttention(NystromformerConfig(20, width=6, heads=2, landmarks=landmarks)).double()
     values, mask, lengths = rows(6)
-    found = mixer(values, mask)
-    for row, y, length in zip(values, found, lengths, strict=True):
-        torch.testing.assert_close(y[:length], literal(mixer, row[:length]), rtol=1e-10, atol=1e-10)
+    output = mixer(values, mask)
+    for row, y, length in zip(values, output, lengths, strict=True):
+        torch.testing.assert_close(y[:length], naive(mixer, row[:length]), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("length", [1, 30, 64, 65, 200])
 def test_smoothing_is_a_convolution(length: int) -> None:
-    """Also in its gradients, of lengths below, at and above a stretch."""
+    """Outputs and gradients, for lengths below, at and above the length of a stretch."""
     smooth = Smoothing(heads=2).double()
     plain = nn.Conv2d(2, 2, (33, 1), padding=(16, 0), groups=2, bias=False).double()
     plain.weight.data.copy_(smooth.weight[:, None, :, None])
     v = torch.randn(3, 2, length, 4, dtype=torch.float64, requires_grad=True)
-    expected, found = plain(v), smooth(v)
-    torch.testing.assert_close(found, expected)
-    gradient = torch.randn_like(found)
-    of_plain = torch.autograd.grad(expected, (v, plain.weight), gradient)
-    own = torch.autograd.grad(found, (v, smooth.weight), gradient)
-    torch.testing.assert_close(own[0], of_plain[0])
-    torch.testing.assert_close(own[1], of_plain[1][:, 0, :, 0])
+    expected, actual = plain(v), smooth(v)
+    torch.testing.assert_close(actual, expected)
+    grad_output = torch.randn_like(actual)
+    expected_gradients = torch.autograd.grad(expected, (v, plain.weight), grad_output)
+    gradients = torch.autograd.grad(actual, (v, smooth.weight), grad_output)
+    torch.testing.assert_close(gradients[0], expected_gradients[0])
+    torch.testing.assert_close(gradients[1], expected_gradients[1][:, 0, :, 0])
 
 
 def test_inverse() -> None:
-    """After its six steps it is an inverse to four digits, each head's from its own start."""
+    """After six steps it is an inverse to four digits; each head has its own starting point."""
     a = (3 * torch.eye(6) + torch.randn(2, 3, 6, 6)).softmax(3)
     torch.testing.assert_close(pseudo_inverse(a)[1, 2], pseudo_inverse(a[1, 2]))
     easy = (9 * torch.eye(6)).softmax(1)

@@ -37,7 +37,7 @@ SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "mamba2-both": (Mamba2, {"layers": 2, "heads": 2, "state": 4, "chunk": 8, "direction": "both"}),
     "enformer": (Enformer, {"layers": 1, "heads": 2, "halvings": 2}),
 }
-WHOLE, BEFORE = {"lstm-both", "tree_lstm", "mamba2-both", "enformer"}, {"tcn", "lstm", "s4d", "hyena", "mamba2"}
+GLOBAL, CAUSAL = {"lstm-both", "tree_lstm", "mamba2-both", "enformer"}, {"tcn", "lstm", "s4d", "hyena", "mamba2"}
 each_encoder = pytest.mark.parametrize("name", SMALL)
 
 
@@ -53,22 +53,22 @@ class TestPromise:
     ) -> None:
         encoder = scrambled(small(name))
         x = random_batch(LENGTHS, encoder.width)
-        shuffled = torch.randperm(len(LENGTHS)).tolist()
-        same = {"rtol": 1e-5, "atol": 1e-5}
+        order = torch.randperm(len(LENGTHS)).tolist()
+        tolerance = {"rtol": 1e-5, "atol": 1e-5}
         with torch.no_grad():
-            alone = [encoder(Packed.from_list([s])).values for s in x.to_list()]
-            torch.testing.assert_close(encoder(x).to_list(), alone, **same)
-            torch.testing.assert_close(encoder(x.select(shuffled)).to_list(), [alone[i] for i in shuffled], **same)
+            unbatched = [encoder(Packed.from_list([s])).values for s in x.to_list()]
+            torch.testing.assert_close(encoder(x).to_list(), unbatched, **tolerance)
+            torch.testing.assert_close(encoder(x.select(order)).to_list(), [unbatched[i] for i in order], **tolerance)
             noise_in_padding()
-            torch.testing.assert_close(encoder(x).to_list(), alone, **same)
+            torch.testing.assert_close(encoder(x).to_list(), unbatched, **tolerance)
 
-    def test_loud_neighbours_are_not_heard(self, name: str, scrambled: Make, random_batch: Make) -> None:
+    def test_large_neighbours_have_no_effect(self, name: str, scrambled: Make, random_batch: Make) -> None:
         encoder = scrambled(small(name))
         x = random_batch([40, 33, 40], encoder.width)
-        loud = x.with_values(torch.cat([1e4 * x.values[:40], x.values[40:73], -1e4 * x.values[73:]]))
+        scaled = x.with_values(torch.cat([1e4 * x.values[:40], x.values[40:73], -1e4 * x.values[73:]]))
         with torch.no_grad():
-            quiet, beside = encoder(x).to_list()[1], encoder(loud).to_list()[1]
-        torch.testing.assert_close(quiet, beside, rtol=1e-5, atol=1e-5)
+            expected, actual = encoder(x).to_list()[1], encoder(scaled).to_list()[1]
+        torch.testing.assert_close(expected, actual, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("length", [1, 2, 3, 200])
     def test_forward_and_backward_are_finite(self, name: str, length: int, random_batch: Make) -> None:
@@ -82,22 +82,22 @@ class TestPromise:
             assert gradient is not None and gradient.isfinite().all()
         assert entry.grad.any(dim=1).all()
 
-    def test_sees_what_it_says(self, name: str) -> None:
-        """The tokens that can change token 100 of 200: all, all up to it, or those in a window around it."""
+    def test_receptive_field(self, name: str) -> None:
+        """The tokens that affect token 100 of 200: all, all up to it, or those in a window around it."""
         encoder = small(name).double().eval()
         entry = torch.randn(200, 8, dtype=torch.float64, requires_grad=True)
         encoder(Packed.from_lengths(entry, [200])).values[100].sum().backward()
         rounding = 1e-13 if name in ("s4d", "hyena") else 0.0  # of the Fourier transform
-        seen = (entry.grad.abs().amax(dim=1) > rounding).nonzero().flatten().tolist()
-        if name in WHOLE:
-            assert seen == list(range(200))
-        elif name in BEFORE:
-            assert seen == list(range(101))
+        visible = (entry.grad.abs().amax(dim=1) > rounding).nonzero().flatten().tolist()
+        if name in GLOBAL:
+            assert visible == list(range(200))
+        elif name in CAUSAL:
+            assert visible == list(range(101))
         else:
             reach = encoder.config.receptive_field // 2
-            assert reach == 12 and seen == list(range(100 - reach, 100 + reach + 1))
+            assert reach == 12 and visible == list(range(100 - reach, 100 + reach + 1))
 
-    def test_names_the_length_where_it_cannot_go(self, name: str, random_batch: Make) -> None:
+    def test_too_long_sequences_are_named(self, name: str, random_batch: Make) -> None:
         message = "sequence 1 of the batch has 201 tokens, above this network's max_length=200: build it with"
         with pytest.raises(ValueError, match=message):
             small(name)(random_batch([3, 201], 8))
@@ -111,11 +111,11 @@ class TestPromise:
             small(name, dropout=1.0)
 
     def test_same_answers_from_saved_weights(self, name: str, random_batch: Make) -> None:
-        encoder, other = small(name).eval(), small(name).eval()
+        encoder, loaded = small(name).eval(), small(name).eval()
         x = random_batch([7, 200], 8)
-        assert not torch.equal(encoder(x).values, other(x).values)
-        other.load_state_dict(encoder.state_dict())
-        assert torch.equal(encoder(x).values, other(x).values)
+        assert not torch.equal(encoder(x).values, loaded(x).values)
+        loaded.load_state_dict(encoder.state_dict())
+        assert torch.equal(encoder(x).values, loaded(x).values)
 
     def test_drops_out_in_training_only(self, name: str, random_batch: Make) -> None:
         encoder = small(name, dropout=0.5, layers=2)
@@ -135,7 +135,7 @@ class TestPromise:
         torch.testing.assert_close(y, encoder(x).values, rtol=0.1, atol=0.1 * y.std().item())
 
     def test_learns_to_remember_the_first_token(self, name: str) -> None:
-        """The last token must tell which of two the first one was; the others are of two other kinds."""
+        """The last token must predict which of two kinds the first is; the others are of two other kinds."""
         embedding, encoder, head = nn.Embedding(4, 16), small(name, width=16, max_length=10), nn.Linear(16, 2)
         parameters = [*embedding.parameters(), *encoder.parameters(), *head.parameters()]
         optimiser = torch.optim.Adam(parameters, lr=1e-2)

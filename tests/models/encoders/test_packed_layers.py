@@ -29,11 +29,11 @@ def test_long_convolution_of_bfloat16() -> None:
     torch.testing.assert_close(half.float(), long_convolution(x, kernel), rtol=0.05, atol=0.05)
 
 
-@given(least=st.integers(2, 10**7))
-def test_transforms_are_little_larger_than_they_must_be(least: int) -> None:
-    size = _transform_size(least)
-    assert least <= size <= (least * 9 / 8 if least > SMALL_TRANSFORM else 2 * least - 2)
-    assert least > SMALL_TRANSFORM or size.bit_count() == 1
+@given(minimum=st.integers(2, 10**7))
+def test_transforms_are_little_larger_than_they_must_be(minimum: int) -> None:
+    size = _transform_size(minimum)
+    assert minimum <= size <= (minimum * 9 / 8 if minimum > SMALL_TRANSFORM else 2 * minimum - 2)
+    assert minimum > SMALL_TRANSFORM or size.bit_count() == 1
     while size % 2 == 0:
         size //= 2
     assert size < 16

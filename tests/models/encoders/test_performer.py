@@ -13,26 +13,26 @@ from chordmixer.models.encoders.performer import (
 )
 
 
-def literal(mixer: RandomFeatureAttention, x: torch.Tensor) -> torch.Tensor:
+def naive(mixer: RandomFeatureAttention, x: torch.Tensor) -> torch.Tensor:
     """Every feature of every token by its definition; attention as a sum over pairs."""
     q, k, v = mixer.qkv(x).chunk(3, dim=1)
     size, length, r = x.shape[1] // mixer.heads, len(x), len(mixer.projection)
     out = torch.zeros_like(x)
     for head in range(mixer.heads):
-        own = slice(head * size, (head + 1) * size)
+        channels = slice(head * size, (head + 1) * size)
 
         def exponents(u: torch.Tensor) -> torch.Tensor:
             u = u / size**0.25
             return torch.stack([w @ u - u @ u / 2 for w in mixer.projection])
 
-        of_k = [exponents(k[j, own]) for j in range(length)]
-        largest = max(e.max() for e in of_k)
-        phi_k = [(torch.exp(e - largest) + EPSILON) / r**0.5 for e in of_k]
+        key_exponents = [exponents(k[j, channels]) for j in range(length)]
+        largest = max(e.max() for e in key_exponents)
+        phi_k = [(torch.exp(e - largest) + EPSILON) / r**0.5 for e in key_exponents]
         for i in range(length):
-            of_q = exponents(q[i, own])
-            phi_q = (torch.exp(of_q - of_q.max()) + EPSILON) / r**0.5
+            query_exponents = exponents(q[i, channels])
+            phi_q = (torch.exp(query_exponents - query_exponents.max()) + EPSILON) / r**0.5
             weights = [phi_q @ phi for phi in phi_k]
-            out[i, own] = sum(weights[j] * v[j, own] for j in range(length)) / sum(weights)
+            out[i, channels] = sum(weights[j] * v[j, channels] for j in range(length)) / sum(weights)
     return mixer.out(out)
 
 
@@ -40,14 +40,14 @@ def literal(mixer: RandomFeatureAttention, x: torch.Tensor) -> torch.Tensor:
 def test_is_the_paper_s_formula(rows: Callable[..., Any]) -> None:
     mixer = RandomFeatureAttention(PerformerConfig(20, width=6, heads=2, features=7)).double()
     values, mask, lengths = rows(6)
-    found = mixer(values, mask)
-    for row, y, length in zip(values, found, lengths, strict=True):
-        torch.testing.assert_close(y[:length], literal(mixer, row[:length]), rtol=1e-10, atol=1e-10)
+    output = mixer(values, mask)
+    for row, y, length in zip(values, output, lengths, strict=True):
+        torch.testing.assert_close(y[:length], naive(mixer, row[:length]), rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()
 def test_comes_near_softmax_attention(rows: Callable[..., Any]) -> None:
-    """With many features the estimate is the softmax's."""
+    """With many features the estimate converges to softmax attention."""
     mixer = RandomFeatureAttention(PerformerConfig(20, width=6, heads=2, features=20_000)).double()
     values, mask, _ = rows(6)
     q, k, v = (part.unflatten(2, (2, 3)).transpose(1, 2) for part in mixer.qkv(values).chunk(3, dim=2))

@@ -14,11 +14,11 @@ CONFIG = ChordMixerConfig(max_length=40, track_size=2, hidden=8)
 
 @pytest.mark.parametrize("prenorm", [None, "layer", "batch"])
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
-def test_no_token_feels_another(prenorm: Any, norm: Any) -> None:
+def test_tokens_do_not_depend_on_each_other(prenorm: Any, norm: Any) -> None:
     encoder = Pointwise(replace(CONFIG, prenorm=prenorm, norm=norm)).eval()
     x = Packed.from_list([torch.randn(n, encoder.width) for n in (40, 3, 1)])
-    alone = [encoder(Packed.from_list([token[None]])).values for token in x.values]
-    torch.testing.assert_close(encoder(x).values, torch.cat(alone), rtol=1e-5, atol=1e-5)
+    unbatched = [encoder(Packed.from_list([token[None]])).values for token in x.values]
+    torch.testing.assert_close(encoder(x).values, torch.cat(unbatched), rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_stay_at_their_token() -> None:
@@ -29,7 +29,7 @@ def test_gradients_stay_at_their_token() -> None:
 
 
 def test_is_the_same_network_without_rotate() -> None:
-    """Of a lone token nothing can be rotated; and the two have the same weights by name and shape."""
+    """A single token cannot be rotated; both networks have weights of the same names and shapes."""
     pointwise, chordmixer = Pointwise(replace(CONFIG, max_length=2)), ChordMixer(replace(CONFIG, max_length=2))
     pointwise.load_state_dict(chordmixer.state_dict())
     token = Packed.from_list([torch.randn(1, pointwise.width)])

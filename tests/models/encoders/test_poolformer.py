@@ -9,7 +9,7 @@ from chordmixer import Packed
 from chordmixer.models.encoders.poolformer import Poolformer, PoolformerConfig, window_mean
 
 
-def literal_mean(tokens: torch.Tensor, pool: int) -> torch.Tensor:
+def naive_mean(tokens: torch.Tensor, pool: int) -> torch.Tensor:
     reach = pool // 2
     return torch.stack([tokens[max(0, n - reach) : n + reach + 1].mean(0) for n in range(len(tokens))])
 
@@ -17,7 +17,7 @@ def literal_mean(tokens: torch.Tensor, pool: int) -> torch.Tensor:
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4), pool=st.sampled_from([1, 3, 7, 31]))
 def test_mean_is_over_real_tokens_only(lengths: list[int], pool: int) -> None:
     x = Packed.from_lengths(torch.randn(sum(lengths), 3, dtype=torch.float64), lengths)
-    expected = torch.cat([literal_mean(tokens, pool) for tokens in x.to_list()])
+    expected = torch.cat([naive_mean(tokens, pool) for tokens in x.to_list()])
     torch.testing.assert_close(window_mean(x.values, x, pool), expected)
 
 
@@ -26,7 +26,7 @@ def test_a_block_by_hand() -> None:
     tokens = torch.randn(20, 4, dtype=torch.float64)
     block = encoder.blocks[0]
     normed = block.norm1(tokens)
-    expected = tokens + 0.3 * (literal_mean(normed, 5) - normed)
+    expected = tokens + 0.3 * (naive_mean(normed, 5) - normed)
     expected = expected + 0.3 * block.mlp(block.norm2(expected))
     torch.testing.assert_close(encoder(Packed.from_list([tokens])).values, expected, rtol=1e-6, atol=1e-6)
 

@@ -9,7 +9,7 @@ import torch
 from chordmixer.models.encoders.reformer import HashAttention, ReformerConfig
 
 
-def literal(mixer: HashAttention, x: torch.Tensor) -> torch.Tensor:
+def naive(mixer: HashAttention, x: torch.Tensor) -> torch.Tensor:
     """Sort, cut into chunks, attend: token by token, round by round."""
     size, length = x.shape[1] // mixer.heads, len(x)
     qk, v = mixer.qk(x), mixer.v(x)
@@ -24,13 +24,13 @@ def literal(mixer: HashAttention, x: torch.Tensor) -> torch.Tensor:
             order = sorted(range(length), key=lambda n: (bucket[n], n))
             for rank, n in enumerate(order):
                 chunk = rank // mixer.chunk
-                near = order[max(0, chunk - 1) * mixer.chunk : (chunk + 1) * mixer.chunk]
-                near = [m for m in near if m != n] or [n]
-                scores = torch.stack([q[n] @ q[m] / q[m].norm() / size**0.5 for m in near])
-                scores = scores if near != [n] else scores * 0 - 5e4
-                rounds[n].append((scores.logsumexp(0), scores.softmax(0) @ values[near]))
+                neighbours = order[max(0, chunk - 1) * mixer.chunk : (chunk + 1) * mixer.chunk]
+                neighbours = [m for m in neighbours if m != n] or [n]
+                scores = torch.stack([q[n] @ q[m] / q[m].norm() / size**0.5 for m in neighbours])
+                scores = scores if neighbours != [n] else scores * 0 - 5e4
+                rounds[n].append((scores.logsumexp(0), scores.softmax(0) @ values[neighbours]))
         for n in range(length):
-            weights = torch.stack([seen for seen, _ in rounds[n]]).softmax(0)
+            weights = torch.stack([total for total, _ in rounds[n]]).softmax(0)
             out[n, head * size : (head + 1) * size] = sum(
                 w * answer for w, (_, answer) in zip(weights, rounds[n], strict=True)
             )
@@ -43,9 +43,9 @@ def literal(mixer: HashAttention, x: torch.Tensor) -> torch.Tensor:
 def test_is_the_paper_s_formula(chunk: int, hashes: int, rows: Callable[..., Any]) -> None:
     mixer = HashAttention(ReformerConfig(20, width=6, heads=2, chunk=chunk, hashes=hashes, buckets=6)).double()
     values, mask, lengths = rows(6)
-    found = mixer(values, mask)
-    for row, y, length in zip(values, found, lengths, strict=True):
-        torch.testing.assert_close(y[:length], literal(mixer, row[:length]), rtol=1e-10, atol=1e-10)
+    output = mixer(values, mask)
+    for row, y, length in zip(values, output, lengths, strict=True):
+        torch.testing.assert_close(y[:length], naive(mixer, row[:length]), rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()

@@ -61,9 +61,9 @@ def test_kernel_never_holds_all_modes(peak_bytes: Callable[[Callable[[], Any]], 
 
 def test_kernel_in_float32_is_close() -> None:
     s = DiagonalStateSpace(width=8, modes=32)
-    quick = s.kernel(20_000)
+    kernel = s.kernel(20_000)
     torch.testing.assert_close(
-        quick.double(), s.double().kernel(20_000), rtol=0, atol=1e-3 * quick.abs().max().item()
+        kernel.double(), s.double().kernel(20_000), rtol=0, atol=1e-3 * kernel.abs().max().item()
     )
 
 

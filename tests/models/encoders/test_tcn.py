@@ -26,12 +26,12 @@ def test_sees_back_as_far_as_it_says(layers: int) -> None:
     encoder = Tcn(TcnConfig(max_length=60, width=16, layers=layers)).double()
     tokens = torch.randn(60, 16, dtype=torch.float64, requires_grad=True)
     encoder(Packed.from_list([tokens])).values[59].sum().backward()
-    seen = tokens.grad.any(dim=1).nonzero().flatten()
-    assert int(60 - seen.min()) == encoder.config.receptive_field
+    visible = tokens.grad.any(dim=1).nonzero().flatten()
+    assert int(60 - visible.min()) == encoder.config.receptive_field
 
 
 def test_weights_have_a_norm_of_their_own() -> None:
-    """Weight norm: the length of a filter is a parameter, and its direction another."""
+    """In weight norm, the length of a filter is one parameter and its direction another."""
     level = Tcn(TcnConfig(max_length=10, width=4)).blocks[0]
     with torch.no_grad():
         level.first.parametrizations.weight.original0.fill_(3.0)

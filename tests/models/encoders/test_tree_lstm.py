@@ -22,8 +22,8 @@ def joined(tree: Tree, left: Node, right: Node) -> Node:
     return o.sigmoid() * memory.tanh(), memory
 
 
-def literal(tree: Tree, tokens: torch.Tensor) -> torch.Tensor:
-    """Node by node, with lists."""
+def naive(tree: Tree, tokens: torch.Tensor) -> torch.Tensor:
+    """The tree, node by node, with lists."""
     nodes = leaves = [leaf(tree, token) for token in tokens]
     while len(nodes) > 1:
         pairs = zip(nodes[::2], nodes[1::2], strict=False)
@@ -35,7 +35,7 @@ def test_is_a_tree_node_by_node() -> None:
     tree = Tree(4).double()
     lengths = [1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 33]
     x = Packed.from_lengths(torch.randn(sum(lengths), 4, dtype=torch.float64), lengths)
-    torch.testing.assert_close(tree(x.values, x), torch.cat([literal(tree, tokens) for tokens in x.to_list()]))
+    torch.testing.assert_close(tree(x.values, x), torch.cat([naive(tree, tokens) for tokens in x.to_list()]))
 
 
 @pytest.mark.parametrize("length", [1, 2, 1000])
@@ -43,7 +43,7 @@ def test_steps_grow_with_the_logarithm(length: int, monkeypatch: pytest.MonkeyPa
     encoder = TreeLstm(TreeLstmConfig(max_length=1000, width=4))
     steps = []
     monkeypatch.setattr(
-        Tree, "_joined", lambda self, *args, whole=Tree._joined: steps.append(1) or whole(self, *args)
+        Tree, "_joined", lambda self, *args, original=Tree._joined: steps.append(1) or original(self, *args)
     )
     encoder(Packed.from_lengths(torch.randn(length, 4), [length]))
     assert len(steps) == (length - 1).bit_length()
