@@ -1,6 +1,6 @@
-"""Which attention suits whom: torch's kernels and the encoders' own way, at their shapes, both passes, in bf16.
+"""Which attention suits which encoder: torch's kernels and `softmax_attention`, at their shapes, both passes, bf16.
 
-The limits in `models/encoders/layers.py` rest on it. The first call of a shape is told apart: cuDNN plans in it.
+The limits in `models/encoders/layers.py` rest on it. The first call of a shape is listed apart: cuDNN plans in it.
 
 PYTHONPATH=src python benchmarks/attention.py --longest 1048576
 """
@@ -34,7 +34,7 @@ Parts = tuple[Tensor, Tensor, Tensor]
 
 
 class Shape(NamedTuple):
-    """Of one attention; a `queries` or `keys` of 0 stands for all tokens."""
+    """The shape of one attention; 0 `queries` or `keys` stand for all tokens."""
 
     name: str
     heads: int
@@ -54,23 +54,23 @@ SHAPES = (
 
 
 def inputs(shape: Shape, tokens: int, device: torch.device) -> tuple[Parts, Tensor | None]:
-    """With what is seen; windows are as many as the tokens fill."""
+    """Queries, keys and values, and the mask; there are as many windows as the tokens fill."""
     rows = max(1, tokens // shape.queries) if shape.queries and shape.keys else 1
     queries, keys = shape.queries or tokens, shape.keys or tokens
     q, k, v = (
         torch.randn(rows, shape.heads, n, shape.channels, dtype=torch.bfloat16, device=device, requires_grad=True)
         for n in (queries, keys, keys)
     )
-    seen = (rows, 1, queries if rows > 1 else 1, keys)
-    return (q, k, v), torch.rand(seen, device=device) > 0.1 if shape.masked else None
+    mask_shape = (rows, 1, queries if rows > 1 else 1, keys)
+    return (q, k, v), torch.rand(mask_shape, device=device) > 0.1 if shape.masked else None
 
 
 def measure(kernel: SDPBackend | None, parts: Parts, mask: Tensor | None) -> list[float] | None:
-    """Milliseconds of each round; None where the kernel does not take this. Without a kernel: `softmax_attention`."""
-    (q, k, v), taken = parts, []
+    """Milliseconds of each round, or None if the kernel rejects the inputs. Without a kernel: `softmax_attention`."""
+    (q, k, v), times = parts, []
     for _ in range(1 + ROUNDS):
         wait(q.device)
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             with sdpa_kernel(kernel) if kernel else nullcontext(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -80,8 +80,8 @@ def measure(kernel: SDPBackend | None, parts: Parts, mask: Tensor | None) -> lis
         except RuntimeError:
             return None
         wait(q.device)
-        taken.append(1e3 * (time.perf_counter() - began))
-    return taken
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
 
 
 def wait(device: torch.device) -> None:
@@ -98,8 +98,8 @@ def main() -> None:
     for shape in SHAPES:
         for tokens in (longest // 64, longest // 8, longest):
             parts, mask = inputs(shape, tokens, device)
-            found = [measure(kernel, parts, mask) for kernel in (*KERNELS.values(), None)]
-            cells = ["" if t is None else f"{min(t[1:]):.2f} ({t[0]:.0f})" for t in found]
+            times = [measure(kernel, parts, mask) for kernel in (*KERNELS.values(), None)]
+            cells = ["" if t is None else f"{min(t[1:]):.2f} ({t[0]:.0f})" for t in times]
             print(f"| {shape.name} | {tokens:,} |", " | ".join(cells), "|", flush=True)
 
 

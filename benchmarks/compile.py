@@ -72,33 +72,33 @@ def measure(batches: int) -> dict[str, Any]:
     """Seconds of every step, compiled and eager, and how many graphs were compiled."""
     torch.manual_seed(0)
     network = Network()
-    other = copy.deepcopy(network)
+    eager_network = copy.deepcopy(network)
     compiled = stepper(network, torch.compile(network, dynamic=True))
-    eager = stepper(other, other)
+    eager = stepper(eager_network, eager_network)
     eager(*batch())  # loads libraries
-    network.load_state_dict(other.state_dict())
+    network.load_state_dict(eager_network.state_dict())
     seconds: dict[str, list[float]] = {"compiled": [], "eager": []}
-    apart = 0.0
+    difference = 0.0
     for _ in range(batches):
         x, classes = batch()
         losses = []
         for name, step in (("compiled", compiled), ("eager", eager)):
-            taken, loss = step(x, classes)
-            seconds[name].append(round(taken, 4))
+            duration, loss = step(x, classes)
+            seconds[name].append(round(duration, 4))
             losses.append(loss)
-        apart = max(apart, abs(losses[0] - losses[1]))
-    assert apart < 1e-3, f"compiled and eager losses differ by {apart}"
+        difference = max(difference, abs(losses[0] - losses[1]))
+    assert difference < 1e-3, f"compiled and eager losses differ by {difference}"
     graphs = counters["stats"]["unique_graphs"]
-    return {"batches": batches, "graphs": graphs, "largest_difference_of_losses": apart, "seconds": seconds}
+    return {"batches": batches, "graphs": graphs, "largest_difference_of_losses": difference, "seconds": seconds}
 
 
 def measured(source: Path, batches: int) -> dict[str, Any]:
-    """The same in a process of its own, with the package at `source`; nothing compiled before is used."""
+    """Measure in a separate process, with the package at `source` and an empty compiler cache."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "PYTHONPATH": str(source), "TORCHINDUCTOR_CACHE_DIR": cache}
         command = [sys.executable, __file__, "--here", "--batches", str(batches)]
-        found: dict[str, Any] = json.loads(subprocess.check_output(command, env=environment))
-    return found
+        result: dict[str, Any] = json.loads(subprocess.check_output(command, env=environment))
+    return result
 
 
 def measured_at(commit: str, batches: int) -> dict[str, Any]:
@@ -108,13 +108,13 @@ def measured_at(commit: str, batches: int) -> dict[str, Any]:
         return measured(Path(folder) / "src", batches)
 
 
-def show(name: str, found: dict[str, Any]) -> None:
-    compiled, eager = found["seconds"]["compiled"], found["seconds"]["eager"]
+def show(name: str, result: dict[str, Any]) -> None:
+    compiled, eager = result["seconds"]["compiled"], result["seconds"]["eager"]
     first = ", ".join(f"{seconds:.2f}" for seconds in compiled[:4])
-    print(f"{name}: {found['graphs']} graphs for {found['batches']} batches; the first steps took {first} s")
-    if found["batches"] >= 10:
-        late, plain = statistics.median(compiled[4:]), statistics.median(eager[4:])
-        print(f"{name}: from the fifth on {1e3 * late:.1f} ms a step, eager {1e3 * plain:.1f} ms (medians)")
+    print(f"{name}: {result['graphs']} graphs for {result['batches']} batches; the first steps took {first} s")
+    if result["batches"] >= 10:
+        median, eager_median = statistics.median(compiled[4:]), statistics.median(eager[4:])
+        print(f"{name}: from the fifth on {1e3 * median:.1f} ms a step, eager {1e3 * eager_median:.1f} ms (medians)")
 
 
 def main() -> None:
@@ -131,10 +131,10 @@ def main() -> None:
     results = {"new": measured(Path(__file__).parents[1] / "src", arguments.batches)}
     if arguments.old:
         results["old"] = measured_at(arguments.old, arguments.old_batches)
-    for name, found in results.items():
-        show(name, found)
+    for name, result in results.items():
+        show(name, result)
     if arguments.out:
-        about = {
+        header = {
             "date": date.today().isoformat(),
             "command": "python benchmarks/compile.py " + " ".join(sys.argv[1:]),
             "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
@@ -142,7 +142,7 @@ def main() -> None:
             "device": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
             "torch": torch.__version__,
         }
-        arguments.out.write_text(json.dumps({**about, **results}, indent=2) + "\n")
+        arguments.out.write_text(json.dumps({**header, **results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

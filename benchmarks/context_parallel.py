@@ -38,7 +38,7 @@ PASSES = 3
 
 
 def build(length: int, dtype: torch.dtype) -> Model:
-    """A standardised head always computes in float32."""
+    """A model with these weights; its standardised head always computes in float32."""
     torch.manual_seed(0)
     network = ChordMixerConfig(max_length=length, track_size=2, hidden=8, prenorm="layer", reversible=True)
     model = Model(
@@ -80,13 +80,13 @@ class Meter:
     def __init__(self) -> None:
         self.send, self.rotations, self.neighbours = dist.all_to_all_single, 0, 0
 
-    def __call__(self, found: Tensor, sent: Tensor, *rest: Any, **named: Any) -> Any:
+    def __call__(self, received: Tensor, sent: Tensor, *arguments: Any, **options: Any) -> Any:
         size = sent.numel() * sent.element_size()
         if sent.shape[1] == 2:  # a track; neighbours travel with all their channels
             self.rotations += size
         else:
             self.neighbours += size
-        return self.send(found, sent, *rest, **named)
+        return self.send(received, sent, *arguments, **options)
 
 
 def resident(field: str) -> int:
@@ -108,7 +108,7 @@ def rank(number: int, ranks: int, length: int, dtype: torch.dtype, folder: str) 
     before, start = resident("VmRSS"), time.perf_counter()
     outputs = step(model, x)
     seconds, peak = time.perf_counter() - start, resident("VmHWM") - before
-    gradients = {name: own.grad for name, own in model.named_parameters() if own.grad is not None}
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     torch.save({"outputs": outputs, **gradients}, f"{folder}/{dtype}-{ranks}-{number}.pt")
     row = {"peak_bytes": peak, "seconds": seconds, "rotations": meter.rotations, "neighbours": meter.neighbours}
     Path(folder, f"{dtype}-{ranks}-{number}.json").write_text(json.dumps(row))
@@ -121,10 +121,10 @@ def difference(folder: str, ranks: int, dtype: torch.dtype) -> float:
     expected = torch.load(f"{folder}/{torch.float64}-1-0.pt")
     worst = 0.0
     for number in range(ranks):
-        found = torch.load(f"{folder}/{dtype}-{ranks}-{number}.pt")
-        assert found.keys() == expected.keys()
-        for name, own in expected.items():
-            worst = max(worst, float((found[name] - own).abs().max() / own.abs().max().clamp(min=1e-30)))
+        results = torch.load(f"{folder}/{dtype}-{ranks}-{number}.pt")
+        assert results.keys() == expected.keys()
+        for name, tensor in expected.items():
+            worst = max(worst, float((results[name] - tensor).abs().max() / tensor.abs().max().clamp(min=1e-30)))
     return worst
 
 
@@ -166,7 +166,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for dtype, ranks in itertools.product((torch.float64, torch.float32), arguments.ranks):
             row = measure(length, ranks, dtype, folder)
-            peaks = ", ".join(f"{own:.0f}" for own in row["peak_megabytes_by_rank"])
+            peaks = ", ".join(f"{peak:.0f}" for peak in row["peak_megabytes_by_rank"])
             print(f"{row['dtype']:>7}  {ranks:>5}  {row['distance_from_one_in_float64']:>10.1e}", end="  ")
             print(f"{peaks:<25}  {row['seconds']:>7.1f}", end="  ")
             print(
@@ -175,12 +175,12 @@ def main() -> None:
             )
             cases.append(row)
     if arguments.out:
-        about = {
+        header = {
             "command": "python benchmarks/context_parallel.py",
             "device": f"{platform.machine()}, {os.cpu_count()} cores, gloo",
         }
-        about |= {"torch": torch.__version__, "date": date.today().isoformat(), "length": length}
-        arguments.out.write_text(json.dumps({**about, "cases": cases}, indent=2) + "\n")
+        header |= {"torch": torch.__version__, "date": date.today().isoformat(), "length": length}
+        arguments.out.write_text(json.dumps({**header, "cases": cases}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ BEFORE = "9c7ea76"
 CASES = ((64, 420), (1_000, 128), (1, 33_000))
 """Sequences and their length; each network is built for the longest of its own case, with S = 16 and H = 128."""
 LONGEST = 1_500_000
-WAYS = ("authors", BEFORE, "float32", "bf16")
+KINDS = ("authors", BEFORE, "float32", "bf16")
 TARGETS = {
     "forward": {BEFORE: (2.0, 2.0, 2.0), "authors": (3.0, 3.0, 5.0)},
     "step": {BEFORE: (1.7, 1.7, 1.7)},
 }
-"""Times as fast that bf16 should be, by case."""
+"""How many times as fast bf16 should be, by case."""
 TOLERANCE = {"authors": 1e-4, BEFORE: 1e-4, "float32": 1e-4, "bf16": 2e-2}
 """Largest relative distance (in norm) from the authors' way, of outputs and of gradients."""
 
@@ -75,32 +75,32 @@ class Contest:
         self.x = Packed.from_lengths(torch.randn(sequences * length, self.encoder.width), [length] * sequences)
         self.adam = torch.optim.AdamW(self.encoder.parameters(), lr=0.0, weight_decay=0.0, fused=True)
 
-    def encoded(self, way: str) -> Tensor:
-        if way == "authors":
+    def encoded(self, kind: str) -> Tensor:
+        if kind == "authors":
             values, lengths = self.x.values, list(self.x.lengths)
             for block in self.plain:
                 values = block(values, lengths)
             return values
-        with torch.autocast("cpu", torch.bfloat16, enabled=way == "bf16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "bf16"):
             return self.encoder(self.x).values
 
-    def forward(self, way: str) -> Tensor:
+    def forward(self, kind: str) -> Tensor:
         self.encoder.eval()
         with torch.inference_mode():
-            return self.encoded(way)
+            return self.encoded(kind)
 
-    def step(self, way: str) -> Tensor:
+    def step(self, kind: str) -> Tensor:
         """Forward pass, backward pass, AdamW; returns the gradient of the first block's first weights."""
         self.encoder.train()
-        self.encoded(way).square().mean().backward()
+        self.encoded(kind).square().mean().backward()
         gradient = self.encoder.blocks[0].fc1.weight.grad
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
         return gradient
 
-    def seconds(self, what: str, way: str, clock: Callable[[], float]) -> float:
+    def seconds(self, operation: str, kind: str, clock: Callable[[], float]) -> float:
         start = clock()
-        getattr(self, what)(way)
+        getattr(self, operation)(kind)
         return clock() - start
 
 
@@ -113,14 +113,14 @@ class OlderContest:
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
 
-    def ask(self, what: str, path: str = "") -> float:
+    def ask(self, operation: str, path: str = "") -> float:
         assert self.process.stdin and self.process.stdout
-        print(json.dumps([what, path]), file=self.process.stdin, flush=True)
+        print(json.dumps([operation, path]), file=self.process.stdin, flush=True)
         return float(json.loads(self.process.stdout.readline()))
 
-    def result(self, what: str) -> Tensor:
+    def result(self, operation: str) -> Tensor:
         with tempfile.NamedTemporaryFile(suffix=".pt") as file:
-            self.ask(what, file.name)
+            self.ask(operation, file.name)
             return torch.load(file.name)
 
     def close(self) -> None:
@@ -133,10 +133,10 @@ def work(sequences: int, length: int, clock: Callable[[], float]) -> None:
     """Answer for the older commit: seconds, or a file with the result."""
     contest = Contest(sequences, length)
     for line in sys.stdin:
-        what, path = json.loads(line)
+        operation, path = json.loads(line)
         if path:
-            torch.save(getattr(contest, what)("float32").clone(), path)
-        print(contest.seconds(what, "float32", clock) if not path else 0.0, flush=True)
+            torch.save(getattr(contest, operation)("float32").clone(), path)
+        print(contest.seconds(operation, "float32", clock) if not path else 0.0, flush=True)
 
 
 @contextmanager
@@ -154,27 +154,27 @@ def compare(case: tuple[int, int], number: int, repeats: int, source: Path, busy
     contest, older = Contest(*case), OlderContest(case, source, ["--cpu-time"] if busy else [])
     row: dict[str, Any] = {"sequences": case[0], "length": case[1], "width": contest.encoder.width}
     row["blocks"] = len(contest.plain)
-    for what in ("forward", "step"):
-        own: dict[str, Any] = {"distance": {}, "seconds": {}, "times_as_fast": {}}
-        wanted = getattr(contest, what)("authors").clone()
-        for way in WAYS[1:]:
-            made = older.result(what) if way == BEFORE else getattr(contest, what)(way)
-            distance = float((made - wanted).norm() / wanted.norm())
-            assert distance < TOLERANCE[way], f"{way} differs by {distance}"
-            own["distance"][way] = distance
-        times: dict[str, list[float]] = {way: [] for way in WAYS}
-        for turn in range(repeats + 1):
-            for way, taken in times.items():
+    for operation in ("forward", "step"):
+        result: dict[str, Any] = {"distance": {}, "seconds": {}, "times_as_fast": {}}
+        expected = getattr(contest, operation)("authors").clone()
+        for kind in KINDS[1:]:
+            output = older.result(operation) if kind == BEFORE else getattr(contest, operation)(kind)
+            distance = float((output - expected).norm() / expected.norm())
+            assert distance < TOLERANCE[kind], f"{kind} differs by {distance}"
+            result["distance"][kind] = distance
+        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for repeat in range(repeats + 1):
+            for kind, durations in times.items():
                 time.sleep(0.02)  # threads of the way before come to rest
-                seconds = older.ask(what) if way == BEFORE else contest.seconds(what, way, clock)
-                taken += [seconds] if turn else []
-        own["seconds"] = {way: statistics.median(taken) for way, taken in times.items()}
-        for way in (BEFORE, "authors"):
-            own["times_as_fast"][way] = {
-                new: own["seconds"][way] / own["seconds"][new] for new in ("float32", "bf16")
+                seconds = older.ask(operation) if kind == BEFORE else contest.seconds(operation, kind, clock)
+                durations += [seconds] if repeat else []
+        result["seconds"] = {kind: statistics.median(durations) for kind, durations in times.items()}
+        for kind in (BEFORE, "authors"):
+            result["times_as_fast"][kind] = {
+                new: result["seconds"][kind] / result["seconds"][new] for new in ("float32", "bf16")
             }
-        own["target"] = {way: wanted[number] for way, wanted in TARGETS[what].items()}
-        row[what] = own
+        result["target"] = {kind: targets[number] for kind, targets in TARGETS[operation].items()}
+        row[operation] = result
     older.close()
     return row
 
@@ -186,15 +186,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         f" {'authors':>12} {BEFORE:>11} {'than ' + BEFORE:>12}",
     ]
     for row in rows:
-        for what in ("forward", "step"):
-            own, work = row[what], row["sequences"] * row["length"] * row["blocks"]
-            each = [f"{own['seconds'][way] / work * 1e9:>{8 if way != 'bf16' else 7}.0f}" for way in WAYS]
-            faster = own["times_as_fast"]
-            targets = {way: f" ({own['target'][way]:.1f})" if way in own["target"] else "" for way in WAYS}
-            ratios = [f"{faster[way]['bf16']:.2f}{targets[way]}" for way in ("authors", BEFORE)]
+        for operation in ("forward", "step"):
+            result, count = row[operation], row["sequences"] * row["length"] * row["blocks"]
+            times = [f"{result['seconds'][kind] / count * 1e9:>{8 if kind != 'bf16' else 7}.0f}" for kind in KINDS]
+            faster = result["times_as_fast"]
+            targets = {kind: f" ({result['target'][kind]:.1f})" if kind in result["target"] else "" for kind in KINDS}
+            ratios = [f"{faster[kind]['bf16']:.2f}{targets[kind]}" for kind in ("authors", BEFORE)]
             case = f"{row['sequences']:,} x {row['length']:,}"
             lines.append(
-                f"{case:>12} {what:>8} {' '.join(each)} {ratios[0]:>12} {ratios[1]:>11} "
+                f"{case:>12} {operation:>8} {' '.join(times)} {ratios[0]:>12} {ratios[1]:>11} "
                 f"{faster[BEFORE]['float32']:>12.2f}"
             )
     return "\n".join(lines)
@@ -230,13 +230,13 @@ def main() -> None:
         longest(arguments.half)
         return
     with older_source() as source:
-        how = (arguments.repeats, source, arguments.cpu_time)
-        rows = [compare(case, number, *how) for number, case in enumerate(CASES)]
+        options = (arguments.repeats, source, arguments.cpu_time)
+        rows = [compare(case, number, *options) for number, case in enumerate(CASES)]
     print(table(rows))
     print("In brackets: what bf16 should reach.")
     if arguments.out:
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-        result = {
+        document = {
             "command": " ".join(["python", "benchmarks/cpu.py", *sys.argv[1:]]),
             "clock": "processor" if arguments.cpu_time else "wall",
             "commit": commit,
@@ -245,7 +245,7 @@ def main() -> None:
             "date": date.today().isoformat(),
             "cases": rows,
         }
-        arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+        arguments.out.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The forecast of a training step's memory beside what one really takes, each case in a process of its own.
+"""The forecast of a training step's memory beside the memory that it takes, each case in a process of its own.
 
 python benchmarks/forecast.py --out results.json
 PYTHONPATH=src python benchmarks/forecast.py --device cuda --precision bf16 --out results.json
@@ -53,9 +53,9 @@ RUNS: dict[str, tuple[int, float, float, int]] = {
 
 
 def config(network: str, lengths: list[int]) -> ModelConfig:
-    room = 1 << (max(lengths) - 1).bit_length()
+    max_length = 1 << (max(lengths) - 1).bit_length()
     norm = "layer" if "prenorm" in NETWORKS[network] else None
-    return ModelConfig(6, 2, final_norm=norm, network=ChordMixerConfig(max_length=room, **NETWORKS[network]))
+    return ModelConfig(6, 2, final_norm=norm, network=ChordMixerConfig(max_length=max_length, **NETWORKS[network]))
 
 
 def resident(field: str) -> int:
@@ -66,15 +66,15 @@ def resident(field: str) -> int:
 
 def steps(model: ModelConfig, lengths: list[int], device: str, precision: str) -> None:
     """Two training steps."""
-    learner = Model(model).to(device)
-    adam = torch.optim.AdamW(learner.parameters(), fused=True)
+    network = Model(model).to(device)
+    adam = torch.optim.AdamW(network.parameters(), fused=True)
     ids = torch.randint(6, (sum(lengths),), dtype=torch.uint8)
     inputs, targets = Packed.from_lengths(ids, lengths).to(device), torch.zeros(len(lengths), dtype=torch.long)
     for _ in range(2):
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
-            outputs = learner(inputs)
+            outputs = network(inputs)
         torch.nn.functional.cross_entropy(outputs.float(), targets.to(device)).backward()
         adam.step()
         adam.zero_grad(set_to_none=True)
@@ -102,23 +102,25 @@ def case(network: str, size: str, device: str, precision: str) -> dict[str, Any]
     return {"network": network, "size": size, **numbers, "terms": terms}
 
 
-def run(name: str, given: list[str]) -> dict[str, Any]:
+def run(name: str, user_files: list[str]) -> dict[str, Any]:
     """A training run with its default settings, in this process."""
     with tempfile.TemporaryDirectory() as folder:
         records, mean, deviation, steps = RUNS.get(name, (0, 0.0, 0.0, 100))
-        files, chance = given or [f"{folder}/{label}.fa" for label in "ab"], random.Random(0)
-        for path in files if not given else []:
-            lengths = (max(30, min(int(chance.lognormvariate(mean, deviation)), 10_000)) for _ in range(records // 2))
-            letters = ("".join(chance.choices("ACGT", k=n)) for n in lengths)
-            Path(path).write_text("".join(f">{Path(path).stem}{i}\n{own}\n" for i, own in enumerate(letters)))
-        made = recipes.files(FilesConfig(files=tuple(files), cache=f"{folder}/cache"))
-        made = replace(made, training=replace(made.training, device="cpu", steps=steps, epochs=1_000))
-        lengths = made.build_task().records("training").lengths
-        said = forecast.forecast(made, lengths, torch.device("cpu"))
-        train(made, f"{folder}/run", console=Console(quiet=True))
+        files, rng = user_files or [f"{folder}/{label}.fa" for label in "ab"], random.Random(0)
+        for path in files if not user_files else []:
+            lengths = (max(30, min(int(rng.lognormvariate(mean, deviation)), 10_000)) for _ in range(records // 2))
+            letters = ("".join(rng.choices("ACGT", k=n)) for n in lengths)
+            Path(path).write_text("".join(f">{Path(path).stem}{i}\n{text}\n" for i, text in enumerate(letters)))
+        experiment = recipes.files(FilesConfig(files=tuple(files), cache=f"{folder}/cache"))
+        experiment = replace(
+            experiment, training=replace(experiment.training, device="cpu", steps=steps, epochs=1_000)
+        )
+        lengths = experiment.build_task().records("training").lengths
+        estimate = forecast.forecast(experiment, lengths, torch.device("cpu"))
+        train(experiment, f"{folder}/run", console=Console(quiet=True))
     measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    terms = {**said.memory, "freed, kept by the heap": said.kept, "before the run": said.resident}
-    numbers = {"forecast": said.process, "measured": measured, "ratio": said.process / measured}
+    terms = {**estimate.memory, "freed, kept by the heap": estimate.kept, "before the run": estimate.resident}
+    numbers = {"forecast": estimate.process, "measured": measured, "ratio": estimate.process / measured}
     return {"network": "default", "size": name, "steps": steps, **numbers, "terms": terms}
 
 
@@ -133,26 +135,26 @@ def main() -> None:
     arguments = parser.parse_args()
     device, precision = arguments.device, arguments.precision
     if arguments.case:
-        own = arguments.case
-        print(json.dumps(run(own[1], arguments.files) if arguments.runs else case(*own, device, precision)))
+        names = arguments.case
+        print(json.dumps(run(names[1], arguments.files) if arguments.runs else case(*names, device, precision)))
         return
     rows = []
     print(f"{'network':<24}{'batch':<12}{'forecast':>12}{'measured':>12}{'ratio':>8}")
     sizes = ["files"] if arguments.files else [*RUNS]
     cases = [("default", size) for size in sizes] if arguments.runs else [(n, s) for n in NETWORKS for s in SIZES]
     for network, size in cases:
-        alone = [sys.executable, __file__, "--device", device, "--precision", precision, "--case", network, size]
-        alone += ["--runs", "--files", *arguments.files] if arguments.runs else []
-        row = json.loads(subprocess.run(alone, check=True, capture_output=True, text=True).stdout)
+        command = [sys.executable, __file__, "--device", device, "--precision", precision, "--case", network, size]
+        command += ["--runs", "--files", *arguments.files] if arguments.runs else []
+        row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rows.append(row)
         forecast, measured = (f"{row[kind] / 2**20:,.0f} MiB" for kind in ("forecast", "measured"))
         print(f"{network:<24}{size:<12}{forecast:>12}{measured:>12}{row['ratio']:>8.3f}", flush=True)
     if arguments.out:
         name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-        how = "--runs" if arguments.runs else f"--device {device} --precision {precision}"
-        about = {"command": f"python benchmarks/forecast.py {how}"}
-        about |= {"device": name, "torch": torch.__version__, "date": date.today().isoformat()}
-        arguments.out.write_text(json.dumps({**about, "cases": rows}, indent=2) + "\n")
+        options = "--runs" if arguments.runs else f"--device {device} --precision {precision}"
+        header = {"command": f"python benchmarks/forecast.py {options}"}
+        header |= {"device": name, "torch": torch.__version__, "date": date.today().isoformat()}
+        arguments.out.write_text(json.dumps({**header, "cases": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

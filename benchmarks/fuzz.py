@@ -62,20 +62,20 @@ def targets(run: Path | None) -> dict[str, Any]:
     return RECORDS | GENOMES | run_targets(run)
 
 
-def attempt(known: dict[str, Any], name: str, number: int, seed: int, scratch: Path) -> Outcome:
+def attempt(available: dict[str, Any], name: str, number: int, seed: int, scratch: Path) -> Outcome:
     """One mutant of a target, the same for the same seed and number."""
     from tests.data.mutants import mutant
     from tests.fuzzing.targets import SilentChange
 
-    target, draw, folder = known[name], random.Random(f"{seed} {name} {number}"), scratch / "case"
+    target, rng, folder = available[name], random.Random(f"{seed} {name} {number}"), scratch / "case"
     shutil.rmtree(folder, ignore_errors=True)
     for path, data in target.files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
-    damaged = draw.choice(target.damaged or [*target.files])
-    (folder / damaged).write_bytes(mutant(target.files[damaged], draw, target.changes))
+    damaged = rng.choice(target.damaged or [*target.files])
+    (folder / damaged).write_bytes(mutant(target.files[damaged], rng, target.changes))
     try:
-        target.call(folder, draw, damaged)
+        target.call(folder, rng, damaged)
     except SilentChange as change:
         return Outcome(name, number, "silent", str(change))
     except ValueError as error:
@@ -88,10 +88,10 @@ def attempt(known: dict[str, Any], name: str, number: int, seed: int, scratch: P
 
 
 def _last_frame(error: BaseException) -> str:
-    """The exception, and where in our own code it passed last."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/chordmixer/" in frame.filename]
-    where = f"{own[-1].filename.rpartition('/chordmixer/')[2]}:{own[-1].lineno}" if own else "?"
-    return f"{where} {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """The exception, and the last place in our own code that it passed."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/chordmixer/" in frame.filename]
+    location = f"{frames[-1].filename.rpartition('/chordmixer/')[2]}:{frames[-1].lineno}" if frames else "?"
+    return f"{location} {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 # --- Workers ---
@@ -102,32 +102,32 @@ def _work(pipe: Connection, run: Path | None, scratch: Path, seed: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     scratch.mkdir(parents=True, exist_ok=True)
     os.chdir(scratch)  # where a name from a damaged file leads
-    known = targets(run)
-    pipe.send([*known])
+    available = targets(run)
+    pipe.send([*available])
     while (job := pipe.recv()) is not None:
-        pipe.send(attempt(known, *job, seed, scratch))
+        pipe.send(attempt(available, *job, seed, scratch))
 
 
 class Worker:
     """A process with a watchdog; one that hangs or dies is replaced."""
 
     def __init__(self, run: Path | None, scratch: Path, seed: int) -> None:
-        self.given = (run, scratch, seed)
+        self.args = (run, scratch, seed)
         self.job: tuple[str, int] | None = None
         self.start()
 
     def start(self) -> None:
-        own, other = multiprocessing.Pipe()
-        self.pipe = own
+        connection, child_connection = multiprocessing.Pipe()
+        self.pipe = connection
         self.process = multiprocessing.get_context("spawn").Process(
-            target=_work, args=(other, *self.given), daemon=True
+            target=_work, args=(child_connection, *self.args), daemon=True
         )
         self.process.start()
-        other.close()
-        self.names: list[str] = own.recv()
+        child_connection.close()
+        self.names: list[str] = connection.recv()
 
     def give(self, job: tuple[str, int]) -> None:
-        self.job, self.since = job, time.monotonic()
+        self.job, self.started = job, time.monotonic()
         self.pipe.send(job)
 
     def answer(self) -> Outcome | None:
@@ -136,7 +136,7 @@ class Worker:
         try:
             if self.pipe.poll():
                 return self._done(self.pipe.recv())
-            if time.monotonic() - self.since <= SECONDS:
+            if time.monotonic() - self.started <= SECONDS:
                 return None
             outcome = Outcome(*self.job, "hang", f"over {SECONDS:.0f} seconds")
         except (EOFError, ConnectionError):
@@ -156,7 +156,7 @@ class Worker:
 
 
 def outcomes(workers: list[Worker], jobs: Iterator[tuple[str, int]]) -> Iterator[Outcome]:
-    """Of all jobs, as they come."""
+    """The outcomes of all jobs, in the order in which they finish."""
     for worker, job in zip(workers, jobs, strict=False):
         worker.give(job)
     while busy := [worker for worker in workers if worker.job is not None]:
@@ -172,74 +172,74 @@ def outcomes(workers: list[Worker], jobs: Iterator[tuple[str, int]]) -> Iterator
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--mutants", type=int, default=2000, help="of all targets together")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", metavar="NAME", help="targets whose name this regular expression finds")
-    options.add_argument("--number", type=int, help="this mutant of the targets alone, in this process")
-    options.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    options.add_argument("--json", type=Path, help="where the result is kept, every few seconds")
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutants", type=int, default=2000, help="of all targets together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", metavar="NAME", help="targets whose name this regular expression finds")
+    parser.add_argument("--number", type=int, help="this mutant of the targets alone, in this process")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", type=Path, help="where the result is kept, every few seconds")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
-        sys.exit(_run(given, scratch))
+        sys.exit(_run(args, scratch))
 
 
-def _run(given: argparse.Namespace, scratch: Path) -> int:
+def _run(args: argparse.Namespace, scratch: Path) -> int:
     run = None
-    if not given.only or not any(re.search(given.only, name) for name in targets(None)):
+    if not args.only or not any(re.search(args.only, name) for name in targets(None)):
         from tests.fuzzing.runs import make_run
 
         print("training a run to damage", flush=True)
         run = make_run(scratch / "made")
-    if given.number is not None:
-        return _again(targets(run), given, scratch)
-    workers = [Worker(run, scratch / f"worker-{k}", given.seed) for k in range(given.workers)]
-    names = [name for name in workers[0].names if re.search(given.only or "", name)]
+    if args.number is not None:
+        return _repeat(targets(run), args, scratch)
+    workers = [Worker(run, scratch / f"worker-{k}", args.seed) for k in range(args.workers)]
+    names = [name for name in workers[0].names if re.search(args.only or "", name)]
     if not names:
-        raise SystemExit(f"--only {given.only} finds no name: choose from {', '.join(workers[0].names)}")
-    jobs = ((names[k % len(names)], k // len(names)) for k in range(given.mutants))
+        raise SystemExit(f"--only {args.only} finds no name: choose from {', '.join(workers[0].names)}")
+    jobs = ((names[k % len(names)], k // len(names)) for k in range(args.mutants))
     counts: dict[str, Counter[str]] = {name: Counter() for name in names}
     faults: list[Outcome] = []
-    began = spoke = time.monotonic()
+    start = reported = time.monotonic()
     for done, outcome in enumerate(outcomes(workers, jobs), start=1):
         counts[outcome.target][outcome.kind] += 1
         if outcome.kind in FAULTS:
             faults.append(outcome)
             print(f"{outcome.kind}: {outcome.target} {outcome.number}: {outcome.detail}", flush=True)
-        if time.monotonic() - spoke > 10 or done == given.mutants:
-            spoke = time.monotonic()
-            print(f"{done:,} of {given.mutants:,} mutants, {len(faults)} faults, {spoke - began:.0f} s", flush=True)
-            _keep(given, counts, faults, spoke - began)
+        if time.monotonic() - reported > 10 or done == args.mutants:
+            reported = time.monotonic()
+            print(f"{done:,} of {args.mutants:,} mutants, {len(faults)} faults, {reported - start:.0f} s", flush=True)
+            _keep(args, counts, faults, reported - start)
     for worker in workers:
         worker.stop()
     print(_table(counts))
     return 1 if faults else 0
 
 
-def _again(known: dict[str, Any], given: argparse.Namespace, scratch: Path) -> int:
-    """One mutant in this process, its file kept."""
-    for name in (name for name in known if re.search(given.only or "", name)):
-        print(*attempt(known, name, given.number, given.seed, scratch), sep="\n  ")
-        kept = Path(tempfile.mkdtemp(prefix="fuzz-")) / "case"
-        print(f"  kept in {shutil.copytree(scratch / 'case', kept)}")
+def _repeat(available: dict[str, Any], args: argparse.Namespace, scratch: Path) -> int:
+    """Try one mutant in this process, and keep its files."""
+    for name in (name for name in available if re.search(args.only or "", name)):
+        print(*attempt(available, name, args.number, args.seed, scratch), sep="\n  ")
+        copy = Path(tempfile.mkdtemp(prefix="fuzz-")) / "case"
+        print(f"  kept in {shutil.copytree(scratch / 'case', copy)}")
     return 0
 
 
-def _keep(given: argparse.Namespace, counts: dict[str, Counter[str]], faults: list[Outcome], seconds: float) -> None:
-    if given.json is None:
+def _keep(args: argparse.Namespace, counts: dict[str, Counter[str]], faults: list[Outcome], seconds: float) -> None:
+    if args.json is None:
         return
     total = sum(counts.values(), Counter())
     result = {
-        **{"date": date.today().isoformat(), "seed": given.seed, "mutants": total.total(), "seconds": round(seconds)},
+        **{"date": date.today().isoformat(), "seed": args.seed, "mutants": total.total(), "seconds": round(seconds)},
         "outcomes": {kind: total[kind] for kind in ("ok", "refused", *FAULTS)},
         "targets": {name: dict(count) for name, count in counts.items()},
         "faults": [fault._asdict() for fault in faults[:SHOWN]],
     }
-    temporary = given.json.with_name(given.json.name + ".part")
+    temporary = args.json.with_name(args.json.name + ".part")
     temporary.write_text(json.dumps(result, indent=2) + "\n")
-    temporary.replace(given.json)
+    temporary.replace(args.json)
 
 
 def _table(counts: dict[str, Counter[str]]) -> str:

@@ -53,9 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", nargs=3, type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.case:
-        tokens, reversible, keep = given.case
+    args = parser.parse_args()
+    if args.case:
+        tokens, reversible, keep = args.case
         print(json.dumps(measure(tokens, bool(reversible), bool(keep))))
         return
     rows = []
@@ -71,21 +71,23 @@ def main() -> None:
             )
             for keep in (0, 1)
         )
-        assert returned["loss"] == kept["loss"], "the same steps"
-        times, more = returned["seconds"] / kept["seconds"], kept["peak"] / returned["peak"]
+        assert returned["loss"] == kept["loss"], "the losses differ"
+        speed, memory = returned["seconds"] / kept["seconds"], kept["peak"] / returned["peak"]
         rows.append({"tokens": tokens, "reversible": reversible, "returned": returned, "kept": kept})
-        print(f"{tokens:,} tokens, reversible={reversible}: {times:.2f} times as fast with {more:.2f} of the memory")
-    if given.out:
+        print(
+            f"{tokens:,} tokens, reversible={reversible}: {speed:.2f} times as fast with {memory:.2f} of the memory"
+        )
+    if args.out:
         commit = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
         ).stdout.strip()
-        place = {
+        header = {
             "commit": commit,
             "device": platform.machine(),
             "torch": torch.__version__,
             "date": str(date.today()),
         }
-        given.out.write_text(json.dumps({"command": "python benchmarks/heap.py", **place, "cases": rows}, indent=2))
+        args.out.write_text(json.dumps({"command": "python benchmarks/heap.py", **header, "cases": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -23,30 +23,28 @@ Row = tuple[float, int, str]
 
 
 def measure(encoder: str, base_length: int, batch: int) -> tuple[float, list[Row]]:
-    """Milliseconds of a step, the mean over all batches of the bench's setting, and who takes them."""
+    """Milliseconds of a step, the mean over all batches of the bench's setting, and what takes them."""
     setting = adding(base_length, batch)
     config = BenchConfig(batch=batch).here()
-    subject = BenchModel(Case(encoder, ENCODERS[encoder], config, setting), setting.longest)
-    inputs = [subject.batch(lengths) for lengths in setting.batches]
+    model = BenchModel(Case(encoder, ENCODERS[encoder], config, setting), setting.longest)
+    inputs = [model.batch(lengths) for lengths in setting.batches]
 
-    def once() -> None:
+    def all_batches() -> None:
         for x in inputs:
-            subject.learn(x)
+            model.learn(x)
 
-    once()
-    once()
-    whole = seconds(once, subject.device)
-    kinds = [ProfilerActivity.CUDA if subject.device.type == "cuda" else ProfilerActivity.CPU]
-    with profile(activities=kinds) as recorded:
-        once()
-    spent, calls = Counter[str](), Counter[str]()
-    for event in recorded.key_averages():
-        spent[event.key] += (
-            event.self_device_time_total if subject.device.type == "cuda" else event.self_cpu_time_total
-        )
+    all_batches()
+    all_batches()
+    duration = seconds(all_batches, model.device)
+    kinds = [ProfilerActivity.CUDA if model.device.type == "cuda" else ProfilerActivity.CPU]
+    with profile(activities=kinds) as profiled:
+        all_batches()
+    times, calls = Counter[str](), Counter[str]()
+    for event in profiled.key_averages():
+        times[event.key] += event.self_device_time_total if model.device.type == "cuda" else event.self_cpu_time_total
         calls[event.key] += event.count
-    rows = [(time / 1e3 / len(inputs), calls[name] // len(inputs), name) for name, time in spent.most_common()]
-    return 1e3 * whole / len(inputs), rows
+    rows = [(time / 1e3 / len(inputs), calls[name] // len(inputs), name) for name, time in times.most_common()]
+    return 1e3 * duration / len(inputs), rows
 
 
 def main() -> None:
@@ -57,19 +55,21 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=12, help="how many rows are shown")
     parser.add_argument("--out", type=Path, help="all rows, as JSON")
     arguments = parser.parse_args()
-    found = {}
+    results = {}
     for encoder in arguments.models.split(","):
-        whole, rows = measure(encoder, arguments.base_length, arguments.batch)
-        found[encoder] = {"milliseconds_a_step": whole, "rows": rows}
+        total, rows = measure(encoder, arguments.base_length, arguments.batch)
+        results[encoder] = {"milliseconds_a_step": total, "rows": rows}
         busy = sum(time for time, _, _ in rows)
-        print(f"{encoder}: {whole:.2f} ms a step, of which {busy:.2f} in {sum(row[1] for row in rows):,} calls")
+        print(f"{encoder}: {total:.2f} ms a step, of which {busy:.2f} in {sum(row[1] for row in rows):,} calls")
         for time, count, name in rows[: arguments.top]:
             print(f"{time:10.3f} ms {count:6,} x  {name[:110]}")
     if arguments.out:
         cuda = torch.cuda.is_available()
-        about = {"command": "python benchmarks/hot.py", "device": torch.cuda.get_device_name() if cuda else "CPU"}
-        about |= {"torch": torch.__version__, "date": date.today().isoformat(), "base_length": arguments.base_length}
-        arguments.out.write_text(json.dumps({**about, "batch": arguments.batch, "encoders": found}, indent=1) + "\n")
+        header = {"command": "python benchmarks/hot.py", "device": torch.cuda.get_device_name() if cuda else "CPU"}
+        header |= {"torch": torch.__version__, "date": date.today().isoformat(), "base_length": arguments.base_length}
+        arguments.out.write_text(
+            json.dumps({**header, "batch": arguments.batch, "encoders": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -49,8 +49,8 @@ class Case:
         self.weights = [(torch.randn(s, device="cuda") / s[-1] ** 0.5).requires_grad_() for s in sizes]
         self.norm = [torch.ones(self.width, device="cuda"), torch.zeros(self.width, device="cuda")]
 
-    def tokens_of(self, kind: torch.dtype) -> Tensor:
-        return torch.randn(self.tokens, self.width, device="cuda", dtype=kind)
+    def tokens_of(self, dtype: torch.dtype) -> Tensor:
+        return torch.randn(self.tokens, self.width, device="cuda", dtype=dtype)
 
     def ours(self, x: Tensor) -> Tensor:
         return ops.block(x, self.offsets, self.track_size, ops.Mlp(*self.weights), backend="triton")
@@ -87,13 +87,13 @@ def verify(case: Case) -> float:
     """Largest relative error of output and gradients in bf16 against the authors' way in float32."""
     small = Case(case.track_size, case.width // case.track_size, case.hidden, 3, min(case.length, 20_000))
     x, gradient = small.tokens_of(torch.bfloat16), small.tokens_of(torch.bfloat16)
-    answers = []
-    for function, kind in ((small.ours, torch.bfloat16), (small.authors, torch.float32)):
-        own = x.to(kind).requires_grad_()
-        out = function(own)
-        answers.append([out, *torch.autograd.grad(out, [own, *small.weights], gradient.to(kind))])
+    results = []
+    for function, dtype in ((small.ours, torch.bfloat16), (small.authors, torch.float32)):
+        inputs = x.to(dtype).requires_grad_()
+        out = function(inputs)
+        results.append([out, *torch.autograd.grad(out, [inputs, *small.weights], gradient.to(dtype))])
     with torch.no_grad():
-        errors = [float((a - b.to(a.dtype)).float().norm() / b.float().norm()) for a, b in zip(*answers, strict=True)]
+        errors = [float((a - b.to(a.dtype)).float().norm() / b.float().norm()) for a, b in zip(*results, strict=True)]
     assert max(errors) < 1e-2, f"the kernels differ from the authors' way by {errors}"
     return max(errors)
 
@@ -113,28 +113,28 @@ def milliseconds(function: Callable[[], Any], repeats: int = 10) -> float:
     return statistics.median(times)
 
 
-def time_both(
-    case: Case, function: Callable[[Tensor], Tensor], kind: torch.dtype, repeats: int
+def time_passes(
+    case: Case, function: Callable[[Tensor], Tensor], dtype: torch.dtype, repeats: int
 ) -> tuple[float, float]:
     """Forward alone, then forward and backward."""
-    x, gradient = case.tokens_of(kind).requires_grad_(), case.tokens_of(kind)
+    x, gradient = case.tokens_of(dtype).requires_grad_(), case.tokens_of(dtype)
 
-    def both() -> None:
+    def forward_backward() -> None:
         torch.autograd.grad(function(x), [x, *case.weights], gradient)
 
     with torch.no_grad():
         forward = milliseconds(lambda: function(x), repeats)
-    return forward, milliseconds(both, repeats)
+    return forward, milliseconds(forward_backward, repeats)
 
 
 def measure(sizes: tuple[int, ...], bandwidth: float) -> dict[str, float]:
     case = Case(*sizes)
     error = verify(case)
     slow = 3 if case.sequences > 100 else 10
-    ours = time_both(case, case.ours, torch.bfloat16, 10)
-    plain, normed = (time_both(case, lambda x, p=p: case.network(x, p), torch.bfloat16, 5) for p in (False, True))
-    batch = time_both(case, case.batch_norm, torch.bfloat16, 5)
-    half, full = (time_both(case, case.authors, kind, slow) for kind in (torch.bfloat16, torch.float32))
+    ours = time_passes(case, case.ours, torch.bfloat16, 10)
+    plain, normed = (time_passes(case, lambda x, p=p: case.network(x, p), torch.bfloat16, 5) for p in (False, True))
+    batch = time_passes(case, case.batch_norm, torch.bfloat16, 5)
+    half, full = (time_passes(case, case.authors, dtype, slow) for dtype in (torch.bfloat16, torch.float32))
     forward, backward = case.floors(bandwidth)
     return {
         "width": case.width, "hidden": case.hidden, "sequences": case.sequences, "length": case.length,
@@ -147,18 +147,18 @@ def measure(sizes: tuple[int, ...], bandwidth: float) -> dict[str, float]:
     }  # fmt: skip
 
 
-def measure_ways(sizes: tuple[int, ...]) -> dict[str, float]:
-    """Milliseconds, bf16, both ways; and which of them `FUSED_HIDDEN` chooses."""
-    case, chosen = Case(*sizes), ops.FUSED_HIDDEN
+def measure_variants(sizes: tuple[int, ...]) -> dict[str, float]:
+    """Milliseconds in bf16, fused and by the library; and which of them `FUSED_HIDDEN` chooses."""
+    case, original = Case(*sizes), ops.FUSED_HIDDEN
     row = {"width": case.width, "hidden": case.hidden, "sequences": case.sequences, "length": case.length}
-    row["library_is_chosen"] = case.hidden > chosen
+    row["library_is_chosen"] = case.hidden > original
     try:
-        for way, limit in (("fused", case.hidden), ("library", 0)):
+        for variant, limit in (("fused", case.hidden), ("library", 0)):
             ops.FUSED_HIDDEN = limit
-            row[f"{way}_error"] = verify(case)
-            row[f"{way}_forward"], row[f"{way}_both"] = time_both(case, case.ours, torch.bfloat16, 10)
+            row[f"{variant}_error"] = verify(case)
+            row[f"{variant}_forward"], row[f"{variant}_both"] = time_passes(case, case.ours, torch.bfloat16, 10)
     finally:
-        ops.FUSED_HIDDEN = chosen
+        ops.FUSED_HIDDEN = original
     return row | {"library_faster": row["fused_both"] / row["library_both"]}
 
 
@@ -185,7 +185,7 @@ def main() -> None:
         print(f"{r['both']:>6.2f} {r['both_of_floor']:>4.0%} {r['faster_than_bf16']:>7.1f}", end=" ")
         print(f"{r['faster_than_fp32']:>7.1f} {r['layer_norm_forward']:>7.2f} {r['layer_norm_both']:>8.2f}", end=" ")
         print(f"{r['batch_norm_forward']:>7.2f} {r['batch_norm_both']:>8.2f}")
-    wide = [measure_ways(sizes) for sizes in WIDE_CASES]
+    wide = [measure_variants(sizes) for sizes in WIDE_CASES]
     print("   C    H             case   fused fwd   both   library fwd   both   times faster")
     for r in wide:
         case = f"{r['sequences']} x {r['length']:,}"
@@ -195,9 +195,9 @@ def main() -> None:
         )
         print(f"{r['library_forward']:>13.2f} {r['library_both']:>6.2f} {r['library_faster']:>14.1f}")
     if arguments.out:
-        about = {"command": "python benchmarks/kernels.py", "device": torch.cuda.get_device_name()}
-        about |= {"torch": torch.__version__, "date": date.today().isoformat(), "bandwidth": bandwidth}
-        arguments.out.write_text(json.dumps({**about, "cases": rows, "wide": wide}, indent=2) + "\n")
+        header = {"command": "python benchmarks/kernels.py", "device": torch.cuda.get_device_name()}
+        header |= {"torch": torch.__version__, "date": date.today().isoformat(), "bandwidth": bandwidth}
+        arguments.out.write_text(json.dumps({**header, "cases": rows, "wide": wide}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

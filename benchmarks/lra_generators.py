@@ -28,22 +28,22 @@ from chordmixer.paper.subprocesses import cores
 
 
 def timed(task: ListOps | Pathfinder, name: str, count: int) -> dict[str, Any]:
-    """Make a training set; some of it must be what each index alone gives."""
-    start, used = time.perf_counter(), sum(os.times()[:4])
+    """Make a training set; some of its records must equal those that are generated from their index alone."""
+    start, cpu = time.perf_counter(), sum(os.times()[:4])
     records = task.records("training")
-    seconds, used = time.perf_counter() - start, sum(os.times()[:4]) - used
+    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - cpu
     assert len(records) == count
     generate = listops.generate if isinstance(task, ListOps) else pathfinder.generate
     for index in (0, count // 3, count - 1):
         values, lengths, targets = generate(task.config, "training", np.array([index]))  # type: ignore[arg-type]
         assert records.lengths[index] == lengths[0] and records.targets[index] == targets[0]
         assert np.array_equal(records.bytes(index), values.ravel())
-    print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s {used:>8.1f} s of one core")
-    row = {"task": name, "count": count, "seconds": seconds, "per_second": count / seconds, "core_seconds": used}
-    return row | looked_at(records)
+    print(f"{name:>14} {count:>9,} {seconds:>8.1f} s {count / seconds:>9,.0f}/s {cpu:>8.1f} s of one core")
+    row = {"task": name, "count": count, "seconds": seconds, "per_second": count / seconds, "core_seconds": cpu}
+    return row | summarise(records)
 
 
-def looked_at(records: BytesRecords) -> dict[str, Any]:
+def summarise(records: BytesRecords) -> dict[str, Any]:
     shares = np.bincount(records.targets.numpy()) / len(records)
     quartiles = np.quantile(records.lengths, [0, 0.25, 0.5, 0.75, 1]).tolist()
     return {"class_shares": shares.round(4).tolist(), "length_quartiles": quartiles}
@@ -66,7 +66,7 @@ def main() -> None:
             config = PathfinderConfig(size=128, training=path_x, cache=cache)
             rows.append(timed(Pathfinder(config), "path-x 128", path_x))
     if arguments.out:
-        about = {
+        header = {
             "command": f"python benchmarks/lra_generators.py --count {count} --path-x {path_x}",
             "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip(),
             "device": f"{platform.processor() or platform.machine()}, {cores()} cores",
@@ -74,7 +74,7 @@ def main() -> None:
             "python": platform.python_version(),
             "date": date.today().isoformat(),
         }
-        arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
+        arguments.out.write_text(json.dumps({**header, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

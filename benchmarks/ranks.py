@@ -26,7 +26,7 @@ WARM = 5
 
 
 def measure(base_length: int, batch: int, steps: int, out: Path) -> None:
-    """The steps of this rank; the main one writes what all of them took."""
+    """Time the steps of this rank; the main rank writes the results of all."""
     from rich.console import Console
 
     from chordmixer.paper.adding import AddingConfig
@@ -35,11 +35,11 @@ def measure(base_length: int, batch: int, steps: int, out: Path) -> None:
     from chordmixer.training import ranks
     from chordmixer.training.loop import TrainingRun
 
-    whole = batch * rank_count()
-    made = adding(AddingConfig(base_length=base_length, training=(steps + WARM) * whole, validation=8, test=8))
-    training = replace(made.training, epochs=1, batch_sequences=whole, batch_tokens=10**9, device="cpu")
-    made = replace(made, training=training)
-    with closing(TrainingRun(made, out / "run", False, Console(quiet=True))) as run, run.display:
+    total = batch * rank_count()
+    experiment = adding(AddingConfig(base_length=base_length, training=(steps + WARM) * total, validation=8, test=8))
+    training = replace(experiment.training, epochs=1, batch_sequences=total, batch_tokens=10**9, device="cpu")
+    experiment = replace(experiment, training=training)
+    with closing(TrainingRun(experiment, out / "run", False, Console(quiet=True))) as run, run.display:
         batches, sampler = run.loader.epoch(0, 0), run.loader.sampler
         run.wrapped.train()
         for _ in range(WARM):
@@ -47,29 +47,29 @@ def measure(base_length: int, batch: int, steps: int, out: Path) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             run.advance(batches)
-        own = (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
-        every = ranks.gather(own)
+        seconds = (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
+        gathered = ranks.gather(seconds)
     loads = [
         [sum(sampler.lengths[i] for i in share) for share in sampler.shares(records)]
         for records in sampler.batches[WARM : WARM + steps]
     ]
-    if every:
+    if gathered:
         row = {
             "ranks": rank_count(),
-            "seconds_a_step": max(wall for wall, _ in every),
-            "cpu_seconds_a_rank_and_step": sum(cpu for _, cpu in every) / len(every),
+            "seconds_a_step": max(wall for wall, _ in gathered),
+            "cpu_seconds_a_rank_and_step": sum(cpu for _, cpu in gathered) / len(gathered),
             "tokens_a_step": sum(map(sum, loads)) / steps,
-            "balance": sum(map(sum, loads)) / sum(len(own) * max(own) for own in loads),
+            "balance": sum(map(sum, loads)) / sum(len(load) * max(load) for load in loads),
             "gradient_bytes": 4 * sum(p.numel() for p in run.model.parameters() if p.requires_grad),
         }
         (out / "row.json").write_text(json.dumps(row))
 
 
-def started(ranks: int, words: list[str]) -> dict[str, Any]:
-    """The row of so many ranks, under torchrun."""
+def run_ranks(ranks: int, arguments: list[str]) -> dict[str, Any]:
+    """The results of so many ranks, under torchrun."""
     with tempfile.TemporaryDirectory() as folder:
         launch = ["--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-        command = [sys.executable, "-m", "torch.distributed.run", *launch, __file__, *words, "--worker", folder]
+        command = [sys.executable, "-m", "torch.distributed.run", *launch, __file__, *arguments, "--worker", folder]
         subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
         row: dict[str, Any] = json.loads((Path(folder) / "row.json").read_text())
         return row
@@ -86,32 +86,32 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
+    args = parser.parse_args()
+    if args.worker:
         from chordmixer.training.ranks import end_rank
 
-        measure(given.base_length, given.batch, given.steps, given.worker)
+        measure(args.base_length, args.batch, args.steps, args.worker)
         end_rank(0)
-    words = ["--base-length", str(given.base_length), "--batch", str(given.batch), "--steps", str(given.steps)]
-    tries = [started(count, words) for _ in range(given.rounds) for count in given.ranks]
+    worker_args = ["--base-length", str(args.base_length), "--batch", str(args.batch), "--steps", str(args.steps)]
+    runs = [run_ranks(count, worker_args) for _ in range(args.rounds) for count in args.ranks]
     rows = [
-        min((row for row in tries if row["ranks"] == count), key=lambda row: row["seconds_a_step"])
-        for count in given.ranks
+        min((row for row in runs if row["ranks"] == count), key=lambda row: row["seconds_a_step"])
+        for count in args.ranks
     ]
-    one = rows[0]
+    base = rows[0]
     print("ranks  ms a step  tokens/s  CPU ms a rank  efficiency: wall   CPU  balance")
     for row in rows:
         speed = row["tokens_a_step"] / row["seconds_a_step"]
         row["efficiency"] = {
-            name: one[name] / one["tokens_a_step"] * row["tokens_a_step"] / row["ranks"] * one["ranks"] / row[name]
+            name: base[name] / base["tokens_a_step"] * row["tokens_a_step"] / row["ranks"] * base["ranks"] / row[name]
             for name in ("seconds_a_step", "cpu_seconds_a_rank_and_step")
         }
         wall, cpu = row["efficiency"].values()
         print(f"{row['ranks']:>5} {1e3 * row['seconds_a_step']:>10.1f} {speed:>9,.0f}", end=" ")
         print(f"{1e3 * row['cpu_seconds_a_rank_and_step']:>14.1f} {wall:>17.0%} {cpu:>5.0%} {row['balance']:>8.0%}")
-    if given.out:
-        about = {"command": f"python benchmarks/ranks.py {' '.join(sys.argv[1:])}", "cores": os.cpu_count()}
-        given.out.write_text(json.dumps({**about, "date": date.today().isoformat(), "rows": rows}, indent=2) + "\n")
+    if args.out:
+        header = {"command": f"python benchmarks/ranks.py {' '.join(sys.argv[1:])}", "cores": os.cpu_count()}
+        args.out.write_text(json.dumps({**header, "date": date.today().isoformat(), "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

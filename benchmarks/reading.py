@@ -56,21 +56,21 @@ def make(folder: Path, records: int, bases: int) -> dict[str, int]:
 
 
 def _sequences(rng: np.random.Generator, lengths: np.ndarray) -> Iterator[np.ndarray]:
-    at, pool = 0, np.empty(0, dtype=np.uint8)
+    position, pool = 0, np.empty(0, dtype=np.uint8)
     for length in lengths.tolist():
-        if at + length > len(pool):
+        if position + length > len(pool):
             pool = rng.integers(0, 4, max(length, AT_A_TIME), dtype=np.uint8)
             pool[rng.integers(0, len(pool), len(pool) // 1000)] = 4
-            at = 0
-        yield pool[at : at + length]
-        at += length
+            position = 0
+        yield pool[position : position + length]
+        position += length
 
 
 def _wrapped(letters: np.ndarray) -> bytes:
-    whole = len(letters) // LINE * LINE
-    lines = np.full((whole // LINE, LINE + 1), ord("\n"), dtype=np.uint8)
-    lines[:, :LINE] = letters[:whole].reshape(-1, LINE)
-    rest = letters[whole:].tobytes()
+    full = len(letters) // LINE * LINE
+    lines = np.full((full // LINE, LINE + 1), ord("\n"), dtype=np.uint8)
+    lines[:, :LINE] = letters[:full].reshape(-1, LINE)
+    rest = letters[full:].tobytes()
     return lines.tobytes() + (rest + b"\n" if rest else b"")
 
 
@@ -79,24 +79,24 @@ def read_once(path: Path, folder: Path) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     before, account = _peak(), Account()
-    start, worked = time.perf_counter(), time.process_time()
+    start, cpu_start = time.perf_counter(), time.process_time()
     store = write_store(read([path], Reading(), account), Dna(), folder, account)
-    seconds, processor = time.perf_counter() - start, time.process_time() - worked
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     peak = _peak()
     start = time.perf_counter()
     Store.open(folder)
-    opened = time.perf_counter() - start
+    open_seconds = time.perf_counter() - start
     print(
         json.dumps(
             {
                 "file": path.name,
                 "megabytes": path.stat().st_size / 1e6,
                 "seconds": seconds,
-                "processor_seconds": processor,
+                "processor_seconds": cpu_seconds,
                 "bases_per_second": len(store.values) / seconds,
                 "peak_megabytes": peak / 1e6,
                 "of_which_imports_megabytes": before / 1e6,
-                "open_milliseconds": 1e3 * opened,
+                "open_milliseconds": 1e3 * open_seconds,
                 "records": len(store),
                 "bases": len(store.values),
                 "checksum": zlib.crc32(store.values),
@@ -106,26 +106,26 @@ def read_once(path: Path, folder: Path) -> None:
 
 
 def _peak() -> int:
-    """Of this process; Linux's usual number is inherited from the one that started it."""
+    """The peak memory of this process; on Linux `ru_maxrss` is inherited from the process that started it."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if "VmHWM" in line)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(folder: Path, name: str, made: dict[str, int]) -> dict[str, float]:
+def measure(folder: Path, name: str, expected: dict[str, int]) -> dict[str, float]:
     """One file, read in a fresh process; what the store holds is compared with what was made."""
     command = [sys.executable, __file__, "--read", str(folder / name), "--store", str(folder / f"{name}.store")]
     row = json.loads(subprocess.check_output(command))
     for key in ("records", "bases", "checksum"):
-        assert row[key] == made[key], f"{name}: {key} {row[key]} in the store, {made[key]} made"
+        assert row[key] == expected[key], f"{name}: {key} {row[key]} in the store, {expected[key]} made"
     return row
 
 
-def looked_at(folder: Path) -> dict[str, float]:
+def time_inspection(folder: Path) -> dict[str, float]:
     start = time.perf_counter()
-    found = inspect(Store.open(folder))
-    return {"records": found.records, "bases": found.tokens, "seconds": time.perf_counter() - start}
+    inspection = inspect(Store.open(folder))
+    return {"records": inspection.records, "bases": inspection.tokens, "seconds": time.perf_counter() - start}
 
 
 def main() -> None:
@@ -144,9 +144,9 @@ def main() -> None:
         for part in (8, 1):  # an eighth first, to see that memory does not grow with the file
             folder = Path(temporary) / f"part-{part}"
             folder.mkdir()
-            made = make(folder, arguments.records // part, arguments.bases // part)
-            rows += [measure(folder, name, made) for name in ("plain.fa", "packed.fa.gz")]
-        inspected = looked_at(folder / "plain.fa.store")
+            expected = make(folder, arguments.records // part, arguments.bases // part)
+            rows += [measure(folder, name, expected) for name in ("plain.fa", "packed.fa.gz")]
+        inspected = time_inspection(folder / "plain.fa.store")
     print(f"{'file':>14} {'records':>9} {'bases':>15} {'bases/s':>13} {'peak':>8} {'open':>8}")
     for row in rows:
         speed, peak, opened = row["bases_per_second"], row["peak_megabytes"], row["open_milliseconds"]
@@ -155,13 +155,13 @@ def main() -> None:
     print(f"inspect: {inspected['seconds']:.1f} s")
     if arguments.out:
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
-        about = {
+        header = {
             "command": f"python benchmarks/reading.py --records {arguments.records} --bases {arguments.bases}",
             "commit": commit,
             "device": f"{platform.processor() or platform.machine()}, one core",
             "python": platform.python_version(),
         }
-        result = {**about, "date": date.today().isoformat(), "files": rows, "inspect": inspected}
+        result = {**header, "date": date.today().isoformat(), "files": rows, "inspect": inspected}
         arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What `chordmixer train FILES` answers by itself on real data, beside baseline, network and published numbers.
+"""The scores of `chordmixer train FILES` on real data, beside those of baseline and network and published ones.
 
 PYTHONPATH=src python benchmarks/real.py --data DATA --work WORK --json results.json --page results.md
 
@@ -35,7 +35,7 @@ from chordmixer.data.reading import Reading, read
 
 GENE = r"header:/(?:Transcript|CDS):([^.\s]+(?:\.\d+)?)/"
 FRAGMENTS = 30_000
-"""Of each class."""
+"""Fragments of each class."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Set:
     before: float | None = None
     """What `chordmixer train` reached at commit 9c7ea76."""
     published: str = ""
-    """By others, on the same split."""
+    """The scores of others, on the same split."""
     wanted: float = 0.0
 
 
@@ -70,29 +70,29 @@ def write_fasta(path: Path, records: Iterable[tuple[str, bytes]]) -> Path:
 
 def introns(data: Path, work: Path) -> Prepared:
     """As many of each length, to 2 %, from either species, at random."""
-    draw, bins = random.Random(0), [defaultdict(list), defaultdict(list)]
+    rng, bins = random.Random(0), [defaultdict(list), defaultdict(list)]
     for species, path in zip(bins, sorted((data / "introns").glob("*.fa.gz")), strict=True):
         for entry in entries([path]):
             species[round(50 * math.log(entry.length))].append((f"{entry.id} {entry.description}", entry.sequence))
     chosen: list[list[Any]] = [[], []]
     for length in sorted(bins[0].keys() & bins[1].keys()):
         count = min(len(species[length]) for species in bins)
-        for own, species in zip(chosen, bins, strict=True):
-            own += draw.sample(species[length], count)
-    files = [write_fasta(work / f"{name}.fa", own) for name, own in zip(("worm", "fly"), chosen, strict=True)]
+        for records, species in zip(chosen, bins, strict=True):
+            records += rng.sample(species[length], count)
+    files = [write_fasta(work / f"{name}.fa", records) for name, records in zip(("worm", "fly"), chosen, strict=True)]
     return Prepared(files, ["--group", GENE])
 
 
-def fragment(draw: random.Random, genomes: list[Entry]) -> tuple[Entry, bytes]:
+def fragment(rng: random.Random, genomes: list[Entry]) -> tuple[Entry, bytes]:
     """A genome, and a piece of it: a log-normal length with median 650, at least 79, at a random place."""
-    genome = draw.choice(genomes)
-    length = min(max(round(650 * math.exp(draw.gauss(0, 0.8))), 79), genome.length)
-    start = draw.randrange(genome.length - length + 1)
+    genome = rng.choice(genomes)
+    length = min(max(round(650 * math.exp(rng.gauss(0, 0.8))), 79), genome.length)
+    start = rng.randrange(genome.length - length + 1)
     return genome, genome.sequence[start : start + length]
 
 
 def fragments(data: Path, work: Path) -> Prepared:
-    draw = random.Random(0)
+    rng = random.Random(0)
     families = sorted((data / "mitogenomes").glob("*.fa.gz"))
     files = []
     for name, paths in (
@@ -101,7 +101,7 @@ def fragments(data: Path, work: Path) -> Prepared:
     ):
         genomes, cut = entries(paths), []
         for i in range(FRAGMENTS):
-            genome, letters = fragment(draw, genomes)
+            genome, letters = fragment(rng, genomes)
             cut.append((f"{name}-{i} genome={genome.id}", letters))
         files.append(write_fasta(work / f"{name}.fa", cut))
     return Prepared(files, ["--group", "header:genome"])
@@ -111,35 +111,39 @@ def plasmids(data: Path, work: Path) -> Prepared:
     return Prepared(sorted((data / "plasmids").glob("*.fa.gz")))
 
 
-def one(name: str) -> Callable[[Path, Path], Prepared]:
+def single_file(name: str) -> Callable[[Path, Path], Prepared]:
     """A table with everything in it."""
     return lambda data, work: Prepared([data / name])
 
 
 SETS = {
     "plaid": Set(
-        "11 appliances, electric current", one("real/plaid.parquet"), 0.447, "InceptionTime 0.944, ROCKET 0.903", 0.92
+        "11 appliances, electric current",
+        single_file("real/plaid.parquet"),
+        0.447,
+        "InceptionTime 0.944, ROCKET 0.903",
+        0.92,
     ),
-    "fsdd": Set("spoken digits, raw audio", one("real/fsdd.parquet"), 0.970, "", 0.99),
-    "nrc_ncrna13": Set("13 RNA families", one("real/nrc_ncrna13.csv"), 0.873, "RNAGCN 0.857", 0.955),
+    "fsdd": Set("spoken digits, raw audio", single_file("real/fsdd.parquet"), 0.970, "", 0.99),
+    "nrc_ncrna13": Set("13 RNA families", single_file("real/nrc_ncrna13.csv"), 0.873, "RNAGCN 0.857", 0.955),
     "scop": Set(
         "7 structural classes of proteins",
-        one("real/proteinbert_scop_class.csv"),
+        single_file("real/proteinbert_scop_class.csv"),
         0.666,
         "ProteinBERT from scratch 0.593, pre-trained 0.884",
         0.775,
     ),
-    "esol": Set("solubility of proteins", one("real/esol_solubility.csv"), 0.360, "GraphSol 0.48", 0.42),
+    "esol": Set("solubility of proteins", single_file("real/esol_solubility.csv"), 0.360, "GraphSol 0.48", 0.42),
     "rnalight": Set(
         "location of long non-coding RNA",
-        one("real/rnalight_lncrna_location.csv"),
+        single_file("real/rnalight_lncrna_location.csv"),
         None,
         "LightGBM 0.783, CNN 0.718",
         0.76,
     ),
     "remote_homology": Set(
         "1,195 folds of proteins",
-        one("real/tape_remote_homology.csv"),
+        single_file("real/tape_remote_homology.csv"),
         None,
         "from scratch: one-hot 0.09, ProteinBERT 0.063",
         0.12,
@@ -147,8 +151,8 @@ SETS = {
     "introns": Set("introns of a worm and a fly, by gene", introns, 0.968, "", 0.974),
     "fragments": Set("fragments of fish mitochondria, by genome", fragments, 0.995, "", 0.9997),
     "plasmids": Set("whole plasmids of two phyla", plasmids, 0.997, "", 0.999),
-    "imdb": Set("film reviews", one("imdb.parquet"), 0.870, "", 0.965),
-    "arxiv": Set("arXiv papers, 3 categories", one("arxiv_papers.parquet"), 0.860, "", 0.90),
+    "imdb": Set("film reviews", single_file("imdb.parquet"), 0.870, "", 0.965),
+    "arxiv": Set("arXiv papers, 3 categories", single_file("arxiv_papers.parquet"), 0.860, "", 0.90),
 }
 BASELINES = 6
 """Runs whose baselines are fitted at the same time, at most."""
@@ -180,7 +184,7 @@ def run(
         "seed": seed,
         "seconds": round(seconds, 1),
         "trained_after": round(trained, 1),
-        **_found(out),
+        **_results(out),
     }
 
 
@@ -192,12 +196,12 @@ def _trained(out: Path) -> bool:
         return False
 
 
-def _found(out: Path) -> dict[str, Any]:
-    """What a run folder says of itself."""
-    test, beside = _json(out / "evaluation-test.json"), _json(out / "baselines.json")["baselines"]
-    combined, config, how = _json(out / "combination.json"), _json(out / "config.json"), _json(out / "run.json")
+def _results(out: Path) -> dict[str, Any]:
+    """The results in a run folder."""
+    test, baselines = _json(out / "evaluation-test.json"), _json(out / "baselines.json")["baselines"]
+    combined, config, timing = _json(out / "combination.json"), _json(out / "config.json"), _json(out / "run.json")
     metric = test["headline"]
-    scores = {row["name"]: row["evaluation"]["scores"][metric] for row in beside}
+    scores = {row["name"]: row["evaluation"]["scores"][metric] for row in baselines}
     networks = {"network alone", "local network"}
     best = max((name for name in scores if name not in networks), key=lambda name: scores[name]["value"])
     trials = _json(out / "trials.json") if (out / "trials.json").exists() else {}
@@ -211,27 +215,27 @@ def _found(out: Path) -> dict[str, Any]:
         "network": scores["network alone"],
         "local": scores.get("local network"),
         "baseline": {"name": best, **scores[best]},
-        "less_baseline": next(row["difference"] for row in beside if row["name"] == best),
+        "less_baseline": next(row["difference"] for row in baselines if row["name"] == best),
         "trials": trials,
-        "training_seconds": how["seconds"],
+        "training_seconds": timing["seconds"],
         "steps": config["training"]["steps"],
         "words": config["model"]["words"]["lengths"],
     }
 
 
 def _json(path: Path) -> dict[str, Any]:
-    known: dict[str, Any] = json.loads(path.read_text())
-    return known
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
 
 
-def page(rows: list[dict[str, Any]], about: str) -> str:
+def page(rows: list[dict[str, Any]], setup: str) -> str:
     """A table with one row per data set; of several seeds the mean, and their range."""
     ladder = any(row["local"] for row in rows)
     local = (" local network |", "---|") if ladder else ("", "")
     lines = [
         f"# Default runs on real data, {date.today().isoformat()}",
         "",
-        f"{about} `chordmixer train FILES --out RUN`, no option but files and groups; the test records were",
+        f"{setup} `chordmixer train FILES --out RUN`, no option but files and groups; the test records were",
         "scored once. *Delivered* is what `predict` answers: the network, the best baseline or both, as the",
         "validation records chose. *Before* is commit 9c7ea76. *Less baseline* is the paired difference to the",
         "baseline that is best on the test records, with its 95 % interval.",
@@ -240,19 +244,19 @@ def page(rows: list[dict[str, Any]], about: str) -> str:
         "| trained, s |",
         f"|---|---|---|---|{local[1]}---|---|---|---|---|",
     ]
-    for name, known in SETS.items():
-        own = [row for row in rows if row["name"] == name]
-        if not own:
+    for name, dataset in SETS.items():
+        runs = [row for row in rows if row["name"] == name]
+        if not runs:
             continue
-        first, less = own[0], own[0]["less_baseline"]
-        ends = "" if less["low"] is None else f" ({less['low']:+.4f} to {less['high']:+.4f})"
-        climbed = [row for row in own if row["local"]]
-        middle = f"| {_mean(climbed, 'local') if climbed else '-'} " if ladder else ""
+        first, difference = runs[0], runs[0]["less_baseline"]
+        interval = "" if difference["low"] is None else f" ({difference['low']:+.4f} to {difference['high']:+.4f})"
+        with_local = [row for row in runs if row["local"]]
+        local_cell = f"| {_mean(with_local, 'local') if with_local else '-'} " if ladder else ""
         lines.append(
-            f"| {known.title} | {first['metric']} | {_number(known.before)} "
-            f"| {_mean(own, 'baseline')} ({first['baseline']['name']}) {middle}| {_mean(own, 'network')} "
-            f"| **{_mean(own, 'delivered')}** ({first['using']}) | {less['value']:+.4f}{ends} "
-            f"| {known.published or '-'} | {_seconds(own)} |"
+            f"| {dataset.title} | {first['metric']} | {_number(dataset.before)} "
+            f"| {_mean(runs, 'baseline')} ({first['baseline']['name']}) {local_cell}| {_mean(runs, 'network')} "
+            f"| **{_mean(runs, 'delivered')}** ({first['using']}) | {difference['value']:+.4f}{interval} "
+            f"| {dataset.published or '-'} | {_seconds(runs)} |"
         )
     return "\n".join([*lines, ""])
 
@@ -265,8 +269,8 @@ def _mean(rows: list[dict[str, Any]], key: str) -> str:
 
 def _seconds(rows: list[dict[str, Any]]) -> str:
     """The mean time until the network was trained; older results do not say it."""
-    known = [row["trained_after"] for row in rows if "trained_after" in row]
-    return f"{sum(known) / len(known):.0f}" if known else "-"
+    values = [row["trained_after"] for row in rows if "trained_after" in row]
+    return f"{sum(values) / len(values):.0f}" if values else "-"
 
 
 def _number(value: float | None) -> str:
@@ -289,37 +293,35 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a setting for all runs, to try others")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path)
-    given = parser.parse_args()
-    extra = ["--ladder"] if given.ladder else []
-    extra += [word for setting in given.set for word in ("--set", setting)]
-    known = _json(given.json)["runs"] if given.json and given.json.exists() else []
-    rows, lock = {(row["name"], row["seed"]): row for row in known}, threading.Lock()
+    args = parser.parse_args()
+    extra = ["--ladder"] if args.ladder else []
+    extra += [word for setting in args.set for word in ("--set", setting)]
+    previous = _json(args.json)["runs"] if args.json and args.json.exists() else []
+    rows, lock = {(row["name"], row["seed"]): row for row in previous}, threading.Lock()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
 
-    slots = threading.Semaphore(given.at_once)
+    slots = threading.Semaphore(args.at_once)
 
     def one_run(task: tuple[str, int]) -> None:
         name, seed = task
         try:
-            made = run(name, seed, given.data, given.work / f"{name}-{seed}", extra, slots)
+            row = run(name, seed, args.data, args.work / f"{name}-{seed}", extra, slots)
         except (subprocess.CalledProcessError, OSError, KeyError) as error:
             print(f"{name}, seed {seed}: {error}; see its log.txt", flush=True)
             return
         with lock:
-            rows[task] = {**made, "device": device, "date": date.today().isoformat(), "at_once": given.at_once}
-            if given.json:
-                given.json.write_text(json.dumps({"runs": list(rows.values())}, indent=1) + "\n")
-        score = f"{made['metric']} {made['delivered']['value']:.4f} by {made['using']}"
-        print(
-            f"{name}, seed {seed}: {score}, trained after {made['trained_after']} s, {made['seconds']} s", flush=True
-        )
+            rows[task] = {**row, "device": device, "date": date.today().isoformat(), "at_once": args.at_once}
+            if args.json:
+                args.json.write_text(json.dumps({"runs": list(rows.values())}, indent=1) + "\n")
+        score = f"{row['metric']} {row['delivered']['value']:.4f} by {row['using']}"
+        print(f"{name}, seed {seed}: {score}, trained after {row['trained_after']} s, {row['seconds']} s", flush=True)
 
-    with ThreadPoolExecutor(given.at_once + BASELINES) as pool:
-        list(pool.map(one_run, [(name, seed) for seed in range(given.seeds) for name in given.only]))
-    made = page(list(rows.values()), f"{device}, {given.at_once} at once.")
-    print(made)
-    if given.page:
-        given.page.write_text(made)
+    with ThreadPoolExecutor(args.at_once + BASELINES) as pool:
+        list(pool.map(one_run, [(name, seed) for seed in range(args.seeds) for name in args.only]))
+    text = page(list(rows.values()), f"{device}, {args.at_once} at once.")
+    print(text)
+    if args.page:
+        args.page.write_text(text)
 
 
 if __name__ == "__main__":

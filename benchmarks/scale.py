@@ -107,9 +107,9 @@ def main() -> None:
     if arguments.plot:
         draw(rows, arguments.plot)
     if arguments.out:
-        about = {"command": "python benchmarks/scale.py", "device": torch.cuda.get_device_name()}
-        about |= {"torch": torch.__version__, "date": date.today().isoformat()}
-        arguments.out.write_text(json.dumps({**about, "training_steps": steps, "inference": rows}, indent=2) + "\n")
+        header = {"command": "python benchmarks/scale.py", "device": torch.cuda.get_device_name()}
+        header |= {"torch": torch.__version__, "date": date.today().isoformat()}
+        arguments.out.write_text(json.dumps({**header, "training_steps": steps, "inference": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

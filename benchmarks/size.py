@@ -45,39 +45,39 @@ def main() -> None:
     print(f"{'package':24}{'files':>8}{'lines':>8}")
     for name, (count, lines) in sizes(files).items():
         print(f"{name:24}{count:8,}{lines:8,}")
-    twice = repeated(files)
-    print(f"\nclass names used twice: {len(twice)}")
-    for name, homes in twice.items():
-        print(f"  {name}: {', '.join(homes)}")
+    duplicates = repeated(files)
+    print(f"\nclass names used twice: {len(duplicates)}")
+    for name, paths in duplicates.items():
+        print(f"  {name}: {', '.join(paths)}")
     print("\nchordmixer modules loaded by")
-    for what, modules in loaded().items():
+    for command, modules in loaded().items():
         paper = sum(name.startswith("chordmixer.paper") for name in modules)
-        print(f"  {what:20}{len(modules):6,}, of the paper {paper:,}")
+        print(f"  {command:20}{len(modules):6,}, of the paper {paper:,}")
 
 
 def sizes(files: list[Path]) -> dict[str, tuple[int, int]]:
     """Files and lines of each package, of its sub-packages, and of all."""
-    found: dict[str, tuple[int, int]] = {}
+    totals: dict[str, tuple[int, int]] = {}
     for path in files:
         parts, lines = path.relative_to(SOURCE).parts, len(path.read_text().splitlines())
-        within = ["/".join(parts[: i + 1]) for i in range(len(parts) - 1)]
-        for name in ("all", *(within or ["top level"])):
-            count, before = found.get(name, (0, 0))
-            found[name] = count + 1, before + lines
-    return {name: found[name] for name in sorted(found, key=lambda name: (name == "all", name))}
+        packages = ["/".join(parts[: i + 1]) for i in range(len(parts) - 1)]
+        for name in ("all", *(packages or ["top level"])):
+            count, before = totals.get(name, (0, 0))
+            totals[name] = count + 1, before + lines
+    return {name: totals[name] for name in sorted(totals, key=lambda name: (name == "all", name))}
 
 
 def repeated(files: list[Path]) -> dict[str, list[str]]:
     """Public class names that several modules define, with these modules."""
-    homes: dict[str, list[str]] = {}
+    definitions: dict[str, list[str]] = {}
     for path in files:
         for name in _classes(path):
-            homes.setdefault(name, []).append(str(path.relative_to(SOURCE)))
-    return {name: own for name, own in sorted(homes.items()) if len(own) > 1}
+            definitions.setdefault(name, []).append(str(path.relative_to(SOURCE)))
+    return {name: paths for name, paths in sorted(definitions.items()) if len(paths) > 1}
 
 
 def _classes(path: Path) -> Iterator[str]:
-    """Of a module, without private ones and those within others."""
+    """The public classes of a module, without nested ones."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
@@ -86,25 +86,25 @@ def _classes(path: Path) -> Iterator[str]:
 def loaded() -> dict[str, list[str]]:
     """The modules behind each command, on files of `chordmixer sample`."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        modules(place, "sample", "dna", "--out", ".")
+        root = Path(folder)
+        modules(root, "sample", "dna", "--out", ".")
         return {
-            "import chordmixer": modules(place),
-            "train --help": modules(place, "train", "--help"),
-            "train FILES": modules(place, *TRAIN),
-            "predict RUN FILES": modules(place, *PREDICT),
+            "import chordmixer": modules(root),
+            "train --help": modules(root, "train", "--help"),
+            "train FILES": modules(root, *TRAIN),
+            "predict RUN FILES": modules(root, *PREDICT),
         }
 
 
-def modules(folder: Path, *words: str) -> list[str]:
+def modules(folder: Path, *arguments: str) -> list[str]:
     """What a process has loaded at its end: a command, or `import chordmixer` alone."""
-    code = COUNT + (COMMAND if words else "import chordmixer")
-    listed = folder / "modules.txt"
-    process = [sys.executable, "-c", code, *words, str(listed)]
-    done = subprocess.run(process, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"chordmixer {' '.join(words)} failed: {done.stdout}{done.stderr}")
-    return listed.read_text().split()
+    code = COUNT + (COMMAND if arguments else "import chordmixer")
+    module_list = folder / "modules.txt"
+    process = [sys.executable, "-c", code, *arguments, str(module_list)]
+    completed = subprocess.run(process, cwd=folder, capture_output=True, text=True)
+    if completed.returncode:
+        raise SystemExit(f"chordmixer {' '.join(arguments)} failed: {completed.stdout}{completed.stderr}")
+    return module_list.read_text().split()
 
 
 if __name__ == "__main__":

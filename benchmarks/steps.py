@@ -33,8 +33,8 @@ CASES = ("adding-1000-20", "adding-1000-64", "adding-200-64", "listops", "rna")
 VERSIONS = ("old", "plain", "graphs")
 
 
-def found(name: str, *modules: str) -> Any:
-    """The first of these modules that has the name: older commits keep it elsewhere."""
+def lookup(name: str, *modules: str) -> Any:
+    """The attribute, from the first of these modules that has it: older commits keep it elsewhere."""
     for module in modules:
         try:
             return getattr(importlib.import_module(f"chordmixer.{module}"), name)
@@ -44,28 +44,30 @@ def found(name: str, *modules: str) -> Any:
 
 
 def experiment(case: str, rna: Path | None, graphs: bool) -> Any:
-    """One that never ends by itself, with batches of the recipe's size."""
+    """An experiment that never ends by itself, with batches of the recipe's size."""
     if case == "rna":
-        data = found("FilesConfig", "tasks.files")(files=(str(rna),))
-        made = found("files", "recipes")(data)
+        data = lookup("FilesConfig", "tasks.files")(files=(str(rna),))
+        result = lookup("files", "recipes")(data)
     elif case == "listops":
-        config = found("ListOpsConfig", "paper.lra.listops", "tasks.lra.listops")
-        made = found("listops", "paper.recipes", "recipes")(config(training=6_000, validation=200, test=200))
+        config = lookup("ListOpsConfig", "paper.lra.listops", "tasks.lra.listops")
+        result = lookup("listops", "paper.recipes", "recipes")(config(training=6_000, validation=200, test=200))
     else:
         base, batch = map(int, case.split("-")[1:])
-        config = found("AddingConfig", "paper.adding", "tasks.adding")
-        made = found("adding", "paper.recipes", "recipes")(config(base, training=100 * batch, validation=9, test=9))
-        made = replace(made, training=replace(made.training, batch_sequences=batch))
+        config = lookup("AddingConfig", "paper.adding", "tasks.adding")
+        result = lookup("adding", "paper.recipes", "recipes")(
+            config(base, training=100 * batch, validation=9, test=9)
+        )
+        result = replace(result, training=replace(result.training, batch_sequences=batch))
     settings: dict[str, Any] = {"precision": "bf16"}
-    if hasattr(made.training, "cuda_graphs"):
+    if hasattr(result.training, "cuda_graphs"):
         settings |= {"cuda_graphs": graphs, "trial": 0.0}
-    return replace(made, training=replace(made.training, epochs=10_000, steps=0, **settings))
+    return replace(result, training=replace(result.training, epochs=10_000, steps=0, **settings))
 
 
 def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, profiled: int) -> dict[str, float]:
-    kind = found("TrainingRun", "training.loop") if hasattr(_loop(), "TrainingRun") else _loop().Run
+    run_class = lookup("TrainingRun", "training.loop") if hasattr(_loop(), "TrainingRun") else _loop().Run
     with tempfile.TemporaryDirectory() as folder:
-        run = kind(experiment(case, rna, graphs), Path(folder) / "run", False, Console(quiet=True))
+        run = run_class(experiment(case, rna, graphs), Path(folder) / "run", False, Console(quiet=True))
         run.display.quiet = True
         with closing(run) if hasattr(run, "close") else nullcontext(), run.display:
             run.wrapped.train()
@@ -85,9 +87,9 @@ def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, pr
 
             first = take(warm)
             seconds = min(take(steps // 3) for _ in range(3))
-            with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+            with profile(activities=[ProfilerActivity.CUDA]) as trace:
                 take(profiled)
-            events = [e for e in recorded.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+            events = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
             sizes = len(run.captured.buffers) if getattr(run, "captured", None) else 0
     busy = sum(e.time_range.elapsed_us() for e in events) / 1e6 / profiled
     return {"ms": 1e3 * seconds, "gpu_ms": 1e3 * busy, "busy": busy / seconds, "warm_ms": 1e3 * first, "sizes": sizes}
@@ -108,44 +110,44 @@ def main() -> None:
     parser.add_argument("--profiled", type=int, default=50)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("CASE", "VERSION"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no GPU: this measures how busy training keeps one")
-    if given.one:
-        case, version = given.one
-        print(json.dumps(measure(case, given.rna, version == "graphs", given.warm, given.steps, given.profiled)))
+    if args.one:
+        case, version = args.one
+        print(json.dumps(measure(case, args.rna, version == "graphs", args.warm, args.steps, args.profiled)))
         return
-    cases = given.cases or [case for case in CASES if case != "rna" or given.rna]
+    cases = args.cases or [case for case in CASES if case != "rna" or args.rna]
     rows = []
     print(f"{'case':16}{'version':>8}{'ms a step':>11}{'GPU ms':>8}{'busy':>6}{'sizes':>7}{'times':>7}", flush=True)
     for case in cases:
         first = None
-        for version in given.versions:
-            if version == "old" and not given.old:
+        for version in args.versions:
+            if version == "old" and not args.old:
                 continue
-            row = _one(case, version, given)
+            row = _run_case(case, version, args)
             first = first or row["ms"]
             rows.append({"case": case, "version": version, **row})
             print(f"{case:16}{version:>8}{row['ms']:>11.2f}{row['gpu_ms']:>8.2f}{row['busy']:>6.0%}", end="")
             print(f"{row['sizes']:>7}{first / row['ms']:>7.2f}", flush=True)
-            if given.out:
-                about = {"command": "python benchmarks/steps.py", "device": torch.cuda.get_device_name()}
-                about |= {"torch": torch.__version__}
-                given.out.write_text(
-                    json.dumps({**about, "date": date.today().isoformat(), "cases": rows}, indent=1) + "\n"
+            if args.out:
+                header = {"command": "python benchmarks/steps.py", "device": torch.cuda.get_device_name()}
+                header |= {"torch": torch.__version__}
+                args.out.write_text(
+                    json.dumps({**header, "date": date.today().isoformat(), "cases": rows}, indent=1) + "\n"
                 )
 
 
-def _one(case: str, version: str, given: argparse.Namespace) -> dict[str, float]:
-    source = given.old if version == "old" else Path(found("__file__", "version")).parents[1]
+def _run_case(case: str, version: str, args: argparse.Namespace) -> dict[str, float]:
+    source = args.old if version == "old" else Path(lookup("__file__", "version")).parents[1]
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(source)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source.resolve()), *others])}
-    command = [sys.executable, __file__, "--one", case, version, *(["--rna", str(given.rna)] if given.rna else [])]
-    command += ["--warm", str(given.warm), "--steps", str(given.steps), "--profiled", str(given.profiled)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{case}, {version}: {done.stderr[-2000:]}")
-    row: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, __file__, "--one", case, version, *(["--rna", str(args.rna)] if args.rna else [])]
+    command += ["--warm", str(args.warm), "--steps", str(args.steps), "--profiled", str(args.profiled)]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if completed.returncode:
+        raise SystemExit(f"{case}, {version}: {completed.stderr[-2000:]}")
+    row: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
     return row
 
 

@@ -48,17 +48,17 @@ from real import entries, fragment, write_fasta
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 """Of the genomes, by the names of the parts in the table."""
 TASKS = ("fragments", "mpra")
-WAYS = ("scratch", "fine-tuned", "probe")
+MODES = ("scratch", "fine-tuned", "probe")
 METRIC, SCORES, PLAIN, PREDICTIONS = "roc_auc", "evaluation-test.json", "baselines.json", "predictions.parquet"
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Of two values on, the 97.5th percentile of Student's t."""
+"""The 97.5th percentile of Student's t, for two values, three values, and so on."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What `chordmixer` is called with."""
+    """The arguments of `chordmixer`."""
 
-    words: list[str]
+    arguments: list[str]
     seeded: list[str]
     """Settings that take the seed."""
 
@@ -68,29 +68,29 @@ class Task:
 
 def genomes(data: Path) -> Iterator[tuple[str, str, Entry]]:
     """Part, class and genome: each class is shared out by itself."""
-    draw = random.Random(0)
+    rng = random.Random(0)
     families = sorted((data / "mitogenomes").glob("*.fa.gz"))
     for name in ("cyprinidae", "others"):
-        own = entries(path for path in families if path.name.startswith("cyprinidae") == (name == "cyprinidae"))
-        draw.shuffle(own)
-        ends = [round(len(own) * share) for share in (SHARES["train"], SHARES["train"] + SHARES["val"], 1.0)]
+        members = entries(path for path in families if path.name.startswith("cyprinidae") == (name == "cyprinidae"))
+        rng.shuffle(members)
+        ends = [round(len(members) * share) for share in (SHARES["train"], SHARES["train"] + SHARES["val"], 1.0)]
         for part, start, end in zip(SHARES, [0, *ends], ends, strict=False):
-            yield from ((part, name, genome) for genome in own[start:end])
+            yield from ((part, name, genome) for genome in members[start:end])
 
 
 def prepare(data: Path, work: Path, fragments: int) -> None:
     """Genomes to pre-train on, and a table of labelled fragments, as many of each class."""
     work.mkdir(parents=True, exist_ok=True)
-    shared, draw = list(genomes(data)), random.Random(1)
+    shared, rng = list(genomes(data)), random.Random(1)
     write_fasta(work / "genomes.fa", ((g.id, g.sequence) for part, _, g in shared if part == "train"))
     with (work / "fragments.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["id", "sequence", "label", "split"])
         for part, count in (("train", fragments), ("val", 2_000), ("test", 6_000)):
             for name in ("cyprinidae", "others"):
-                pool = [g for own, label, g in shared if (own, label) == (part, name)]
+                pool = [g for member_part, label, g in shared if (member_part, label) == (part, name)]
                 for i in range(count // 2):
-                    letters = fragment(draw, pool)[1].decode()
+                    letters = fragment(rng, pool)[1].decode()
                     table.writerow([f"{part}-{name}-{i}", letters, name, part])
 
 
@@ -110,60 +110,60 @@ def tasks(data: Path, work: Path) -> dict[str, Task]:
 # --- Runs ---
 
 
-def options(way: str, pre: Path) -> list[str]:
+def options(mode: str, pre: Path) -> list[str]:
     """From scratch the network has the size of the pre-trained one, and baselines are scored, once for all."""
-    if way == "scratch":
+    if mode == "scratch":
         network = read(pre, "config.json")["model"]["network"]
         return [w for name in ("track_size", "hidden") for w in ("--set", f"model.network.{name}={network[name]}")]
-    return ["--from", str(pre), "--no-baselines", *(["--freeze"] if way == "probe" else [])]
+    return ["--from", str(pre), "--no-baselines", *(["--freeze"] if mode == "probe" else [])]
 
 
-def chordmixer(words: list[str], out: Path) -> float | None:
-    """Its seconds, not known of a run that was broken off; what it prints goes beside its folder."""
-    clock = out.with_suffix(".seconds")
-    if (out / SCORES).exists() and ("--no-baselines" in words or (out / PLAIN).exists()):
-        return float(clock.read_text()) if clock.exists() else None
-    again = ["--resume"] if out.exists() else []
+def chordmixer(arguments: list[str], out: Path) -> float | None:
+    """Run a command; return its seconds, None if it was interrupted. Its output goes into a log beside the folder."""
+    seconds_file = out.with_suffix(".seconds")
+    if (out / SCORES).exists() and ("--no-baselines" in arguments or (out / PLAIN).exists()):
+        return float(seconds_file.read_text()) if seconds_file.exists() else None
+    resume = ["--resume"] if out.exists() else []
     start = time.monotonic()
     with out.with_suffix(".log").open("a") as log:
-        command = [sys.executable, "-m", "chordmixer", *words, "--out", str(out), *again]
+        command = [sys.executable, "-m", "chordmixer", *arguments, "--out", str(out), *resume]
         subprocess.run(command, check=True, stdout=log, stderr=log)
-    if again:
+    if resume:
         return None
     seconds = time.monotonic() - start
-    clock.write_text(f"{seconds:.1f}\n")
+    seconds_file.write_text(f"{seconds:.1f}\n")
     return seconds
 
 
 def pretrain(data: Path, work: Path, extra: list[str]) -> dict[str, Any]:
     files = [*sorted((data / "introns").glob("*.fa.gz")), *sorted((data / "plasmids").glob("*.fa.gz"))]
-    words = ["pretrain", *map(str, files), str(work / "genomes.fa"), *extra]
-    seconds = chordmixer(words, work / "pre")
-    evaluation, plain = (read(work / "pre", name) for name in (SCORES, PLAIN))
-    chains = {own["name"]: own["evaluation"]["scores"]["accuracy"] for own in plain["baselines"]}
+    arguments = ["pretrain", *map(str, files), str(work / "genomes.fa"), *extra]
+    seconds = chordmixer(arguments, work / "pre")
+    evaluation, baselines = (read(work / "pre", name) for name in (SCORES, PLAIN))
+    chains = {baseline["name"]: baseline["evaluation"]["scores"]["accuracy"] for baseline in baselines["baselines"]}
     return {"seconds": seconds, "accuracy": evaluation["scores"]["accuracy"], "chains": chains}
 
 
-def learn(task: str, own: Task, way: str, seed: int, work: Path, extra: list[str]) -> dict[str, Any]:
-    out = work / f"{task}-{way}-{seed}"
-    seeded = [word for setting in own.seeded for word in ("--set", f"{setting}={seed}")]
-    seconds = chordmixer([*own.words, *options(way, work / "pre"), *seeded, *extra], out)
-    row = {"task": task, "way": way, "seed": seed, "seconds": seconds, METRIC: read(out, SCORES)["scores"][METRIC]}
-    if task == "mpra":
-        names, targets, outputs = answers(out)
+def learn(name: str, task: Task, mode: str, seed: int, work: Path, extra: list[str]) -> dict[str, Any]:
+    out = work / f"{name}-{mode}-{seed}"
+    seed_options = [word for setting in task.seeded for word in ("--set", f"{setting}={seed}")]
+    seconds = chordmixer([*task.arguments, *options(mode, work / "pre"), *seed_options, *extra], out)
+    row = {"task": name, "way": mode, "seed": seed, "seconds": seconds, METRIC: read(out, SCORES)["scores"][METRIC]}
+    if name == "mpra":
+        names, targets, outputs = read_predictions(out)
         row["within"] = within(names, targets, outputs)
-    if way == "scratch":
-        plain = {b["name"]: b["evaluation"]["scores"][METRIC] for b in read(out, PLAIN)["baselines"]}
-        name = max(plain, key=lambda own: plain[own]["value"])
-        row["best_baseline"] = {"name": name, **plain[name]}
-        if task == "mpra":
-            again = next(b for b in fit_variant_baselines(Experiment.load(out).build_task()) if b.name == name)
-            row["best_baseline"]["within"] = within(names, targets, again.outputs)
+    if mode == "scratch":
+        baselines = {b["name"]: b["evaluation"]["scores"][METRIC] for b in read(out, PLAIN)["baselines"]}
+        best = max(baselines, key=lambda key: baselines[key]["value"])
+        row["best_baseline"] = {"name": best, **baselines[best]}
+        if name == "mpra":
+            refitted = next(b for b in fit_variant_baselines(Experiment.load(out).build_task()) if b.name == best)
+            row["best_baseline"]["within"] = within(names, targets, refitted.outputs)
     return row
 
 
-def answers(out: Path) -> tuple[list[str], ndarray, ndarray]:
-    """Of the test records: names, classes and outputs."""
+def read_predictions(out: Path) -> tuple[list[str], ndarray, ndarray]:
+    """Names, classes and outputs of the test records."""
     table = pq.read_table(out / PREDICTIONS)
     outputs = np.stack([table[f"output_{k}"].to_numpy() for k in range(2)], axis=1)
     return table["id"].to_pylist(), table["target"].to_numpy(), outputs
@@ -177,13 +177,13 @@ def within(names: list[str], targets: ndarray, outputs: ndarray) -> float:
     """
     elements = np.array([name.split(":")[0] for name in names])
     scores, positive = log_odds(outputs)[:, 1], targets == 1
-    own = [elements == element for element in sorted(set(elements))]
-    return float(mean_of_known(np.array([areas(scores[None, these], positive[None, these])[0][0] for these in own])))
+    masks = [elements == element for element in sorted(set(elements))]
+    return float(mean_of_known(np.array([areas(scores[None, mask], positive[None, mask])[0][0] for mask in masks])))
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / name).read_text())
-    return found
+    document: dict[str, Any] = json.loads((folder / name).read_text())
+    return document
 
 
 # --- The page ---
@@ -204,8 +204,8 @@ def over_seeds(values: list[float]) -> str:
 
 
 def inside(rows: list[dict[str, Any]]) -> str:
-    found = [row["within"] for row in rows if "within" in row]
-    return over_seeds(found) if found else ""
+    values = [row["within"] for row in rows if "within" in row]
+    return over_seeds(values) if values else ""
 
 
 def took(seconds: list[float | None]) -> str:
@@ -214,24 +214,24 @@ def took(seconds: list[float | None]) -> str:
     >>> took([3.0, 4.0]), took([3.0, None])
     ('4', 'more than 3')
     """
-    known = [own for own in seconds if own is not None]
-    mean = f"{statistics.mean(known):.0f}" if known else "0"
-    return mean if len(known) == len(seconds) else f"more than {mean}"
+    finished = [value for value in seconds if value is not None]
+    mean = f"{statistics.mean(finished):.0f}" if finished else "0"
+    return mean if len(finished) == len(seconds) else f"more than {mean}"
 
 
-def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], about: dict[str, str], fragments: int) -> str:
+def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], header: dict[str, str], fragments: int) -> str:
     name, chain = max(pre["chains"].items(), key=lambda item: item[1]["value"])
-    own, said = pre["accuracy"], "beats" if pre["accuracy"]["low"] > chain["high"] else "does not beat"
+    score, verdict = pre["accuracy"], "beats" if pre["accuracy"]["low"] > chain["high"] else "does not beat"
     seeds = len({row["seed"] for row in rows})
     lines = [
-        f"# Learning before labels, {about['date']}, {about['device']}",
+        f"# Learning before labels, {header['date']}, {header['device']}",
         "",
-        f"`{about['command']}`, commit {about['commit']}, torch {about['torch']}.",
+        f"`{header['command']}`, commit {header['commit']}, torch {header['torch']}.",
         "",
         f"{seeds} seeds, {fragments:,} labelled fragments to train on. Pre-training",
         f"on introns, plasmids and the mitochondrial genomes of the training part took {took([pre['seconds']])} s:",
-        f"{own['value']:.2%} ({own['low']:.2%} to {own['high']:.2%}) of the masked test letters are right, and",
-        f"{chain['value']:.2%} by the best Markov chain ({name}): it {said} it.",
+        f"{score['value']:.2%} ({score['low']:.2%} to {score['high']:.2%}) of the masked test letters are right, and",
+        f"{chain['value']:.2%} by the best Markov chain ({name}): it {verdict} it.",
         "",
         "Test ROC-AUC, means over seeds with 95 % intervals of Student's t; differences are paired by seed.",
         "",
@@ -241,21 +241,21 @@ def markdown(pre: dict[str, Any], rows: list[dict[str, Any]], about: dict[str, s
         "|---|---|---|---|---|---|",
     ]
     for task in dict.fromkeys(row["task"] for row in rows):
-        of_task = [row for row in rows if row["task"] == task]
-        scratch = {row["seed"]: row[METRIC]["value"] for row in of_task if row["way"] == "scratch"}
-        for way in WAYS:
-            runs = [row for row in of_task if row["way"] == way]
-            more = [row[METRIC]["value"] - scratch[row["seed"]] for row in runs]
+        task_rows = [row for row in rows if row["task"] == task]
+        scratch = {row["seed"]: row[METRIC]["value"] for row in task_rows if row["way"] == "scratch"}
+        for mode in MODES:
+            runs = [row for row in task_rows if row["way"] == mode]
+            gains = [row[METRIC]["value"] - scratch[row["seed"]] for row in runs]
             lines.append(
-                f"| {task} | {way} | {over_seeds([row[METRIC]['value'] for row in runs])} "
-                f"| {over_seeds(more) if way != 'scratch' else ''} "
+                f"| {task} | {mode} | {over_seeds([row[METRIC]['value'] for row in runs])} "
+                f"| {over_seeds(gains) if mode != 'scratch' else ''} "
                 f"| {inside(runs)} "
                 f"| {took([row['seconds'] for row in runs])} |"
             )
-        plain = [row["best_baseline"] for row in of_task if row["way"] == "scratch"]
-        names = " or ".join(dict.fromkeys(own["name"] for own in plain))
+        baselines = [row["best_baseline"] for row in task_rows if row["way"] == "scratch"]
+        names = " or ".join(dict.fromkeys(b["name"] for b in baselines))
         lines.append(
-            f"| {task} | plain: {names} | {over_seeds([own['value'] for own in plain])} | | {inside(plain)} | |"
+            f"| {task} | plain: {names} | {over_seeds([b['value'] for b in baselines])} | | {inside(baselines)} | |"
         )
     return "\n".join([*lines, ""])
 
@@ -272,31 +272,31 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a setting of all other runs")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    before, after = ([w for s in own for w in ("--set", s)] for own in (arguments.set_pre, arguments.set))
+    before, after = ([w for s in settings for w in ("--set", s)] for settings in (arguments.set_pre, arguments.set))
     prepare(arguments.data, arguments.work, arguments.fragments)
     pre = pretrain(arguments.data, arguments.work, before)
-    asked = [
-        (name, own, way, seed)
+    jobs = [
+        (name, task, mode, seed)
         for seed in range(arguments.seeds)
-        for name, own in tasks(arguments.data, arguments.work).items()
+        for name, task in tasks(arguments.data, arguments.work).items()
         if name in arguments.tasks
-        for way in WAYS
+        for mode in MODES
     ]
     with ThreadPoolExecutor(arguments.at_once) as pool:
-        rows = list(pool.map(lambda one: learn(*one, arguments.work, after), asked))
-    about = {
+        rows = list(pool.map(lambda job: learn(*job, arguments.work, after), jobs))
+    header = {
         "command": shlex.join(["python", "benchmarks/transfer.py", *sys.argv[1:]]),
         "commit": commit(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
         "torch": torch.__version__,
         "date": date.today().isoformat(),
     }
-    page = markdown(pre, rows, about, arguments.fragments)
+    page = markdown(pre, rows, header, arguments.fragments)
     print(page)
     if arguments.out:
         arguments.out.write_text(page)
         arguments.out.with_suffix(".json").write_text(
-            json.dumps({**about, "pretraining": pre, "runs": rows}, indent=2) + "\n"
+            json.dumps({**header, "pretraining": pre, "runs": rows}, indent=2) + "\n"
         )
 
 

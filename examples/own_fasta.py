@@ -26,10 +26,10 @@ def main(files: list[str], out: str | None, minutes: float | None) -> Predictor:
     print(predictor.classes, predictor.predict_proba(sequences).round(3).tolist())
 
     predictor.save_pretrained(folder / "model")
-    again = Predictor.from_pretrained(folder / "model")
-    assert (again.predict(sequences) == predictor.predict(sequences)).all()
+    restored = Predictor.from_pretrained(folder / "model")
+    assert (restored.predict(sequences) == predictor.predict(sequences)).all()
     print(f"saved with a model card in {folder / 'model'}")
-    return again
+    return restored
 
 
 if __name__ == "__main__":
@@ -37,5 +37,5 @@ if __name__ == "__main__":
     parser.add_argument("files", nargs="*")
     parser.add_argument("--out", help="the run folder, with a report")
     parser.add_argument("--minutes", type=float)
-    given = parser.parse_args()
-    main(given.files, given.out, given.minutes)
+    args = parser.parse_args()
+    main(args.files, args.out, args.minutes)

@@ -12,13 +12,13 @@ from chordmixer import ChordMixerClassifier
 
 
 def waves(records: int) -> tuple[list[np.ndarray], np.ndarray]:
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     classes = np.arange(records) % 2
     series = []
     for fast in classes:
-        time = np.arange(random.integers(30, 120))
-        wave = np.sin(time * (0.5 if fast else 0.25) + random.uniform(0, 6))
-        series.append((wave + random.normal(0, 0.5, len(time))).astype(np.float32))
+        time = np.arange(rng.integers(30, 120))
+        wave = np.sin(time * (0.5 if fast else 0.25) + rng.uniform(0, 6))
+        series.append((wave + rng.normal(0, 0.5, len(time))).astype(np.float32))
     return series, np.where(classes, "fast", "slow")
 
 

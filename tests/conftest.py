@@ -1,4 +1,4 @@
-"""What the tests share: one hypothesis profile, a meter of memory, a cache folder, and two small FASTA files."""
+"""Shared by the tests: a hypothesis profile, a meter of memory, a cache folder, and two small FASTA files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("house")
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: the garbage collector need not look at all of it again and again."""
+    """Freeze what is imported by now, so that the garbage collector does not scan it again and again."""
     gc.collect()
     gc.freeze()
 
@@ -39,17 +39,17 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def peak_bytes() -> Callable[[Callable[[], Any]], int]:
-    """The most bytes that a call holds at one time, beside what was there before it; custom ops are seen too."""
+    """Measure the peak bytes that a call allocates, beyond those allocated before it; custom ops are counted too."""
 
     def measure(call: Callable[[], Any]) -> int:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            kept = call()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            result = call()
         live = peak = 0
-        events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+        events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
         for event in sorted(events, key=lambda e: e.start_ns()):
             live += event.nbytes()
             peak = max(peak, live)
-        del kept
+        del result
         return peak
 
     return measure
@@ -57,7 +57,7 @@ def peak_bytes() -> Callable[[Callable[[], Any]], int]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What the library logs, from level INFO on."""
+    """The log of the library, from level INFO on."""
     caplog.set_level(logging.INFO, "chordmixer")
     return caplog
 
@@ -81,14 +81,14 @@ def auto_is_fp32() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def motifs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two FASTA files of 100 records of 30 to 120 letters, which differ by a motif: only to be read."""
-    folder, chance = tmp_path_factory.mktemp("motifs"), random.Random(0)
+    """Two FASTA files of 100 records of 30 to 120 letters, which differ by a motif; tests only read them."""
+    folder, rng = tmp_path_factory.mktemp("motifs"), random.Random(0)
     for name, motif in (("with", "TATAAGC"), ("without", "")):
         with (folder / f"{name}.fa").open("w") as file:
             for number in range(100):
-                letters = chance.choices("ACGT", k=chance.randint(30, 120))
-                place = chance.randrange(len(letters) - 8)
-                letters[place : place + len(motif)] = motif
+                letters = rng.choices("ACGT", k=rng.randint(30, 120))
+                position = rng.randrange(len(letters) - 8)
+                letters[position : position + len(motif)] = motif
                 file.write(f">{name}{number} gene:g{number // 4}\n{''.join(letters)}\n")
     return [str(folder / "with.fa"), str(folder / "without.fa")]
 
@@ -98,37 +98,37 @@ MOTIFS = {"gattaca": "GATTACA", "cattaga": "CATTAGA"}
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on two FASTA files beside it, of 120 records of 30 to 60 letters with one motif each; it answers with
-    its network, its baseline or both: only to be read."""
+    """A run on two FASTA files beside it, of 120 records of 30 to 60 letters with one motif each; it predicts with
+    its network, its baseline or both. Tests only read it."""
     from chordmixer.config import override
     from chordmixer.recipes import files as recipe
     from chordmixer.tasks.files import FilesConfig
     from chordmixer.training.loop import train
     from chordmixer.training.results import compare
 
-    folder, chance = tmp_path_factory.mktemp("planted"), random.Random(0)
+    folder, rng = tmp_path_factory.mktemp("planted"), random.Random(0)
     for name, motif in MOTIFS.items():
         with (folder / f"{name}.fa").open("w") as file:
             for number in range(120):
-                letters = chance.choices("ACGT", k=chance.randint(30, 60))
-                place = chance.randrange(len(letters) - 7)
-                letters[place : place + 7] = motif
+                letters = rng.choices("ACGT", k=rng.randint(30, 60))
+                position = rng.randrange(len(letters) - 7)
+                letters[position : position + 7] = motif
                 file.write(f">{name}-{number}\n{''.join(letters)}\n")
-    small = {
+    settings = {
         "model": {"network": {"track_size": 4, "hidden": 8}, "words": {"lengths": []}, "stem": {"layers": 1}},
         "training": {"steps": 12, "trial": 0.0, "device": "cpu"},
     }
     config = FilesConfig(tuple(str(folder / f"{name}.fa") for name in MOTIFS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
-        train(override(recipe(config), small), folder / "run")
+        train(override(recipe(config), settings), folder / "run")
         compare(folder / "run", deliver=True)
     return folder / "run"
 
 
 @pytest.fixture(scope="session")
 def quick_runs() -> Callable[[pytest.MonkeyPatch], None]:
-    """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no short runs before,
+    """Make runs quick, as long as the patch lasts: few resamples, small tables of words, no trial runs,
     and one evaluation at the end."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def chordmixer(
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["chordmixer", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as leave:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
-        return int(leave.value.code or 0), *capsys.readouterr()
+        return int(exit_info.value.code or 0), *capsys.readouterr()
 
     return run

@@ -29,7 +29,7 @@ SERVER.set_forkserver_preload(
 class Forked:
     """As much of `subprocess.Popen` as tests need, for `python -c CODE ...` and `python -m MODULE ...`.
 
-    It can be killed, interrupted and waited for as any process. What it says is text, unless a file is given for it;
+    It can be killed, interrupted and waited for as any process. Its output is text, unless a file is given for it;
     with `stderr=subprocess.STDOUT` its errors go there too.
     """
 
@@ -44,17 +44,17 @@ class Forked:
         start_new_session: bool = False,
         **_: Any,
     ) -> None:
-        python, how, what, *arguments = command
-        assert python == sys.executable and how in ("-c", "-m"), command
+        python, flag, target, *arguments = command
+        assert python == sys.executable and flag in ("-c", "-m"), command
         self.folder = Path(tempfile.mkdtemp())
         self.cleanup = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         output, errors = (self.folder / name for name in ("output", "errors"))
         for path in (output, errors):
             path.touch()
         log = output if stdout is None else Log(stdout.fileno())
-        given = (how, what, arguments, {**(env or os.environ)}, Path.cwd(), start_new_session)
+        options = (flag, target, arguments, {**(env or os.environ)}, Path.cwd(), start_new_session)
         streams = (log, log if stderr == STDOUT else errors)
-        self.process = self.context.Process(target=_become, args=(*given, *streams))
+        self.process = self.context.Process(target=_become, args=(*options, *streams))
         self.process.start()
         self.pid = self.process.pid or 0
         self.stdout = self._lines()
@@ -73,18 +73,18 @@ class Forked:
         self.process.kill()
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """All that it has said, when it has ended."""
+        """Wait for the process to end; return its output and its errors."""
         self.process.join(timeout)
         if self.returncode is None:
             self.kill()
             raise TimeoutExpired("forked", timeout)
-        said, errors = ((self.folder / name).read_text() for name in ("output", "errors"))
+        output, errors = ((self.folder / name).read_text() for name in ("output", "errors"))
         self.stdout.close()
         self.cleanup()
-        return said, errors
+        return output, errors
 
     def _lines(self) -> Iterator[str]:
-        """What it says, as it comes."""
+        """The lines of its output, as they arrive."""
         with (self.folder / "output").open() as file:
             ended = False
             while not ended:
@@ -94,22 +94,22 @@ class Forked:
 
 
 class Copied(Forked):
-    """The same, forked from the process that starts it, which then is its parent."""
+    """A process that is forked from the one that starts it, which then is its parent."""
 
     context = multiprocessing.get_context("fork")
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def start_ranks(count: int, command: Sequence[str], kind: type[Forked] = Forked) -> list[Forked]:
-    """A command on so many ranks that meet, without a launcher."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    return [kind(command, os.environ | place | {"RANK": str(k), "LOCAL_RANK": str(k)}) for k in range(count)]
+    """Start a command on `count` ranks that find each other, without a launcher."""
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    environment |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [kind(command, os.environ | environment | {"RANK": str(k), "LOCAL_RANK": str(k)}) for k in range(count)]
 
 
 class Log:
@@ -119,17 +119,17 @@ class Log:
         self.number = number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _handed_on, (reduction.DupFd(self.number),)
+        return _rebuilt_log, (reduction.DupFd(self.number),)
 
 
-def _handed_on(duplicate: Any) -> Log:
+def _rebuilt_log(duplicate: Any) -> Log:
     return Log(duplicate.detach())
 
 
 def _become(
-    how: str, what: str, arguments: list[str], env: dict[str, str], cwd: Path, session: bool, *streams: Path | Log
+    flag: str, target: str, arguments: list[str], env: dict[str, str], cwd: Path, session: bool, *streams: Path | Log
 ) -> None:
-    """The process of this command."""
+    """Run the command in this process."""
     import torch
 
     torch.set_num_threads(1)
@@ -138,17 +138,17 @@ def _become(
     os.environ.update(env)
     if session:
         os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a new process has none of its parent's handlers
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    for stream, given, number in zip((sys.stdout, sys.stderr), streams, (1, 2), strict=True):
+    for signum in (signal.SIGINT, signal.SIGTERM):  # a new process has none of its parent's handlers
+        signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    for stream, sink, descriptor in zip((sys.stdout, sys.stderr), streams, (1, 2), strict=True):
         stream.flush()
-        opened = os.dup(given.number) if isinstance(given, Log) else os.open(given, os.O_WRONLY | os.O_APPEND)
-        os.dup2(opened, number)
+        opened = os.dup(sink.number) if isinstance(sink, Log) else os.open(sink, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, descriptor)
         os.close(opened)
-    sys.argv = [what, *arguments]
-    if how == "-m":
-        sys.modules.pop(what, None)  # as in a new process
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    sys.argv = [target, *arguments]
+    if flag == "-m":
+        sys.modules.pop(target, None)  # as in a new process
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
     else:
         sys.argv[0] = "-c"
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(target, "<string>", "exec"), {"__name__": "__main__"})

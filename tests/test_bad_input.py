@@ -1,7 +1,7 @@
 """Odd and damaged input through the default pipeline: a rule that is stated here, or a ValueError of one line.
 
 Records go from a file through network, baselines and combination to answers; the network is tiny.
-What a single part does is held by its own tests: stem, words, features, stored baselines, delivery.
+What a single part does is tested in its own file: stem, words, features, stored baselines, delivery.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
 
 
-def written(path: Path, sequences: Sequence[Any], answers: Sequence[Any], **columns: Sequence[Any]) -> str:
-    """A JSONL file; numbers are targets, all others labels."""
-    key = "target" if isinstance(answers[0], float) else "label"
-    named = {"sequence": sequences, key: answers, **columns}
-    rows = [{"id": f"r{i}", **{name: own[i] for name, own in named.items()}} for i in range(len(sequences))]
+def write_jsonl(path: Path, sequences: Sequence[Any], targets: Sequence[Any], **columns: Sequence[Any]) -> str:
+    """Write a JSONL file; targets that are numbers go into `target`, all others into `label`."""
+    key = "target" if isinstance(targets[0], float) else "label"
+    table = {"sequence": sequences, key: targets, **columns}
+    rows = [{"id": f"r{i}", **{name: values[i] for name, values in table.items()}} for i in range(len(sequences))]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
-def trained(path: str, run: Path, **config: Any) -> Path:
-    """A run of it, with its baseline and combination."""
+def train_run(path: str, run: Path, **config: Any) -> Path:
+    """Train a run on this file, with its baseline and combination."""
     experiment = override(recipe(FilesConfig((path,), **config)), SMALL)
     train(experiment, run)
     compare(run, deliver=True)
     return run
 
 
-def answers(run: Path, path: str, using: Any = None, **more: Any) -> list[dict[str, Any]]:
-    """Of each record, all numbers finite."""
-    out = run / f"{using}-{'-'.join(more.values())}.jsonl"
-    predict(run, [path], out, using=using, **more)
+def predicted_rows(run: Path, path: str, using: Any = None, **options: Any) -> list[dict[str, Any]]:
+    """The predictions of all records; their numbers must be finite."""
+    out = run / f"{using}-{'-'.join(options.values())}.jsonl"
+    predict(run, [path], out, using=using, **options)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert all(np.isfinite([v for v in row.values() if isinstance(v, float)]).all() for row in rows)
     return rows
 
 
-def all_answer(run: Path, path: str, records: int) -> None:
-    """The network, the baseline and both."""
+def check_predictions(run: Path, path: str, records: int) -> None:
+    """The network, the baseline and both must predict all records."""
     for using in ("network", "baseline", "both"):
-        assert len(answers(run, path, using)) == records
+        assert len(predicted_rows(run, path, using)) == records
 
 
 def split_of(i: int) -> str:
@@ -81,11 +81,11 @@ def split_of(i: int) -> str:
 
 @pytest.mark.parametrize("tokenizer", [*LETTERS])
 def test_records_shorter_than_kmers_taps_and_words(tokenizer: Any, tmp_path: Path) -> None:
-    """Down to one token, in training and in use: what has no k-mer has no counts, and is answered all the same."""
-    chance = random.Random(0)
-    short = ["".join(chance.choices(LETTERS[tokenizer], k=1 + i % 4)).strip() or "a" for i in range(60)]
-    path = written(tmp_path / "short.jsonl", short, ["ab"[i % 2] for i in range(60)])
-    all_answer(trained(path, tmp_path / "run", tokenizer=TokenizerConfig(tokenizer)), path, 60)
+    """Down to one token, in training and in prediction: a record without k-mers has no counts, but a prediction."""
+    rng = random.Random(0)
+    sequences = ["".join(rng.choices(LETTERS[tokenizer], k=1 + i % 4)).strip() or "a" for i in range(60)]
+    path = write_jsonl(tmp_path / "short.jsonl", sequences, ["ab"[i % 2] for i in range(60)])
+    check_predictions(train_run(path, tmp_path / "run", tokenizer=TokenizerConfig(tokenizer)), path, 60)
 
 
 def constant(i: int) -> list[Any]:
@@ -105,61 +105,61 @@ def largest(i: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("series", [constant, one_sample, constant_channel, largest])
-def test_series_without_spread_neighbours_or_room(series: Callable[[int], list[Any]], tmp_path: Path) -> None:
+def test_degenerate_series(series: Callable[[int], list[Any]], tmp_path: Path) -> None:
     """Accepted: a channel without spread is only centred, and a record of one sample has no spectrum."""
-    path = written(tmp_path / "series.jsonl", [series(i) for i in range(60)], ["ab"[i % 2] for i in range(60)])
-    all_answer(trained(path, tmp_path / "run"), path, 60)
+    path = write_jsonl(tmp_path / "series.jsonl", [series(i) for i in range(60)], ["ab"[i % 2] for i in range(60)])
+    check_predictions(train_run(path, tmp_path / "run"), path, 60)
 
 
 def test_a_number_from_one_sample(tmp_path: Path) -> None:
     """Where neither network nor baseline earns a weight, the answer is one number for all, and no error."""
     numbers = [random.Random(i).random() for i in range(60)]
-    path = written(tmp_path / "series.jsonl", [one_sample(i) for i in range(60)], numbers)
-    all_answer(trained(path, tmp_path / "run"), path, 60)
+    path = write_jsonl(tmp_path / "series.jsonl", [one_sample(i) for i in range(60)], numbers)
+    check_predictions(train_run(path, tmp_path / "run"), path, 60)
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "-inf", "1e39"])
 def test_numbers_that_are_not_finite(bad: str, tmp_path: Path) -> None:
-    """Refused with the record's place; taken as the mean, or left out, where that is asked for; in use too."""
-    path, chance = tmp_path / "series.csv", random.Random(0)
-    rows = [f'r{i},"[{i % 2}, {bad if i == 7 else 2}, {chance.random()}]",{"ab"[i % 2]}' for i in range(60)]
+    """Refused with the record's position, or replaced by the mean where that is asked for, also in prediction."""
+    path, rng = tmp_path / "series.csv", random.Random(0)
+    rows = [f'r{i},"[{i % 2}, {bad if i == 7 else 2}, {rng.random()}]",{"ab"[i % 2]}' for i in range(60)]
     path.write_text("\n".join(["id,sequence,label", *rows]) + "\n")
     line = r"series\.csv, row 8 \(r7\): .* at position 2 is missing or not finite in float32: fix the record, leave"
     with pytest.raises(ValueError, match=line):
         recipe(FilesConfig((str(path),)))
     if bad == "inf":
-        run = trained(str(path), tmp_path / "run", tokenizer=TokenizerConfig(on_bad="unknown"))
-        assert len(answers(run, str(path))) == 60
+        run = train_run(str(path), tmp_path / "run", tokenizer=TokenizerConfig(on_bad="unknown"))
+        assert len(predicted_rows(run, str(path))) == 60
 
 
 @pytest.mark.parametrize(("classes", "missing"), [("abc", "c"), ("ab", "b")], ids=["one of three", "one of two"])
 def test_a_class_without_validation_records(classes: str, missing: str, tmp_path: Path) -> None:
     """Accepted. Where ROC-AUC is undefined by that, the loss decides which weights are kept."""
-    chance = random.Random(0)
-    known = [(classes[i % len(classes)], split_of(i)) for i in range(60)]
-    known = [own for own in known if own != (missing, "validation")]
-    letters = ["".join(chance.choices("ACGT", k=20)) for _ in known]
-    path = written(tmp_path / "dna.jsonl", letters, [c for c, _ in known], split=[part for _, part in known])
-    rows = answers(trained(path, tmp_path / "run"), path)
-    assert len(rows) == len(known) and all(sum(row[c] for c in classes) == pytest.approx(1, abs=1e-4) for row in rows)
+    rng = random.Random(0)
+    pairs = [(classes[i % len(classes)], split_of(i)) for i in range(60)]
+    pairs = [pair for pair in pairs if pair != (missing, "validation")]
+    letters = ["".join(rng.choices("ACGT", k=20)) for _ in pairs]
+    path = write_jsonl(tmp_path / "dna.jsonl", letters, [c for c, _ in pairs], split=[part for _, part in pairs])
+    rows = predicted_rows(train_run(path, tmp_path / "run"), path)
+    assert len(rows) == len(pairs) and all(sum(row[c] for c in classes) == pytest.approx(1, abs=1e-4) for row in rows)
 
 
 def test_a_label_without_validation_records(tmp_path: Path) -> None:
-    chance = random.Random(0)
+    rng = random.Random(0)
     labels = [("y" if i % 2 else "x") + (";z" if i < 9 else "") for i in range(60)]
-    letters = ["".join(chance.choices("ACGT", k=20)) for _ in labels]
-    path = written(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
-    rows = answers(trained(path, tmp_path / "run", target_type="labels"), path)
+    letters = ["".join(rng.choices("ACGT", k=20)) for _ in labels]
+    path = write_jsonl(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
+    rows = predicted_rows(train_run(path, tmp_path / "run", target_type="labels"), path)
     assert len(rows) == 60 and all(0 <= row["z"] <= 1 for row in rows)
 
 
-@pytest.mark.parametrize("asked", ["classes", "labels"])
-def test_a_class_without_training_records(asked: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target_type", ["classes", "labels"])
+def test_a_class_without_training_records(target_type: Any, tmp_path: Path) -> None:
     labels = ["c" if split_of(i) != "training" and i % 3 else "ab"[i % 2] for i in range(60)]
     letters = ["".join(random.Random(i).choices("ACGT", k=20)) for i in range(60)]
-    path = written(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
+    path = write_jsonl(tmp_path / "dna.jsonl", letters, labels, split=[split_of(i) for i in range(60)])
     with pytest.raises(ValueError, match="class 'c' has no training record: every class needs one; leave the class"):
-        recipe(FilesConfig((path,), target_type=asked))
+        recipe(FilesConfig((path,), target_type=target_type))
 
 
 # --- Files of a run ---
@@ -167,23 +167,23 @@ def test_a_class_without_training_records(asked: Any, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On series of two kinds, with trees among its baselines: only to be read."""
-    folder, chance = tmp_path_factory.mktemp("bad"), np.random.default_rng(0)
-    series = [chance.normal(i % 2, 1, 3 + i % 5).tolist() for i in range(450)]
-    path = written(folder / "series.jsonl", series, ["ab"[i % 2] for i in range(450)])
+    """A run on series of two kinds, with trees among its baselines; tests only read it."""
+    folder, rng = tmp_path_factory.mktemp("bad"), np.random.default_rng(0)
+    series = [rng.normal(i % 2, 1, 3 + i % 5).tolist() for i in range(450)]
+    path = write_jsonl(folder / "series.jsonl", series, ["ab"[i % 2] for i in range(450)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
-        return trained(path, folder / "run")
+        return train_run(path, folder / "run")
 
 
-def each(weights: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """The combination with these weights of all three choices."""
-    return lambda known: known | {"weights": dict.fromkeys(known["weights"], weights)}
+def set_all_weights(weights: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Give all three choices of a combination these weights."""
+    return lambda combination: combination | {"weights": dict.fromkeys(combination["weights"], weights)}
 
 
-def of(name: str, *weights: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """With these weights of one choice."""
-    return lambda known: known | {"weights": known["weights"] | {name: weights}}
+def set_weights(name: str, *weights: float) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Give one choice of a combination these weights."""
+    return lambda combination: combination | {"weights": combination["weights"] | {name: weights}}
 
 
 @pytest.mark.parametrize(
@@ -198,15 +198,15 @@ def of(name: str, *weights: float) -> Callable[[dict[str, Any]], dict[str, Any]]
         (lambda d: d | {"using": ["both"]}, "is not a choice"),
         (lambda d: d | {"losses": dict.fromkeys(d["losses"])}, "losses.network=None is not of type float"),
         (lambda d: d | {"weights": None}, "weights=None is not a table"),
-        (each(["1", "0", "0"]), "network='1' is not of type float"),
-        (each([True, 0, 0]), "network=True is not of type float"),
-        (each([[1], [0], [0]]), r"network=\[1\] is not of type float"),
-        (of("both", 1.0, 1.0), r"both=\[1.0, 1.0\] has 2 items: give 3"),
-        (of("both", 1e300, 1.0, 0.0), "weights of both are .*, not three numbers in their range"),
-        (of("both", 1.0, -1.0, 0.0), "weights of both are .*, not three numbers in their range"),
-        (of("both", 1.0, 1.0, 1e300), "weights of both are .*, not three numbers in their range"),
-        (of("baseline", 1.0, 1.0, 0.0), "weights of baseline are .*, not three numbers in their range"),
-        (of("network", 1.0, 1.0, 0.0), "weights of network are .*, not three numbers in their range"),
+        (set_all_weights(["1", "0", "0"]), "network='1' is not of type float"),
+        (set_all_weights([True, 0, 0]), "network=True is not of type float"),
+        (set_all_weights([[1], [0], [0]]), r"network=\[1\] is not of type float"),
+        (set_weights("both", 1.0, 1.0), r"both=\[1.0, 1.0\] has 2 items: give 3"),
+        (set_weights("both", 1e300, 1.0, 0.0), "weights of both are .*, not three numbers in their range"),
+        (set_weights("both", 1.0, -1.0, 0.0), "weights of both are .*, not three numbers in their range"),
+        (set_weights("both", 1.0, 1.0, 1e300), "weights of both are .*, not three numbers in their range"),
+        (set_weights("baseline", 1.0, 1.0, 0.0), "weights of baseline are .*, not three numbers in their range"),
+        (set_weights("network", 1.0, 1.0, 0.0), "weights of network are .*, not three numbers in their range"),
     ],
 )
 def test_a_combination_of_other_types(run: Path, change: Any, reason: str, tmp_path: Path) -> None:
@@ -221,39 +221,39 @@ def test_a_combination_of_other_types(run: Path, change: Any, reason: str, tmp_p
     assert "\n" not in str(raised.value)
 
 
-def damaged(data: bytes, start: int, count: int) -> list[bytes]:
+def corrupted_copies(data: bytes, start: int, count: int) -> list[bytes]:
     """Copies with one bit flipped, somewhere from `start` on."""
-    chance, found = np.random.default_rng(1), []
-    for at in chance.integers(start, len(data), count).tolist():
+    rng, copies = np.random.default_rng(1), []
+    for position in rng.integers(start, len(data), count).tolist():
         changed = bytearray(data)
-        changed[at] ^= 1 << int(chance.integers(8))
-        found.append(bytes(changed))
-    return found
+        changed[position] ^= 1 << int(rng.integers(8))
+        copies.append(bytes(changed))
+    return copies
 
 
 def test_a_flipped_byte_of_a_run_is_named(run: Path, tmp_path: Path) -> None:
-    """Any byte: the manifest knows them all."""
+    """Any byte: the manifest covers all of them."""
     copy = Path(shutil.copytree(run, tmp_path / "run"))
-    for data in damaged((copy / "baseline.safetensors").read_bytes(), 0, 20):
+    for data in corrupted_copies((copy / "baseline.safetensors").read_bytes(), 0, 20):
         (copy / "baseline.safetensors").write_bytes(data)
         with pytest.raises(ValueError, match=r"baseline\.safetensors was changed or damaged") as raised:
             Engine(copy)
         assert "\n" not in str(raised.value)
 
 
-def told_apart() -> dict[str, tuple[list[np.ndarray], np.ndarray, Any]]:
+def separable_data() -> dict[str, tuple[list[np.ndarray], np.ndarray, Any]]:
     """Records whose baselines together have every kind of model and of features."""
-    chance, classes = np.random.default_rng(0), np.arange(420) % 2
-    yes = Classification(["a", "b"], classes)
+    rng, classes = np.random.default_rng(0), np.arange(420) % 2
+    classification = Classification(["a", "b"], classes)
     words = [[*"abcdef", "good" if c and i % 3 else "bad"] for i, c in enumerate(classes)]
-    texts = [" ".join(chance.permutation(own)) for own in words]
-    shares = np.array([[4, 3, 3, 3], [3, 4, 3, 3]]) / 13
+    texts = [" ".join(rng.permutation(text_words)) for text_words in words]
+    frequencies = np.array([[4, 3, 3, 3], [3, 4, 3, 3]]) / 13
     return {
-        "text": ([np.frombuffer(text.encode(), np.uint8) for text in texts], classes, yes),
-        "dna": ([chance.choice(4, 50, p=shares[c]).astype(np.uint8) for c in classes], classes, yes),
-        "real": ([chance.normal(c, 1, (30, 1)).astype(np.float32) for c in classes], classes, yes),
+        "text": ([np.frombuffer(text.encode(), np.uint8) for text in texts], classes, classification),
+        "dna": ([rng.choice(4, 50, p=frequencies[c]).astype(np.uint8) for c in classes], classes, classification),
+        "real": ([rng.normal(c, 1, (30, 1)).astype(np.float32) for c in classes], classes, classification),
         "protein": (
-            [chance.integers(20 - 5 * c, size=50).astype(np.uint8) for c in classes],
+            [rng.integers(20 - 5 * c, size=50).astype(np.uint8) for c in classes],
             classes / 2,
             Regression(),
         ),
@@ -262,14 +262,14 @@ def told_apart() -> dict[str, tuple[list[np.ndarray], np.ndarray, Any]]:
 
 @pytest.mark.parametrize("kind", ["text", "dna", "real", "protein"])
 def test_a_flipped_byte_of_a_baseline_without_a_manifest(kind: str, tmp_path: Path) -> None:
-    """Of its numbers, whatever model has them: refused in one line, or finite answers, and no warning."""
-    sequences, targets, target = told_apart()[kind]
+    """A flip in the numbers of any model is refused in one line, or gives finite outputs without a warning."""
+    sequences, targets, target = separable_data()[kind]
     parts = {"training": np.arange(300), "validation": np.arange(300, 400), "test": np.arange(400, 420)}
     words, path, refused = TextWords() if kind == "text" else None, tmp_path / "baseline", 0
-    lengths = [len(own) for own in sequences]
+    lengths = [len(sequence) for sequence in sequences]
     for baseline in fit_baselines(sequences, lengths, targets, parts, target, kind, words=words):
         packed = baseline.fitted.packed() if baseline.fitted else b""
-        for data in damaged(packed, 8 + int.from_bytes(packed[:8], "little"), 40) if packed else ():
+        for data in corrupted_copies(packed, 8 + int.from_bytes(packed[:8], "little"), 40) if packed else ():
             path.write_bytes(data)
             try:
                 assert np.isfinite(load_baseline(path, target).outputs(sequences[:3])).all()

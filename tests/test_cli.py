@@ -45,8 +45,8 @@ def toml(tmp_path: Path) -> Path:
 
 
 def test_the_bare_command_is_the_help(chordmixer: Command) -> None:
-    code, said, errors = chordmixer()
-    assert (code, errors) == (0, "") and "Usage:" in said and "inspect" in said
+    code, output, errors = chordmixer()
+    assert (code, errors) == (0, "") and "Usage:" in output and "inspect" in output
 
 
 def test_help_and_version_do_not_wait_for_torch() -> None:
@@ -63,9 +63,9 @@ for arguments in (["--help"], ["--version"], ["train", "--help"], ["evaluate", "
 heavy = {"torch", "numpy", "accelerate", "pyarrow", "matplotlib", "sklearn"} & set(sys.modules)
 assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert f"chordmixer {__version__}\n" in done.stdout
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 0, completed.stderr
+    assert f"chordmixer {__version__}\n" in completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -96,23 +96,23 @@ assert not heavy, heavy
     ],
 )
 def test_help_names_every_option(command: list[str], options: list[str]) -> None:
-    shown = CliRunner().invoke(cli.app, [*command, "--help"], env={"COLUMNS": "120"})
-    assert shown.exit_code == 0
-    assert [option for option in options if option not in shown.output] == []
+    result = CliRunner().invoke(cli.app, [*command, "--help"], env={"COLUMNS": "120"})
+    assert result.exit_code == 0
+    assert [option for option in options if option not in result.output] == []
 
 
 def test_train_resume_and_evaluate(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, said, errors = chordmixer("train", "adding", "--config", toml, "--out", run)
+    code, output, errors = chordmixer("train", "adding", "--config", toml, "--out", run)
     assert (code, errors) == (0, "")
-    assert "adding: 48 training sequences of" in said and "constant prediction" in said
-    assert f"plot: {run / 'lengths-test.png'}\n" in said and said.endswith(f"report: {run / 'report.html'}\n")
-    assert "mean: accuracy 0." in said and "The best baseline, " in said
+    assert "adding: 48 training sequences of" in output and "constant prediction" in output
+    assert f"plot: {run / 'lengths-test.png'}\n" in output and output.endswith(f"report: {run / 'report.html'}\n")
+    assert "mean: accuracy 0." in output and "The best baseline, " in output
     weights = (run / "model.safetensors").read_bytes()
 
-    code, again, errors = chordmixer("train", "--resume", run)
+    code, resumed, errors = chordmixer("train", "--resume", run)
     assert (code, errors) == (0, "")
-    assert again.startswith("going on from")
+    assert resumed.startswith("going on from")
     assert (run / "model.safetensors").read_bytes() == weights
 
     for split in ("test", "validation"):
@@ -120,7 +120,7 @@ def test_train_resume_and_evaluate(chordmixer: Command, toml: Path, tmp_path: Pa
         assert (code, errors) == (0, "")
         assert f"adding, {split} set: accuracy in % by length" in scores
         assert (run / f"lengths-{split}.png").stat().st_size > 0
-    assert said.split("adding, test set")[1] == again.split("adding, test set")[1]
+    assert output.split("adding, test set")[1] == resumed.split("adding, test set")[1]
 
 
 def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, toml: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_settings_come_from_the_recipe_then_toml_then_set(chordmixer: Command, t
 def test_a_wrong_setting_is_one_line(
     chordmixer: Command, toml: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    """And leaves no folder behind."""
+    """It also leaves no folder behind."""
     code, _, errors = chordmixer("train", "adding", "--config", toml, "--out", tmp_path / "run", *arguments)
     assert code == 2
     assert errors.startswith("chordmixer: ") and errors.count("\n") == 1
@@ -237,8 +237,8 @@ def test_a_wrong_command_is_one_line(chordmixer: Command, tmp_path: Path, argume
     paths["empty"].mkdir()
     paths["file"].write_text("mine")
     files.write_recorded(paths["run"], {"config.json": b'{"format": 99}'})
-    code, said, errors = chordmixer(*(argument.format(**paths) for argument in arguments))
-    assert (code, said, errors.count("\n")) == (2, "", 1)
+    code, output, errors = chordmixer(*(argument.format(**paths) for argument in arguments))
+    assert (code, output, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("chordmixer: ") and message in errors
 
 
@@ -283,12 +283,12 @@ FULL = "chordmixer: standard output cannot be written (No space left on device):
 
 def test_output_to_a_full_device(motifs: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        words = [sys.executable, "-m", "chordmixer"]
-        done = subprocess.run([*words, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-        inspected = Forked([*words, "inspect", motifs[0]], stdout=full)
-        _, errors = inspected.communicate(timeout=60)
-    for code, said in ((done.returncode, done.stderr), (inspected.returncode, errors)):
-        assert (code, said.count("\n")) == (2, 1) and said.startswith(FULL)
+        command = [sys.executable, "-m", "chordmixer"]
+        result = subprocess.run([*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        process = Forked([*command, "inspect", motifs[0]], stdout=full)
+        _, errors = process.communicate(timeout=60)
+    for code, message in ((result.returncode, result.stderr), (process.returncode, errors)):
+        assert (code, message.count("\n")) == (2, 1) and message.startswith(FULL)
 
 
 def test_a_name_that_no_disk_can_hold(chordmixer: Command) -> None:

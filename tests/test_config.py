@@ -37,10 +37,10 @@ def test_where_files_lie_is_not_compared() -> None:
         sizes: tuple[int, ...] = (1, 2)
         path: str = field(default="", compare=False)
 
-    here, there = (compared(Data(Inner(share=share), path=path)) for share, path in ((0.5, "a"), (0.7, "b")))
-    assert here == {"inner": {"size": 4, "share": 0.5, "kind": None}, "sizes": [1, 2]}
-    assert first_difference(here, there) == ("inner.share", 0.5, 0.7)
-    assert first_difference(here, {"sizes": [1, 2]}) is None  # of an earlier version, which had fewer settings
+    first, second = (compared(Data(Inner(share=share), path=path)) for share, path in ((0.5, "a"), (0.7, "b")))
+    assert first == {"inner": {"size": 4, "share": 0.5, "kind": None}, "sizes": [1, 2]}
+    assert first_difference(first, second) == ("inner.share", 0.5, 0.7)
+    assert first_difference(first, {"sizes": [1, 2]}) is None  # of an earlier version, which had fewer settings
 
 
 def test_json_lists_become_tuples() -> None:
@@ -55,7 +55,7 @@ def test_override_changes_only_what_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "given", "expected"),
+    ("key", "value", "expected"),
     [
         ("kind", "round", "round"),
         ("kind", None, None),
@@ -64,13 +64,13 @@ def test_override_changes_only_what_is_given() -> None:
         ("share", 1, 1.0),
     ],
 )
-def test_values(key: str, given: Any, expected: Any) -> None:
-    for config in (override(Inner(kind="square"), {key: given}), from_dict(Inner, {key: given}, "file")):
+def test_values(key: str, value: Any, expected: Any) -> None:
+    for config in (override(Inner(kind="square"), {key: value}), from_dict(Inner, {key: value}, "file")):
         assert getattr(config, key) == expected and type(getattr(config, key)) is type(expected)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"nmae": "b"}, r"^nmae is not a setting: did you mean name\?$"),
         ({"xyz": 1}, "^xyz is not a setting: choose from name, sizes, quick, inner$"),
@@ -88,11 +88,11 @@ def test_values(key: str, given: Any, expected: Any) -> None:
     ],
     ids=str,
 )
-def test_errors(given: dict[str, Any], message: str) -> None:
+def test_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        override(Outer("a"), given)
+        override(Outer("a"), settings)
     with pytest.raises(ValueError, match=message.replace("^", r"^run\.json: model\.", 1)):
-        from_dict(Outer, {"name": "a", **given}, "run.json: model")
+        from_dict(Outer, {"name": "a", **settings}, "run.json: model")
 
 
 def test_a_missing_setting_is_named() -> None:
@@ -109,7 +109,7 @@ def test_a_list_is_not_a_table() -> None:
 
 
 @dataclass(frozen=True)
-class Found:
+class Results:
     scores: dict[str, float]
     percentiles: dict[int, int] = field(default_factory=dict)
     pairs: list[tuple[str, int]] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Found:
 
 
 def test_containers_are_read_by_their_types() -> None:
-    given = {
+    values = {
         "scores": {"r2": None, "mse": 1},
         "percentiles": {"50": 3},
         "pairs": [["a", 1]],
@@ -127,9 +127,9 @@ def test_containers_are_read_by_their_types() -> None:
         "either": 3,
         "about": {"any": [1, {"thing": None}]},
     }
-    found = from_dict(Found, given, "file", undefined=True)
-    assert math.isnan(found.scores["r2"]) and found.scores["mse"] == 1.0 and found.either == 3
-    assert (found.percentiles, found.pairs, found.counts) == ({50: 3}, [("a", 1)], Counter(x=2))
+    results = from_dict(Results, values, "file", undefined=True)
+    assert math.isnan(results.scores["r2"]) and results.scores["mse"] == 1.0 and results.either == 3
+    assert (results.percentiles, results.pairs, results.counts) == ({50: 3}, [("a", 1)], Counter(x=2))
 
 
 def nested(levels: int) -> Any:
@@ -140,7 +140,7 @@ def nested(levels: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
         ({"scores": []}, r"^file\.scores=\[\] is not a table: give one$"),
         ({"scores": {"r2": None}}, r"^file\.scores\.r2=None is not of type float"),
@@ -158,9 +158,9 @@ def nested(levels: int) -> Any:
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
 )
-def test_hostile_values_are_one_short_line(given: dict[str, Any], message: str) -> None:
+def test_hostile_values_are_one_short_line(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as raised:
-        from_dict(Found, given, "file")
+        from_dict(Results, values, "file")
     assert len(str(raised.value)) < 200
 
 

@@ -32,7 +32,7 @@ class HuggingFace:
         return self.columns[name]
 
 
-def described(data: Dataset) -> list[tuple[Any, ...]]:
+def record_tuples(data: Dataset) -> list[tuple[Any, ...]]:
     return [(e.sequence, e.label, e.target, e.split, e.group, e.weight) for e in data.entries()]
 
 
@@ -46,15 +46,15 @@ def test_four_ways_to_the_same_records(tmp_path: Path) -> None:
         "train": HuggingFace(text=SEQUENCES[:4], label=numbers[:4]),
         "test": HuggingFace(text=SEQUENCES[4:], label=numbers[4:]),
     }
-    found = [
+    datasets = [
         Dataset.from_files(tmp_path / "t.csv"),
         Dataset.from_lists(SEQUENCES, LABELS, splits=parts),
         Dataset.from_pandas(frame, sequence="seq", target="what", split="part"),
         Dataset.from_huggingface(hub, target="label"),
     ]
-    first, *others = map(described, found)
+    first, *others = map(record_tuples, datasets)
     assert all(other == first for other in others)
-    assert [len(data) for data in found] == [6] * 4
+    assert [len(data) for data in datasets] == [6] * 4
     assert first[0] == ("ACGTACGT", "worm", None, "training", None, 1.0)
 
 
@@ -89,25 +89,25 @@ def test_what_targets_mean(targets: Any, expected: list[Any], target_type: str) 
 
 def test_series_are_arrays_of_any_library() -> None:
     series = [[0.5, 1.5], np.array([[1, 2], [3, 4]]), torch.tensor([0.25])]
-    found = [entry.sequence for entry in Dataset.from_lists(series).entries()]
-    assert [own.tolist() for own in found] == [[0.5, 1.5], [[1, 2], [3, 4]], [0.25]]
-    assert {own.dtype for own in found} == {np.dtype(np.float32)}
+    sequences = [entry.sequence for entry in Dataset.from_lists(series).entries()]
+    assert [sequence.tolist() for sequence in sequences] == [[0.5, 1.5], [[1, 2], [3, 4]], [0.25]]
+    assert {sequence.dtype for sequence in sequences} == {np.dtype(np.float32)}
 
 
 def test_records_in_memory_have_a_store_by_their_content(tmp_path: Path) -> None:
     letters = ["ACGTACGT"[i:] * 3 + "ACGT"[i % 4] * i for i in range(8)] * 3
-    targets = [float(len(own)) for own in letters]
+    targets = [float(len(sequence)) for sequence in letters]
     first = Dataset.from_lists(letters, targets).stored(tmp_path)
-    again = Dataset.from_lists(list(letters), np.array(targets)).stored(tmp_path)
-    other = Dataset.from_lists(letters[1:], targets[1:]).stored(tmp_path)
-    assert first.key == again.key != other.key and first.files == (IN_MEMORY,)
+    repeated = Dataset.from_lists(list(letters), np.array(targets)).stored(tmp_path)
+    shorter = Dataset.from_lists(letters[1:], targets[1:]).stored(tmp_path)
+    assert first.key == repeated.key != shorter.key and first.files == (IN_MEMORY,)
     assert len(list(tmp_path.iterdir())) == 2
     assert Files(first).question.kind == "number"
     with pytest.raises(ValueError, match=r"is gone, and its records were in the memory of a program: call fit"):
         Files(FilesConfig(first.files, key=first.key, cache=str(tmp_path / "elsewhere")))
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_input() -> None:
     with pytest.raises(ValueError, match="3 values for label and 2 sequences: give one for each"):
         Dataset.from_lists(["AC", "GT"], ["a", "b", "c"])
     with pytest.raises(ValueError, match="list, record 2 is empty: a record needs"):

@@ -47,8 +47,8 @@ NAMES = [(f"{name}.fa.gz", seed) for seed, name in enumerate(("worm", "fly", "mo
 
 
 def letters(count: int, seed: int) -> list[str]:
-    draw = random.Random(seed)
-    return ["".join(draw.choices("ACGT", k=draw.randint(30, 90))) for _ in range(count)]
+    rng = random.Random(seed)
+    return ["".join(rng.choices("ACGT", k=rng.randint(30, 90))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(folder: Path, quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(folder: Path, quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass over the records, and nothing in the user's own cache."""
     quick_runs(monkeypatch)
     monkeypatch.chdir(folder)
@@ -83,19 +83,19 @@ def here(folder: Path, quick_runs: Callable[[pytest.MonkeyPatch], None], monkeyp
     monkeypatch.setattr(recipe, "STEPS", {"cpu": 1, "cuda": 1})
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("quick")
 def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
     """All of them, in the page's order: later ones use what earlier ones leave."""
     for line in COMMANDS:
-        command, _, given = line.partition("<")
-        words = shlex.split(command)[1:]
-        if given:
-            source = given.split(">")[0].strip()
-            answer = CliRunner().invoke(app, words, input=(folder / source).read_bytes())
+        command, _, redirection = line.partition("<")
+        arguments = shlex.split(command)[1:]
+        if redirection:
+            source = redirection.split(">")[0].strip()
+            result = CliRunner().invoke(app, arguments, input=(folder / source).read_bytes())
         else:
-            answer = CliRunner().invoke(app, words)
-        assert answer.exit_code == 0, f"{line}: {answer.output}{answer.exception!r}"
-    for made in (
+            result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, f"{line}: {result.output}{result.exception!r}"
+    for path in (
         "SCORES/evaluation.json",
         "answers.tsv",
         "answers.parquet",
@@ -103,53 +103,53 @@ def test_the_commands_of_the_page_for_own_files_run(folder: Path) -> None:
         "RUN/report.html",
         "RUN-apart/report.html",
     ):
-        assert (folder / made).stat().st_size > 0
+        assert (folder / path).stat().st_size > 0
 
 
-def launched(line: str) -> tuple[int, list[str]]:
+def parse_launch(line: str) -> tuple[int, list[str]]:
     """Ranks and arguments of a command of the page for clusters, as the launchers' own parsers read it."""
     from accelerate.commands.launch import launch_command_parser
     from torch.distributed.run import get_args_parser
 
-    launcher, *words = shlex.split(line)
+    launcher, *arguments = shlex.split(line)
     if launcher == "chordmixer":
-        return 1, words
+        return 1, arguments
     if launcher == "torchrun":
-        given = get_args_parser().parse_args(words)
-        count = int(given.nproc_per_node)
+        parsed = get_args_parser().parse_args(arguments)
+        count = int(parsed.nproc_per_node)
     else:
-        assert (launcher, words.pop(0)) == ("accelerate", "launch")
-        given = launch_command_parser().parse_args(words)
-        count = given.num_processes
-    assert given.module and given.training_script == "chordmixer"
-    return count, given.training_script_args
+        assert (launcher, arguments.pop(0)) == ("accelerate", "launch")
+        parsed = launch_command_parser().parse_args(arguments)
+        count = parsed.num_processes
+    assert parsed.module and parsed.training_script == "chordmixer"
+    return count, parsed.training_script_args
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("quick")
 def test_the_commands_of_the_page_for_clusters_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the page's order, each on as many ranks as it says: copies of this process, with its quick runs. Only one
-    run has baselines, and none is trained whose command the page for own files has. The process is a fresh one: one
-    that has computed gradients, on threads of their own, cannot be copied."""
+    """In the page's order, each on the number of ranks that it names: forks of this process, with its quick runs.
+    Only one run has baselines, and commands that are on the page for own files too are left out. The test runs in a
+    fresh process: one that has computed gradients, on threads of their own, cannot be forked."""
     from tests.forked import Copied, start_ranks
 
     if "FRESH_PROCESS" not in os.environ:
         test = f"{__file__}::test_the_commands_of_the_page_for_clusters_run"
         command, env = [sys.executable, "-m", "pytest", "-n0", test], os.environ | {"FRESH_PROCESS": "1"}
-        done = subprocess.run(command, env=env, cwd=Path(__file__).parents[1], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
+        completed = subprocess.run(command, env=env, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+        assert completed.returncode == 0, completed.stdout
         return
     monkeypatch.setattr("chordmixer.cli.options.check_resume", lambda out: None)  # as with --max-restarts
     blocks = [block for page in ("cluster.md", "scaling.md") for block in fenced(page, "sh")]
     lines = dict.fromkeys(line for block in blocks for line in block.splitlines())
     for line in [line for line in lines if line not in COMMANDS]:
-        count, words = launched(line)
-        if words[0] == "train" and "RUN-2" not in words:
-            words += ["--no-baselines", "--epochs", "1"]
-        if "adding" in words:
-            words += [word for part in ("training", "validation", "test") for word in ("--set", f"data.{part}=9")]
-        ranks = start_ranks(count, [sys.executable, "-m", "chordmixer", *words], Copied)
-        ended = [rank.communicate(timeout=300) for rank in ranks]
-        assert not any(rank.returncode for rank in ranks), f"{line}: {ended}"
+        count, arguments = parse_launch(line)
+        if arguments[0] == "train" and "RUN-2" not in arguments:
+            arguments += ["--no-baselines", "--epochs", "1"]
+        if "adding" in arguments:
+            arguments += [word for part in ("training", "validation", "test") for word in ("--set", f"data.{part}=9")]
+        ranks = start_ranks(count, [sys.executable, "-m", "chordmixer", *arguments], Copied)
+        outputs = [rank.communicate(timeout=300) for rank in ranks]
+        assert not any(rank.returncode for rank in ranks), f"{line}: {outputs}"
     for name in ("RUN-2", "RUN-adding", "RUN-accelerate", "RUN-split", "RUN-again"):
         assert (folder / name / "report.html").exists()
     assert len((folder / "answers.tsv").read_text().splitlines()) == 7
@@ -159,33 +159,33 @@ def test_the_script_for_a_cluster_is_bash_with_a_launcher() -> None:
     (script,) = fenced("cluster.md", "bash")
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     (line,) = [line.removeprefix("srun ") for line in script.splitlines() if line.startswith("srun torchrun")]
-    count, words = launched(line.replace('"$SLURM_NNODES"', "4"))
-    assert (count, words[0], "--resume" in words) == (8, "train", True)
+    count, arguments = parse_launch(line.replace('"$SLURM_NNODES"', "4"))
+    assert (count, arguments[0], "--resume" in arguments) == (8, "train", True)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("quick")
 def test_the_commands_and_the_python_of_the_page_on_tuning_run(folder: Path) -> None:
     """Three trials of one step each, whatever time they are given."""
     for line in (line for block in fenced("tuning.md", "sh") for line in block.splitlines()):
         if line.startswith("chordmixer "):
-            words = shlex.split(line, comments=True)[1:]
-            few = ["--trials", "3"] if words[0] == "tune" else ["--no-baselines"]
-            answer = CliRunner().invoke(app, [*words, *few])
-            assert answer.exit_code == 0, f"{line}: {answer.output}{answer.exception!r}"
+            arguments = shlex.split(line, comments=True)[1:]
+            options = ["--trials", "3"] if arguments[0] == "tune" else ["--no-baselines"]
+            result = CliRunner().invoke(app, [*arguments, *options])
+            assert result.exit_code == 0, f"{line}: {result.output}{result.exception!r}"
     assert (folder / "STUDY" / "study.html").exists() and (folder / "RUN-tuned" / "report.html").exists()
     (python,) = fenced("tuning.md", "python")
-    given: dict[str, Any] = {"data": Dataset.from_files("worm.fa.gz", "fly.fa.gz")}
-    exec(compile(python.replace("minutes=60", "minutes=60, trials=3"), "tuning.md", "exec"), given)
-    assert given["found"].best.loss <= given["found"].default.loss
+    namespace: dict[str, Any] = {"data": Dataset.from_files("worm.fa.gz", "fly.fa.gz")}
+    exec(compile(python.replace("minutes=60", "minutes=60, trials=3"), "tuning.md", "exec"), namespace)
+    assert namespace["found"].best.loss <= namespace["found"].default.loss
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's own compiler
 def test_the_python_of_the_page_for_engineers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled without inductor, which takes half a minute, and without ONNX where it is not installed."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    lacking = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    blocks = [block for block in fenced("backbone.md", "python") if not (lacking and "import onnxruntime" in block)]
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+    blocks = [block for block in fenced("backbone.md", "python") if not (missing and "import onnxruntime" in block)]
     exec(compile("\n".join(blocks), "backbone.md", "exec"), {})
     torch._dynamo.reset()
 
@@ -199,7 +199,7 @@ class Reviews:
         return {"text": ["a good film", "a bad film"], "label": ["good", "bad"]}[name]
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("quick")
 def test_the_python_of_the_page_for_python_users_runs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +211,7 @@ def test_the_python_of_the_page_for_python_users_runs(
     monkeypatch.setattr(recipe, "TRIAL", 0.0)
     monkeypatch.setattr(recipe, "_within_minutes", lambda experiment, task, minutes: experiment)
     sequences, labels = letters(40, 11), ["worm", "fly"] * 20
-    given: dict[str, Any] = {
+    namespace: dict[str, Any] = {
         "data": (),
         "sequences": sequences,
         "labels": labels,
@@ -225,10 +225,10 @@ def test_the_python_of_the_page_for_python_users_runs(
     }
     for block in fenced("python.md", "python"):
         for lines in re.split(r"\n(?=data = )", block):  # every data set that the page makes can be read
-            exec(compile(lines, "python.md", "exec"), given)
-            assert len(given["data"]) > 1 or "data = " not in lines
-    assert given["predictor"].classes == ["fly", "worm"]
-    assert len(given["scores"]) == 2 and Path("series-model/README.md").exists()
+            exec(compile(lines, "python.md", "exec"), namespace)
+            assert len(namespace["data"]) > 1 or "data = " not in lines
+    assert namespace["predictor"].classes == ["fly", "worm"]
+    assert len(namespace["scores"]) == 2 and Path("series-model/README.md").exists()
 
 
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -238,8 +238,8 @@ LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / page for page i
 def headings(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
-    words = (re.sub(r"[^\w\- ]", "", own).strip().lower() for own in re.findall(r"^#+ (.+)$", text, flags=re.M))
-    return {own.replace(" ", "-") for own in words}
+    titles = (re.sub(r"[^\w\- ]", "", title).strip().lower() for title in re.findall(r"^#+ (.+)$", text, flags=re.M))
+    return {title.replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
@@ -263,13 +263,13 @@ def test_links_that_leave_the_pages_are_part_of_the_site() -> None:
 def test_every_page_is_in_the_index_and_in_the_site() -> None:
     linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "index.md").read_text()))
     assert linked == set(PAGES) - {"index.md"}
-    shown = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
-    assert sorted(shown) == PAGES
+    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    assert sorted(listed) == PAGES
 
 
 def test_the_reference_has_every_public_name() -> None:
-    named = re.findall(r"^::: chordmixer\.(\w+)$", (DOCS / "api.md").read_text(), flags=re.M)
-    assert sorted(named) == sorted(set(chordmixer.__all__) - {"__version__"})
+    documented = re.findall(r"^::: chordmixer\.(\w+)$", (DOCS / "api.md").read_text(), flags=re.M)
+    assert sorted(documented) == sorted(set(chordmixer.__all__) - {"__version__"})
 
 
 LINES = [line for page in PAGES for block in fenced(page, "sh") for line in block.splitlines() if line]
@@ -277,7 +277,7 @@ LINES = [line for page in PAGES for block in fenced(page, "sh") for line in bloc
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("chordmixer ")])
 def test_commands_and_options_exist(line: str) -> None:
-    words = shlex.split(line.split("|")[0].split("<")[0], comments=True)[1:]
-    _, command, _ = typer.main.get_command(app).resolve_command(None, words)  # type: ignore[attr-defined]  # a group
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word.split("=")[0] for word in words[1:] if re.match(r"-[-a-z]", word)} <= known
+    arguments = shlex.split(line.split("|")[0].split("<")[0], comments=True)[1:]
+    _, command, _ = typer.main.get_command(app).resolve_command(None, arguments)  # type: ignore[attr-defined]  # a group
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word.split("=")[0] for word in arguments[1:] if re.match(r"-[-a-z]", word)} <= options

@@ -27,12 +27,12 @@ def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.
 
 
 def waves(records: int = 48) -> tuple[list[np.ndarray], np.ndarray]:
-    random = np.random.default_rng(0)
-    lengths = random.integers(20, 60, records)
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(20, 60, records)
     fast = np.arange(records) % 2
-    phases = random.uniform(0, 6, records)
+    phases = rng.uniform(0, 6, records)
     series = [np.sin(np.arange(n) * (0.3 + 0.4 * f) + p) for n, f, p in zip(lengths, fast, phases, strict=True)]
-    return [own.astype(np.float32) for own in series], fast
+    return [wave.astype(np.float32) for wave in series], fast
 
 
 def test_cross_validation_search_and_pipeline() -> None:
@@ -43,14 +43,14 @@ def test_cross_validation_search_and_pipeline() -> None:
     ragged[:] = series
     search = GridSearchCV(classifier, {"baselines": [True]}, cv=2).fit(ragged, np.where(fast, "fast", "slow"))
     assert set(search.predict(ragged)) == {"fast", "slow"} and search.best_params_ == {"baselines": True}
-    again = pickle.loads(pickle.dumps(search.best_estimator_))
-    np.testing.assert_array_equal(again.predict_proba(series), search.predict_proba(series))
+    restored = pickle.loads(pickle.dumps(search.best_estimator_))
+    np.testing.assert_array_equal(restored.predict_proba(series), search.predict_proba(series))
     pipeline = make_pipeline(ChordMixerClassifier(settings=SETTINGS, baselines=False), LogisticRegression())
     assert pipeline.fit(series, fast).predict(series[:3]).shape == (3,)
 
 
 def test_classes_keep_their_type_and_order() -> None:
-    """Also those whose order as text would be another one."""
+    """Also classes that would be in another order as text."""
     series, _ = waves(66)
     classes = np.arange(66) % 11 * 10
     classifier = ChordMixerClassifier(settings=SETTINGS, random_state=0, fractions=(0.6, 0.2, 0.2)).fit(
@@ -64,7 +64,7 @@ def test_classes_keep_their_type_and_order() -> None:
 
 def test_a_regressor() -> None:
     series, _ = waves()
-    numbers = [float(np.ptp(own) * len(own)) for own in series]
+    numbers = [float(np.ptp(wave) * len(wave)) for wave in series]
     regressor = clone(ChordMixerRegressor(settings=SETTINGS, random_state=1)).fit(series, numbers)
     assert regressor.score(series, numbers) > 0.5 and regressor.predict(series).dtype == np.float64
 
@@ -78,7 +78,7 @@ class Rectangular(ChordMixerClassifier):
         return tags
 
 
-MADE_SENSE = {
+APPLICABLE_CHECKS = {
     checks.check_estimator_cloneable,
     checks.check_estimator_repr,
     checks.check_no_attributes_set_in_init,
@@ -98,21 +98,21 @@ MADE_SENSE = {
     checks.check_supervised_y_2d,
     checks.check_classifiers_regression_target,
 }
-"""Left out: checks that count or name features, which sequences have not; that want fits on fewer than three
-records of a class, which leave none for validation; that compare messages of `check_array` on complex, empty or
-missing numbers, which are refused or read in words of ours; and that sample weights be equal to copies of
-records, which a split by records does not give."""
+"""Left out are checks that count or name features, which sequences do not have; that fit on fewer than three records
+of a class, which leave none for validation; that compare messages of `check_array` on complex, empty or missing
+numbers, for which ours differ; and that expect sample weights to equal copies of records, which a split by records
+does not give."""
 
 
 def test_checks_of_scikit_learn() -> None:
     estimator = Rectangular(settings={"training.steps": 1, "training.epochs": 1}, baselines=False)
-    for check in sorted(MADE_SENSE, key=lambda check: check.__name__):
+    for check in sorted(APPLICABLE_CHECKS, key=lambda check: check.__name__):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of NumPy on the checks' own targets
             check("Rectangular", clone(estimator))
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_input() -> None:
     series, fast = waves(12)
     with pytest.raises(NotFittedError):
         ChordMixerClassifier().predict(series)

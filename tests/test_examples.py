@@ -1,4 +1,4 @@
-"""The examples run, in small."""
+"""The examples run, on small data."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_own_fasta(tmp_path: Path) -> None:
         records = (f">{name}{i}\n{'ACGT'[i % 4] * (i % 9)}{motif}{'ACGT'[i % 3] * 5}\n" for i in range(30))
         (tmp_path / f"{name}.fa").write_text("".join(records))
     files = [str(tmp_path / f"{name}.fa") for name in ("gat", "cat")]
-    again = loaded("own_fasta").main(files, str(tmp_path / "run"), 0.01)
-    assert again.classes == ["cat", "gat"] and (again.folder / "README.md").exists()
+    predictor = loaded("own_fasta").main(files, str(tmp_path / "run"), 0.01)
+    assert predictor.classes == ["cat", "gat"] and (predictor.folder / "README.md").exists()

@@ -30,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "whole"
 
 
-def flip(path: Path, at: int = 0) -> None:
+def flip(path: Path, index: int = 0) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[index] ^= 1
     path.write_bytes(data)
 
 
@@ -54,7 +54,7 @@ def test_processes_may_write_the_same_file_at_once(tmp_path: Path) -> None:
 
 def test_processes_that_change_a_file_at_once_lose_nothing(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from chordmixer.files import update_json\n"
-    code += "for i in range(60): update_json(Path(sys.argv[1]), lambda known: known | {sys.argv[2] + str(i): i})"
+    code += "for i in range(60): update_json(Path(sys.argv[1]), lambda content: content | {sys.argv[2] + str(i): i})"
     path = tmp_path / "new" / "x.json"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), letter]) for letter in "abc"]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
@@ -64,7 +64,7 @@ def test_processes_that_change_a_file_at_once_lose_nothing(tmp_path: Path) -> No
 def test_a_damaged_file_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(ValueError, match=r"x.json cannot be read as JSON"):
-        files.update_json(tmp_path / "x.json", lambda known: known)
+        files.update_json(tmp_path / "x.json", lambda content: content)
     assert (tmp_path / "x.json").read_text() == "{" and len([*tmp_path.iterdir()]) == 1
 
 
@@ -77,10 +77,10 @@ def test_json_round_trip(tmp_path: Path) -> None:
 def test_tensors_round_trip(tmp_path: Path) -> None:
     tensors = {"w": torch.randn(3, 4).T, "n": torch.arange(5), "b": torch.randn(2).bfloat16().requires_grad_()}
     files.write_bytes(tmp_path / "x.safetensors", files.tensor_bytes(tensors))
-    back = files.read_tensors(tmp_path / "x.safetensors")
-    assert back.keys() == tensors.keys()
+    restored = files.read_tensors(tmp_path / "x.safetensors")
+    assert restored.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert back[name].dtype == tensor.dtype and torch.equal(back[name], tensor.detach())
+        assert restored[name].dtype == tensor.dtype and torch.equal(restored[name], tensor.detach())
 
 
 def test_same_tensors_same_bytes() -> None:
@@ -104,12 +104,12 @@ def test_the_old_file_survives(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, what: str) -> None:
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: str) -> None:
     monkeypatch.setattr(os, "fsync", failing(OSError(number, os.strerror(number))))
     monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1234))
     with pytest.raises(ValueError, match=r"/x needs 5,000 bytes and 1,234 are free: make room") as caught:
-        if what == "file":
+        if kind == "file":
             files.write_bytes(tmp_path / "x", b"." * 5000)
         else:
             files.write_folder(tmp_path / "x", {"a": b"." * 2000, "b": b"." * 3000})
@@ -141,12 +141,12 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
 
 
 def test_sweep_removes_strays_and_nothing_else(folder: Path) -> None:
-    kept = sorted(p for p in folder.rglob("*"))
+    before = sorted(p for p in folder.rglob("*"))
     (folder / ".writing-file").write_text("half")
     (folder / ".writing-folder" / "deep").mkdir(parents=True)
     (folder.parent / ".writing-above").write_text("half")
     files.sweep_run(folder.parent)
-    assert sorted(folder.rglob("*")) == kept and list(folder.parent.iterdir()) == [folder]
+    assert sorted(folder.rglob("*")) == before and list(folder.parent.iterdir()) == [folder]
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 def test_a_manifest_fits_its_files_whenever_a_kill_comes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """A rename each: the manifest, two files, the manifest."""
+    """There are four renames: of the manifest, of two files, and of the manifest again."""
     replace, calls = Path.replace, iter(range(9))
 
     def killed(path: Path, to: Path) -> Path:
@@ -189,9 +189,9 @@ def test_manifest_grows(folder: Path) -> None:
     files.verify(folder, ["a.txt", "b.bin", "c.txt"])
 
 
-@pytest.mark.parametrize("at", [0, 100, 255])
-def test_a_flipped_bit_is_refused(folder: Path, at: int) -> None:
-    flip(folder / "b.bin", at)
+@pytest.mark.parametrize("index", [0, 100, 255])
+def test_a_flipped_bit_is_refused(folder: Path, index: int) -> None:
+    flip(folder / "b.bin", index)
     with pytest.raises(ValueError, match=r"b\.bin was changed or damaged: its SHA-256 is not the one in manifest"):
         files.verify(folder, ["a.txt", "b.bin"])
     files.verify(folder, ["a.txt"])
@@ -299,9 +299,9 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
 
 
 def test_names_are_new_and_nobody_can_guess_them(tmp_path: Path) -> None:
-    found = [files.new_file(tmp_path) for _ in range(3)]
-    assert len({path for path, _ in found}) == 3
-    for path, file in found:
+    created = [files.new_file(tmp_path) for _ in range(3)]
+    assert len({path for path, _ in created}) == 3
+    for path, file in created:
         assert path.name.startswith(files.TEMPORARY) and len(path.name) > 20
         file.close()
 
@@ -342,15 +342,15 @@ def test_sweep_follows_no_link(tmp_path: Path) -> None:
 def test_a_name_that_was_swept_before_it_was_locked_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, taken = files.lock_descriptor, list[Path]()
+    lock, swept = files.lock_descriptor, list[Path]()
 
-    def late(handle: int, **how: Any) -> bool:
-        if not taken:
-            taken.extend(tmp_path.iterdir())
-            taken[0].unlink()
-        return lock(handle, **how)
+    def sweep_then_lock(handle: int, **options: Any) -> bool:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        return lock(handle, **options)
 
-    monkeypatch.setattr(files, "lock_descriptor", late)
+    monkeypatch.setattr(files, "lock_descriptor", sweep_then_lock)
     path, file = files.new_file(tmp_path)
     with file:
-        assert path != taken[0] and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        assert path != swept[0] and os.path.samestat(path.stat(), os.fstat(file.fileno()))

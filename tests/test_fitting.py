@@ -25,24 +25,24 @@ def quick(quick_runs: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.
 
 @pytest.fixture(scope="module")
 def records() -> tuple[list[str], list[str]]:
-    random = np.random.default_rng(0)
-    letters = ["".join(random.choice(list("ACGT"), int(n))) for n in random.integers(9, 40, 48)]
-    return [own + ("GATTACA" if i % 2 else "CATTAGA") for i, own in enumerate(letters)], ["worm", "fly"] * 24
+    rng = np.random.default_rng(0)
+    letters = ["".join(rng.choice(list("ACGT"), int(n))) for n in rng.integers(9, 40, 48)]
+    return [text + ("GATTACA" if i % 2 else "CATTAGA") for i, text in enumerate(letters)], ["worm", "fly"] * 24
 
 
 def test_lists_a_frame_and_files_give_the_same_numbers(records: Any, tmp_path: Path, capsys: Any) -> None:
     sequences, labels = records
     rows = [f"r{i},{s},{label}" for i, (s, label) in enumerate(zip(sequences, labels, strict=True))]
     (tmp_path / "t.csv").write_text("\n".join(["id,sequence,label", *rows]) + "\n")
-    given = [
+    datasets = [
         Dataset.from_files(tmp_path / "t.csv", cache=tmp_path / "cache"),
         Dataset.from_lists(sequences, labels),
         Dataset.from_pandas(pd.DataFrame({"dna": sequences, "kind": labels}), target="kind"),
     ]
-    found = [fit(data, settings=QUICK, verbose=False).predict_proba(sequences) for data in given]
-    assert found[0].shape == (48, 2) and np.ptp(found[0][:, 0]) > 0.01
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
+    probabilities = [fit(data, settings=QUICK, verbose=False).predict_proba(sequences) for data in datasets]
+    assert probabilities[0].shape == (48, 2) and np.ptp(probabilities[0][:, 0]) > 0.01
+    np.testing.assert_array_equal(probabilities[1], probabilities[0])
+    np.testing.assert_array_equal(probabilities[2], probabilities[0])
     assert capsys.readouterr().out == ""
 
 
@@ -67,39 +67,39 @@ def test_ranks_need_a_folder_that_they_share(records: Any, monkeypatch: pytest.M
 
 def test_a_run_that_was_stopped_goes_on(records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
-    whole = fit(data, tmp_path / "whole", settings=QUICK, verbose=False)
-    take = TrainingRun._step
+    uninterrupted = fit(data, tmp_path / "whole", settings=QUICK, verbose=False)
+    original_step = TrainingRun._step
 
     def step(self: TrainingRun, *arguments: Any) -> None:
         if self.state.step == 2:
             raise KeyboardInterrupt
-        take(self, *arguments)
+        original_step(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TrainingRun, "_step", step)
         fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
     assert Experiment.load(tmp_path / "run").training.steps == 3
     resumed = fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
-    np.testing.assert_array_equal(resumed.predict_proba(records[0]), whole.predict_proba(records[0]))
-    again = fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
-    np.testing.assert_array_equal(again.predict_proba(records[0]), whole.predict_proba(records[0]))
+    np.testing.assert_array_equal(resumed.predict_proba(records[0]), uninterrupted.predict_proba(records[0]))
+    repeated = fit(data, tmp_path / "run", settings=QUICK, verbose=False, resume=True)
+    np.testing.assert_array_equal(repeated.predict_proba(records[0]), uninterrupted.predict_proba(records[0]))
     with pytest.raises(ValueError, match="already holds a run"):
         fit(data, tmp_path / "run", settings=QUICK, verbose=False)
 
 
 def test_measured_steps_are_those_of_the_first_call(records: Any, tmp_path: Path) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "minutes": 0.001,
         "settings": {"training.trial": 0.0},
         "baselines": False,
         "verbose": False,
     }
-    first = fit(data, tmp_path / "run", **how)
-    again = fit(data, tmp_path / "run", resume=True, **{**how, "minutes": 60})
-    np.testing.assert_array_equal(again.predict_proba(records[0]), first.predict_proba(records[0]))
+    first = fit(data, tmp_path / "run", **options)
+    repeated = fit(data, tmp_path / "run", resume=True, **{**options, "minutes": 60})
+    np.testing.assert_array_equal(repeated.predict_proba(records[0]), first.predict_proba(records[0]))
     with pytest.raises(ValueError, match="run was started on other records"):
-        fit(Dataset.from_lists(records[0][:30], records[1][:30]), tmp_path / "run", resume=True, **how)
+        fit(Dataset.from_lists(records[0][:30], records[1][:30]), tmp_path / "run", resume=True, **options)
 
 
 def test_an_ensemble_of_folds(records: Any) -> None:
@@ -126,10 +126,10 @@ def test_a_report_does_without_explanations(
 def test_settings_are_said_and_checked(records: Any, tmp_path: Path, capsys: Any) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
     fit(data, tmp_path / "run", seed=5, settings=QUICK, baselines=False)
-    said = capsys.readouterr().out
-    assert "settings changed: training.steps=3 (default" in said and "training.seed=5 (default 0)" in said
-    assert "48 records read: 48 used, 0 rejected" in said and "validation at step 3" in said
-    for wrong, match in (
+    output = capsys.readouterr().out
+    assert "settings changed: training.steps=3 (default" in output and "training.seed=5 (default 0)" in output
+    assert "48 records read: 48 used, 0 rejected" in output and "validation at step 3" in output
+    for arguments, match in (
         ({"settings": {"training.stepps": 3}}, "training.stepps"),
         ({"freeze": True}, "--freeze keeps the encoder of a trained run as it is: add --from RUN"),
         ({"folds": 1}, "--folds 1 is not possible: give 2 to 20"),
@@ -137,7 +137,7 @@ def test_settings_are_said_and_checked(records: Any, tmp_path: Path, capsys: Any
         ({"folds": 2, "ladder": True}, "--ladder is of one network"),
     ):
         with pytest.raises(ValueError, match=match):
-            fit(data, tmp_path / "other", verbose=False, **wrong)
+            fit(data, tmp_path / "other", verbose=False, **arguments)
     assert not (tmp_path / "other").exists()
 
 

@@ -1,4 +1,4 @@
-"""The rules of the house, read off the source: who may import whom, names, types, docstrings, tests."""
+"""The rules for the source code: which package may import which, names, types, docstrings, tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAPER = PAPER_TASKS | {
 }
 EVERYTHING = CORE | PAPER | {"cli"}
 REPRODUCING = EVERYTHING - {"cli", "paper.cli"}
-LAW: dict[str, set[str]] = {
+ALLOWED: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
     "ops": set(),
     "data": LEAVES,
@@ -57,7 +57,7 @@ LAW: dict[str, set[str]] = {
     "paper.reproduction": REPRODUCING,
     "paper.cli": EVERYTHING,
 }
-"""What each room may import besides itself: the core never imports the paper."""
+"""What each package may import besides itself: the core never imports the paper."""
 REGISTRIES = ("cli/__init__.py", "recipes/__init__.py", "tasks/__init__.py")
 """The only modules of the core that may name modules of the paper: in strings, which are imported when asked for."""
 
@@ -68,63 +68,65 @@ def label(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-def room(path: Path) -> str:
-    return room_of(path.relative_to(SOURCE).with_suffix("").parts)
+def package(path: Path) -> str:
+    return package_of(path.relative_to(SOURCE).with_suffix("").parts)
 
 
-def room_of(parts: Sequence[str]) -> str:
-    """A package, or a module at the top; of the paper, a package within it."""
-    within = ".".join(parts[:2])
-    return within if within in PAPER else parts[0]
+def package_of(parts: Sequence[str]) -> str:
+    """A package, or a module at the top; in `paper`, a package or module within it."""
+    name = ".".join(parts[:2])
+    return name if name in PAPER else parts[0]
 
 
-def imported_rooms(tree: ast.Module) -> set[str]:
-    """The rooms that a module imports, also within functions."""
+def imported_packages(tree: ast.Module) -> set[str]:
+    """The packages that a module imports, also within functions."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports name the whole path"
+            assert node.level == 0, "imports must name the whole path"
             names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-    return {room_of(name.split(".")[1:]) for name in names if name.startswith("chordmixer.")}
+    return {package_of(name.split(".")[1:]) for name in names if name.startswith("chordmixer.")}
 
 
-def named_rooms(tree: ast.Module) -> set[str]:
-    """The rooms of modules that stand in strings, such as a registry's."""
+def named_packages(tree: ast.Module) -> set[str]:
+    """The packages of modules that are named in strings, such as a registry's."""
     strings = (
         node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
     names = (re.match(r"chordmixer(?:\.\w+)+(?=:\w+$|$)", string) for string in strings)
-    return {room_of(name[0].split(".")[1:]) for name in names if name}
+    return {package_of(name[0].split(".")[1:]) for name in names if name}
 
 
 def public(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
     """Classes, functions and methods whose whole path is public; a class's constructor is."""
 
-    def within(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Definition]]:
+    def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Definition]]:
         for node in body:
             if isinstance(node, Definition) and (not node.name.startswith("_") or node.name == "__init__"):
                 yield prefix + node.name, node
                 if isinstance(node, ast.ClassDef):
-                    yield from within(node.body, f"{prefix}{node.name}.")
+                    yield from walk(node.body, f"{prefix}{node.name}.")
 
-    return within(tree.body, "")
+    return walk(tree.body, "")
 
 
 def test_import_law() -> None:
-    assert {room(path) for path in MODULES} <= LAW.keys(), "a new room: give it a place in the law"
+    assert {package(path) for path in MODULES} <= ALLOWED.keys(), "a new package: add it to ALLOWED"
     broken = []
     for path in MODULES:
-        named = named_rooms(TREES[path]) - (PAPER if label(path) in REGISTRIES else set())
-        others = (imported_rooms(TREES[path]) | named) & EVERYTHING
-        broken += [f"{label(path)} imports {other}" for other in sorted(others - LAW[room(path)] - {room(path)})]
+        named = named_packages(TREES[path]) - (PAPER if label(path) in REGISTRIES else set())
+        used = (imported_packages(TREES[path]) | named) & EVERYTHING
+        broken += [
+            f"{label(path)} imports {name}" for name in sorted(used - ALLOWED[package(path)] - {package(path)})
+        ]
     assert not broken
 
 
 def test_only_registries_know_the_paper() -> None:
     for name in REGISTRIES:
-        assert PAPER & named_rooms(TREES[SOURCE / name]), f"{name} needs no exception"
+        assert PAPER & named_packages(TREES[SOURCE / name]), f"{name} needs no exception"
 
 
 def test_the_core_starts_without_the_paper() -> None:
@@ -135,15 +137,15 @@ import chordmixer
 from chordmixer.cli import main
 seen = {}
 for words in ("", "--help", "train --help", "predict --help", "bench --help"):
-    sys.argv, said = ["chordmixer", *words.split()], io.StringIO()
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):
+    sys.argv, output = ["chordmixer", *words.split()], io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(output):
         main()
-    assert "Usage:" in said.getvalue(), words
+    assert "Usage:" in output.getvalue(), words
     seen[words] = sum(name.startswith("chordmixer.paper") for name in sys.modules)
 print(json.dumps(seen))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *core, paper = json.loads(done.stdout).values()
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *core, paper = json.loads(completed.stdout).values()
     assert core == [0] * 4 and paper > 0
 
 
@@ -161,49 +163,49 @@ def test_names_say_what_a_module_is_for() -> None:
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
-    homes: dict[str, list[str]] = {}
+    definitions: dict[str, list[str]] = {}
     for path in MODULES:
         for node in TREES[path].body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(label(path))
-    assert not {name: own for name, own in homes.items() if len(own) > 1}
+                definitions.setdefault(node.name, []).append(label(path))
+    assert not {name: paths for name, paths in definitions.items() if len(paths) > 1}
 
 
 def untyped(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
     """The arguments without a type, and `return`; a kernel's have none."""
     if any(ast.unparse(decorator).startswith("triton.jit") for decorator in node.decorator_list):
         return []
-    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
-    bare = [a.arg for a in given if a is not None and a.annotation is None and a.arg not in ("self", "cls")]
-    return bare if node.returns is not None else [*bare, "return"]
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+    names = [a.arg for a in arguments if a is not None and a.annotation is None and a.arg not in ("self", "cls")]
+    return names if node.returns is not None else [*names, "return"]
 
 
 def test_public_functions_are_typed() -> None:
-    bare = [
+    untyped_functions = [
         f"{label(path)}: {name}({', '.join(missing)})"
         for path in MODULES
         for name, node in public(TREES[path])
         if not isinstance(node, ast.ClassDef) and (missing := untyped(node))
     ]
-    assert not bare
+    assert not untyped_functions
 
 
 def exported() -> set[str]:
     """The names in the `__all__` of any package."""
-    assigned = (node for tree in TREES.values() for node in tree.body if isinstance(node, ast.Assign))
-    lists = (node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__")
-    return {name for names in lists for name in ast.literal_eval(names)}
+    assignments = (node for tree in TREES.values() for node in tree.body if isinstance(node, ast.Assign))
+    values = (node.value for node in assignments if ast.unparse(node.targets[0]) == "__all__")
+    return {name for names in values for name in ast.literal_eval(names)}
 
 
 def test_classes_and_exported_functions_say_what_they_are() -> None:
     names = exported()
-    silent = [
+    undocumented = [
         f"{label(path)}: {name}"
         for path in MODULES
         for name, node in public(TREES[path])
         if (isinstance(node, ast.ClassDef) or name in names) and not ast.get_docstring(node)
     ]
-    assert not silent
+    assert not undocumented
 
 
 def test_modules_say_what_they_are() -> None:
@@ -214,9 +216,9 @@ def unexplained(settings: ast.ClassDef) -> list[str]:
     """The fields without a docstring under them."""
     return [
         ast.unparse(field.target)
-        for field, below in zip(settings.body, [*settings.body[1:], None], strict=True)
+        for field, following in zip(settings.body, [*settings.body[1:], None], strict=True)
         if isinstance(field, ast.AnnAssign)
-        and not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant))
+        and not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
     ]
 
 
@@ -258,5 +260,5 @@ def test_the_command_line_starts_without_torch() -> None:
     code = (
         "import sys, chordmixer.cli; print([m for m in ('torch', 'numpy', 'pyarrow', 'sklearn') if m in sys.modules])"
     )
-    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert seen.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"

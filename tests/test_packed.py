@@ -36,8 +36,8 @@ def test_list_round_trip(lengths: list[int]) -> None:
 def test_padded_round_trip(lengths: list[int], spare_columns: int) -> None:
     padded = Packed.from_list(sequences(lengths)).to_padded(fill=-7.0)
     assert padded.shape == (len(lengths), max(lengths), 3)
-    behind = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    assert (padded[behind] == -7.0).all() and (padded[~behind] != -7.0).all()
+    padding = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+    assert (padded[padding] == -7.0).all() and (padded[~padding] != -7.0).all()
     wider = torch.nn.functional.pad(padded, (0, 0, 0, spare_columns), value=float("nan"))
     assert_same(Packed.from_padded(wider, torch.tensor(lengths)), sequences(lengths))
 
@@ -48,9 +48,9 @@ def test_nested_round_trip(lengths: list[int]) -> None:
     nested = packed.to_nested()
     for row, sequence in zip(nested.unbind(), sequences(lengths), strict=True):
         assert torch.equal(row, sequence)
-    back = Packed.from_nested(nested)
-    assert_same(back, sequences(lengths))
-    assert back.values.data_ptr() == packed.values.data_ptr()
+    restored = Packed.from_nested(nested)
+    assert_same(restored, sequences(lengths))
+    assert restored.values.data_ptr() == packed.values.data_ptr()
 
 
 @given(lengths_of_batches, st.data())
@@ -85,8 +85,8 @@ def test_list_is_views() -> None:
 
 def test_with_values() -> None:
     packed = Packed.from_list(sequences([2, 3]))
-    other = packed.with_values(torch.zeros(5, 9))
-    assert other.lengths == (2, 3) and other.offsets is packed.offsets
+    replaced = packed.with_values(torch.zeros(5, 9))
+    assert replaced.lengths == (2, 3) and replaced.offsets is packed.offsets
     with pytest.raises(ValueError, match=r"2 lengths that add up to 5 do not fit 4 tokens"):
         packed.with_values(torch.zeros(4, 9))
 
@@ -168,7 +168,7 @@ def test_where_a_token_stands() -> None:
 
 
 def layout_of(lengths: list[int], gaps: list[int], backwards: bool) -> Layout:
-    """Sequences behind gaps, in their order or the other way round."""
+    """Sequences behind gaps, in their order or in reverse."""
     order = range(len(lengths))[:: -1 if backwards else 1]
     ends = [*accumulate(gaps[b] + lengths[b] for b in order)]
     starts = {b: end - lengths[b] for b, end in zip(order, ends, strict=True)}
@@ -176,10 +176,10 @@ def layout_of(lengths: list[int], gaps: list[int], backwards: bool) -> Layout:
 
 
 class TestLayout:
-    """There and back, by an index or sequence by sequence, and each the gradient of the other."""
+    """`put` and `take` are inverse, by an index or sequence by sequence, and each is the gradient of the other."""
 
     @pytest.fixture(params=[1, 1 << 14], ids=["one-by-one", "by-index"], autouse=True)
-    def long(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slice_length(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         """Mean length from which on sequences are copied one by one: all here, or none."""
         monkeypatch.setattr(packed, "SLICE_LENGTH", request.param)
 
@@ -196,7 +196,7 @@ class TestLayout:
         values = torch.rand(sum(lengths), *channels) + 1
         row = layout.put(values)
         assert row.shape == (layout.size, *channels) and torch.equal(row[layout.index], values)
-        assert int((row != 0).sum()) == values.numel(), "and zeros elsewhere"
+        assert int((row != 0).sum()) == values.numel(), "all others must be zero"
         assert torch.equal(layout.take(row), values)
         wider = layout.within(2, 5)
         assert torch.equal(wider.put(values)[2:-5], row) and torch.equal(wider.take(wider.put(values)), values)
@@ -204,36 +204,36 @@ class TestLayout:
     @settings(max_examples=15)
     @given(lengths_of_batches, st.lists(st.integers(0, 4), min_size=8, max_size=8), st.booleans())
     def test_gradients(self, lengths: list[int], gaps: list[int], backwards: bool) -> None:
-        """Also those of gradients, which a penalty on them needs."""
+        """Also second derivatives, which a penalty on gradients needs."""
         layout = layout_of(lengths, gaps, backwards)
         values = torch.randn(sum(lengths), 2, dtype=torch.float64, requires_grad=True)
         row = torch.randn(layout.size, 2, dtype=torch.float64, requires_grad=True)
-        for move, given_ in ((layout.put, values), (layout.take, row)):
-            assert torch.autograd.gradcheck(move, given_) and torch.autograd.gradgradcheck(move, given_)
+        for function, tensor in ((layout.put, values), (layout.take, row)):
+            assert torch.autograd.gradcheck(function, tensor) and torch.autograd.gradgradcheck(function, tensor)
 
     @settings(max_examples=15)
     @given(st.permutations(range(9)), st.integers(1, 9))
     def test_gathered(self, order: list[int], count: int) -> None:
         values = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
-        place = torch.tensor(order[:count])
-        assert torch.equal(gathered(values, place), values[place])
-        assert torch.autograd.gradcheck(gathered, (values, place))
-        assert torch.autograd.gradgradcheck(gathered, (values, place))
+        index = torch.tensor(order[:count])
+        assert torch.equal(gathered(values, index), values[index])
+        assert torch.autograd.gradcheck(gathered, (values, index))
+        assert torch.autograd.gradgradcheck(gathered, (values, index))
 
     def test_select_is_differentiable_in_any_order_and_with_repetitions(self) -> None:
         x = Packed.from_lengths(torch.randn(7, 2, dtype=torch.float64, requires_grad=True), [2, 4, 1])
         for indices in ([2, 0, 1], [1], [0, 2, 0]):
             weights = torch.randn(sum(x.lengths[i] for i in indices), 2, dtype=torch.float64)
-            (found,) = torch.autograd.grad((x.select(indices).values * weights).sum(), x.values)
+            (gradient,) = torch.autograd.grad((x.select(indices).values * weights).sum(), x.values)
             literal = torch.cat([x.to_list()[i] for i in indices])
             (expected,) = torch.autograd.grad((literal * weights).sum(), x.values)
             assert torch.equal(x.select(indices).values, literal)
-            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(gradient, expected)
 
     def test_in_a_compiled_graph(self) -> None:
         layout = Layout([2, 3], [1, 4], size=8)
-        there = torch.compile(lambda values: 2 * layout.put(values), backend="eager", fullgraph=True)
-        back = torch.compile(lambda row: layout.take(row) + 1, backend="eager", fullgraph=True)
+        put = torch.compile(lambda values: 2 * layout.put(values), backend="eager", fullgraph=True)
+        take = torch.compile(lambda row: layout.take(row) + 1, backend="eager", fullgraph=True)
         values = torch.randn(5, 2)
-        torch.testing.assert_close(there(values), 2 * layout.put(values))
-        torch.testing.assert_close(back(layout.put(values)), values + 1)
+        torch.testing.assert_close(put(values), 2 * layout.put(values))
+        torch.testing.assert_close(take(layout.put(values)), values + 1)

@@ -21,10 +21,10 @@ def seeded() -> None:
 def reached(length: int, hops: int) -> set[int]:
     """Distances covered by hops that each go 0, 1, 2, 4, ... positions on, around the circle."""
     steps = [0] + [2**k for k in range((length - 1).bit_length())]
-    found = {0}
+    positions = {0}
     for _ in range(hops):
-        found = {(at + step) % length for at in found for step in steps}
-    return found
+        positions = {(position + step) % length for position in positions for step in steps}
+    return positions
 
 
 def positive_network(length: int) -> ChordMixer:
@@ -36,16 +36,16 @@ def positive_network(length: int) -> ChordMixer:
 
 
 def receptive_fields(encoder: ChordMixer, length: int, watched: list[int]) -> Iterator[Tensor]:
-    """After each block, which inputs the output at each watched position feels: a row for each of them.
+    """For each block, the inputs on which its output at each watched position depends: a row for each position.
 
     Each position is watched in a copy of its own, so that one backward pass a block is enough.
     """
     values = torch.rand(length, encoder.width, dtype=torch.float64).repeat(len(watched), 1).requires_grad_()
-    x, at = Packed.from_lengths(values, [length] * len(watched)), torch.arange(len(watched)) * length
+    x, starts = Packed.from_lengths(values, [length] * len(watched)), torch.arange(len(watched)) * length
     out = values
     for block in encoder.blocks:
         out = block(out, x.offsets)
-        (gradient,) = torch.autograd.grad(out[at + torch.tensor(watched)].sum(), values, retain_graph=True)
+        (gradient,) = torch.autograd.grad(out[starts + torch.tensor(watched)].sum(), values, retain_graph=True)
         yield gradient.ne(0).any(dim=1).view(len(watched), length)
     torch.testing.assert_close(encoder(x).values, out)
 
@@ -64,8 +64,8 @@ class TestReceptiveField:
             assert torch.equal(field, torch.stack([expected.roll(position) for position in watched]))
 
     @pytest.mark.parametrize("length", [2, 5, 13])
-    def test_every_number_feels_every_token(self, length: int) -> None:
-        """Not the tokens only: each channel of each output feels each token."""
+    def test_every_output_depends_on_every_token(self, length: int) -> None:
+        """Each channel of each output depends on each token."""
         encoder = positive_network(length)
 
         def run(values: Tensor) -> Tensor:
@@ -118,8 +118,8 @@ class TestFullRank:
         shapes = ((hidden, width), (hidden,), (width, hidden), (width,))
         mlp = ops.Mlp(*(torch.randn(shape, dtype=torch.float64) for shape in shapes))
         rotation = rotation_matrix(list(self.lengths), self.tracks, self.size).double()
-        every = torch.eye(tokens, dtype=torch.float64)
-        return mlp, torch.kron(every, mlp.fc1_weight) @ rotation, torch.kron(every, mlp.fc2_weight)
+        identity = torch.eye(tokens, dtype=torch.float64)
+        return mlp, torch.kron(identity, mlp.fc1_weight) @ rotation, torch.kron(identity, mlp.fc2_weight)
 
     def test_the_matrices_are_the_block(self) -> None:
         mlp, first, second = self.block(hidden=12)
@@ -127,8 +127,8 @@ class TestFullRank:
         hidden = torch.nn.functional.gelu(first @ values.flatten() + mlp.fc1_bias.repeat(7))
         expected = values.flatten() + second @ hidden + mlp.fc2_bias.repeat(7)
         offsets = torch.tensor([0, *self.lengths]).cumsum(0)
-        made = ops.block(values, offsets, self.size, mlp, order="paper")
-        torch.testing.assert_close(made.flatten(), expected)
+        output = ops.block(values, offsets, self.size, mlp, order="paper")
+        torch.testing.assert_close(output.flatten(), expected)
 
     @pytest.mark.parametrize(("hidden", "full"), [(8, True), (12, True), (7, False)])
     def test_rank(self, hidden: int, full: bool) -> None:

@@ -17,12 +17,12 @@ from chordmixer import Dataset, Predictor, fit
 from chordmixer.training.prediction import predict as predict_files
 
 QUICK = {"training.steps": 2, "training.trial": 0.0, "training.device": "cpu"}
-random = np.random.default_rng(0)
-LENGTHS = random.integers(9, 40, 45).tolist()
+rng = np.random.default_rng(0)
+LENGTHS = rng.integers(9, 40, 45).tolist()
 
 
 def letters(alphabet: str) -> list[str]:
-    return ["".join(random.choice(list(alphabet), n)) for n in LENGTHS]
+    return ["".join(rng.choice(list(alphabet), n)) for n in LENGTHS]
 
 
 KINDS: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
     "numbers": (letters("ACDEFGHIKLMNPQRSTVWY"), [float(n) for n in LENGTHS], {}),
     "strands": (letters("ACGT"), ["worm", "fly", "fish"] * 15, {"both_strands": True}),
     "text": (letters("ab cäö"), ["good", "bad", "good"] * 15, {"tokenizer": "bytes"}),
-    "series": ([random.normal(size=(n, 2)).astype(np.float32) for n in LENGTHS], [0, 1, 1] * 15, {}),
+    "series": ([rng.normal(size=(n, 2)).astype(np.float32) for n in LENGTHS], [0, 1, 1] * 15, {}),
 }
 
 
@@ -53,7 +53,7 @@ def predictors(
         }
 
 
-def answered(kind: str, predictor: Predictor) -> list[Any]:
+def predicted(kind: str, predictor: Predictor) -> list[Any]:
     sequences = KINDS[kind][0]
     return (predictor.predict if kind == "numbers" else predictor.predict_proba)(sequences).tolist()
 
@@ -63,25 +63,25 @@ import json, sys
 import numpy as np
 from chordmixer import Predictor
 kinds = json.load(open(sys.argv[1]))
-found = {}
+outputs = {}
 for kind, sequences in kinds.items():
     predictor = Predictor.from_pretrained(f"file://{sys.argv[2]}/{kind}")
-    sequences = [np.array(own, dtype=np.float32) if kind == "series" else own for own in sequences]
-    found[kind] = (predictor.predict if kind == "numbers" else predictor.predict_proba)(sequences).tolist()
-print(json.dumps(found))
+    sequences = [np.array(s, dtype=np.float32) if kind == "series" else s for s in sequences]
+    outputs[kind] = (predictor.predict if kind == "numbers" else predictor.predict_proba)(sequences).tolist()
+print(json.dumps(outputs))
 """
 
 
 def test_the_same_answers_in_a_fresh_process_elsewhere(predictors: dict[str, Predictor], tmp_path: Path) -> None:
     for kind, predictor in predictors.items():
         assert predictor.push_to_hub(f"file://{tmp_path}/hub/{kind}") == f"file://{tmp_path}/hub/{kind}"
-    given = {kind: [getattr(own, "tolist", lambda own=own: own)() for own in KINDS[kind][0]] for kind in KINDS}
-    (tmp_path / "sequences.json").write_text(json.dumps(given))
+    sequences = {kind: [getattr(s, "tolist", lambda s=s: s)() for s in KINDS[kind][0]] for kind in KINDS}
+    (tmp_path / "sequences.json").write_text(json.dumps(sequences))
     command = [sys.executable, "-c", FRESH, str(tmp_path / "sequences.json"), str(tmp_path / "hub")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    found = json.loads(done.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    outputs = json.loads(completed.stdout)
     for kind, predictor in predictors.items():
-        assert found[kind] == answered(kind, predictor), kind
+        assert outputs[kind] == predicted(kind, predictor), kind
 
 
 def test_what_is_answered(predictors: dict[str, Predictor]) -> None:
@@ -90,8 +90,8 @@ def test_what_is_answered(predictors: dict[str, Predictor]) -> None:
     shares = classes.predict_proba(KINDS["classes"][0])
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
     assert classes.predict(KINDS["classes"][0]).tolist() == [classes.classes[k] for k in shares.argmax(axis=1)]
-    several = labels.predict_proba(KINDS["labels"][0])
-    expected = [[name for name, share in zip("ab", row, strict=True) if share > 0.5] for row in several]
+    label_shares = labels.predict_proba(KINDS["labels"][0])
+    expected = [[name for name, share in zip("ab", row, strict=True) if share > 0.5] for row in label_shares]
     assert labels.predict(KINDS["labels"][0]).tolist() == expected and labels.target_type == "labels"
     assert numbers.predict(KINDS["numbers"][0]).dtype == np.float64 and numbers.classes == []
     with pytest.raises(ValueError, match="predicts a number, which has no probability: use predict"):
@@ -101,7 +101,7 @@ def test_what_is_answered(predictors: dict[str, Predictor]) -> None:
 
 def test_memory_and_files_give_the_same_rows(predictors: dict[str, Predictor], tmp_path: Path) -> None:
     sequences = KINDS["strands"][0]
-    (tmp_path / "new.fa").write_text("".join(f">r{i}\n{own}\n" for i, own in enumerate(sequences)))
+    (tmp_path / "new.fa").write_text("".join(f">r{i}\n{sequence}\n" for i, sequence in enumerate(sequences)))
     predict_files(predictors["strands"].folder, [tmp_path / "new.fa"], tmp_path / "rows.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     shares = [[row[name] for name in predictors["strands"].classes] for row in rows]
@@ -112,25 +112,25 @@ def test_memory_and_files_give_the_same_rows(predictors: dict[str, Predictor], t
 
 def test_an_answer_does_not_depend_on_its_neighbours(predictors: dict[str, Predictor]) -> None:
     for kind in ("classes", "series"):
-        alone = [predictors[kind].predict_proba([own])[0] for own in KINDS[kind][0][:5]]
+        alone = [predictors[kind].predict_proba([sequence])[0] for sequence in KINDS[kind][0][:5]]
         np.testing.assert_allclose(alone, predictors[kind].predict_proba(KINDS[kind][0])[:5], atol=1e-5)
 
 
 def test_vectors(predictors: dict[str, Predictor]) -> None:
     predictor, sequences = predictors["classes"], KINDS["classes"][0][:4]
-    whole, tokens = predictor.embed(sequences), predictor.embed(sequences, per_token=True)
-    assert [own.shape for own in tokens] == [(len(s), whole.shape[1]) for s in sequences]  # type: ignore[union-attr]
-    np.testing.assert_allclose(whole, [own.mean(axis=0) for own in tokens], atol=1e-5)
+    embeddings, tokens = predictor.embed(sequences), predictor.embed(sequences, per_token=True)
+    assert [vectors.shape for vectors in tokens] == [(len(s), embeddings.shape[1]) for s in sequences]  # type: ignore[union-attr]
+    np.testing.assert_allclose(embeddings, [vectors.mean(axis=0) for vectors in tokens], atol=1e-5)
     baseline = Predictor.from_pretrained(predictor.folder, using="baseline")
     assert baseline.max_length is None and predictor.folder == baseline.folder
-    np.testing.assert_array_equal(baseline.embed(sequences), whole)
+    np.testing.assert_array_equal(baseline.embed(sequences), embeddings)
 
 
 def test_scores(predictors: dict[str, Predictor]) -> None:
     sequences, targets, options = KINDS["classes"]
-    found = predictors["classes"].evaluate(Dataset.from_lists(sequences, targets, **options))
-    right = np.mean(predictors["classes"].predict(sequences) == np.array(targets))
-    assert found.records == 45 and found.scores["accuracy"].value == pytest.approx(right)
+    evaluation = predictors["classes"].evaluate(Dataset.from_lists(sequences, targets, **options))
+    accuracy = np.mean(predictors["classes"].predict(sequences) == np.array(targets))
+    assert evaluation.records == 45 and evaluation.scores["accuracy"].value == pytest.approx(accuracy)
     with pytest.raises(ValueError, match=r"\(list:1\) has no label: scoring needs one"):
         predictors["classes"].evaluate(Dataset.from_lists(sequences))
     with pytest.raises(ValueError, match="label 'bird', which this run never saw"):
@@ -140,26 +140,26 @@ def test_scores(predictors: dict[str, Predictor]) -> None:
 def test_explanations(predictors: dict[str, Predictor]) -> None:
     for kind in ("classes", "labels", "numbers", "series"):
         sequences = KINDS[kind][0][:2]
-        found = predictors[kind].explain(sequences, blocks=5)
-        assert [len(own.values) for own in found] == [len(own) for own in sequences]
-        assert all(len(np.unique(own.values)) <= 5 for own in found)
-    asked = predictors["classes"].explain(KINDS["classes"][0][:1], target="worm", blocks=3)
-    assert asked[0].explained == "worm"
+        explanations = predictors[kind].explain(sequences, blocks=5)
+        assert [len(explanation.values) for explanation in explanations] == [len(sequence) for sequence in sequences]
+        assert all(len(np.unique(explanation.values)) <= 5 for explanation in explanations)
+    of_worm = predictors["classes"].explain(KINDS["classes"][0][:1], target="worm", blocks=3)
+    assert of_worm[0].explained == "worm"
     with pytest.raises(ValueError, match="bird"):
         predictors["classes"].explain(KINDS["classes"][0][:1], target="bird")
 
 
 def test_pickled_as_scikit_learn_does(predictors: dict[str, Predictor]) -> None:
-    again = pickle.loads(pickle.dumps(predictors["classes"]))
-    np.testing.assert_array_equal(answered("classes", again), answered("classes", predictors["classes"]))
-    folder = again.folder
-    del again
+    restored = pickle.loads(pickle.dumps(predictors["classes"]))
+    np.testing.assert_array_equal(predicted("classes", restored), predicted("classes", predictors["classes"]))
+    folder = restored.folder
+    del restored
     assert not folder.exists()
 
 
 def test_what_cannot_be_answered(predictors: dict[str, Predictor]) -> None:
     network = Predictor.from_pretrained(predictors["classes"].folder, using="network")
-    for given, match in (
+    for sequences, match in (
         ([], "no sequences were given"),
         ("ACGT", "'ACGT' is one value where a list of them is needed"),
         (["ACGT7"], "character '7' at position 5 is not a nucleotide"),
@@ -167,7 +167,7 @@ def test_what_cannot_be_answered(predictors: dict[str, Predictor]) -> None:
         ([np.zeros(3)], "numbers are not letters"),
     ):
         with pytest.raises(ValueError, match=match):
-            network.predict(given)
+            network.predict(sequences)
     assert network.predict(["ACGT7"], on_bad="unknown").shape == (1,)
     assert network.predict(["A" * 65], over_length="windows").shape == (1,)
     with pytest.raises(ValueError, match="--over-length reject is not a choice: give one of error, windows"):

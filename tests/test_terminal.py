@@ -1,4 +1,4 @@
-"""Nothing in a user's data reaches a terminal as a command to it."""
+"""Nothing in a user's data reaches a terminal as a control sequence."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from chordmixer.terminal import printable, show_log, tell
 
 Command = Callable[..., tuple[int, str, str]]
 PRINTS = {"terminal.py"}
-"""The second writes JSON for another process."""
+"""The modules that may print."""
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("text", "expected"),
     [
         ("gene7 \N{GREEK SMALL LETTER ALPHA}\tb\n", "gene7 \N{GREEK SMALL LETTER ALPHA}\tb\n"),
         ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
@@ -29,10 +29,10 @@ PRINTS = {"terminal.py"}
         ("a\u202eb\u2028c\udcff", r"a\u202eb\u2028c\udcff"),
     ],
 )
-def test_control_characters_are_escapes(given: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printable(given) == shown
-    tell(given, stderr=True)
-    assert capsys.readouterr() == ("", shown + "\n")
+def test_control_characters_are_escapes(text: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printable(text) == expected
+    tell(text, stderr=True)
+    assert capsys.readouterr() == ("", expected + "\n")
 
 
 def test_the_log_is_shown_and_the_logger_restored(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,17 +51,17 @@ def test_the_log_is_shown_and_the_logger_restored(capsys: pytest.CaptureFixture[
 
 
 def test_a_table_keeps_its_own_colours_and_no_others() -> None:
-    table, seen = Table("class"), io.StringIO()
+    table, output = Table("class"), io.StringIO()
     table.add_row("worm\x1b[31m")
-    terminal.console(file=seen, force_terminal=True, width=40, color_system="standard").print(table, style="bold")
-    assert "\x1b[1m" in seen.getvalue() and r"worm\x1b" in seen.getvalue()
-    assert "\x1b[31m" not in seen.getvalue()
-    assert len({len(line) for line in seen.getvalue().splitlines()[1:-1]}) <= 2, "columns stay in line"
+    terminal.console(file=output, force_terminal=True, width=40, color_system="standard").print(table, style="bold")
+    assert "\x1b[1m" in output.getvalue() and r"worm\x1b" in output.getvalue()
+    assert "\x1b[31m" not in output.getvalue()
+    assert len({len(line) for line in output.getvalue().splitlines()[1:-1]}) <= 2, "columns are out of line"
 
 
 def test_commands_quote_what_files_hold(chordmixer: Command, tmp_path: Path) -> None:
-    for words in (["inspect", tmp_path / "a\x1b[31m.fa"], ["train", tmp_path / "a\x1b[31m.fa", "--out", tmp_path]):
-        code, out, errors = chordmixer(*words)
+    for args in (["inspect", tmp_path / "a\x1b[31m.fa"], ["train", tmp_path / "a\x1b[31m.fa", "--out", tmp_path]):
+        code, out, errors = chordmixer(*args)
         assert code == 2 and r"a\x1b[31m.fa" in errors and "\x1b" not in out + errors
     for name, letters in (("x\x1b[5m", "ACGT"), ("y", "GGTA")):
         (tmp_path / f"{name}.fa").write_text("".join(f">r{i}\n{letters * (i + 2)}\n" for i in range(4)))

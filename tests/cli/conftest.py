@@ -19,17 +19,17 @@ SHORT = ("training.epochs=2", "training.evaluate_epochs=1")
 def trained(
     motifs: list[str], quick_runs: Callable[[pytest.MonkeyPatch], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """What `train --no-baselines` leaves of the motifs: only to be read."""
+    """A run of `train --no-baselines` on the motifs; tests only read it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     settings = [word for setting in (*SMALL, *SHORT) for word in ("--set", setting)]
     with pytest.MonkeyPatch.context() as patch:
         quick_runs(patch)
-        done = CliRunner().invoke(app, ["train", *motifs, "--no-baselines", *settings, "--out", str(folder)])
-    assert done.exit_code == 0, done.output
+        result = CliRunner().invoke(app, ["train", *motifs, "--no-baselines", *settings, "--out", str(folder)])
+    assert result.exit_code == 0, result.output
     return folder
 
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of it, for a test of its own."""
+    """A copy of the trained run, for a single test."""
     return Path(shutil.copytree(trained, tmp_path / "run"))

@@ -31,14 +31,14 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
 
 @pytest.fixture
 def fetch(chordmixer: Command, database: Database, tmp_path: Path) -> Command:
-    always = ("--server", database.address, "--out", tmp_path / "out")
-    return lambda *words: chordmixer("fetch", *words, *always)
+    options = ("--server", database.address, "--out", tmp_path / "out")
+    return lambda *arguments: chordmixer("fetch", *arguments, *options)
 
 
 def test_a_file_for_each_query(fetch: Command, database: Database, tmp_path: Path) -> None:
-    code, said, errors = fetch("Carassius", "Labeo", "--email", "me@here", "--api-key", "secret")
+    code, output, errors = fetch("Carassius", "Labeo", "--email", "me@here", "--api-key", "secret")
     assert (code, errors) == (0, "")
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         f"{tmp_path}/out/{name}.fa.gz: 23 records asked for: 23 written, 0 without a sequence"
         for name in ("carassius", "labeo")
     ]
@@ -57,17 +57,17 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", interrupt)
-    words = ("Carassius", "--email", "me@here", "--page", "5")
-    code, said, errors = fetch(*words)
-    assert (code, said) == (130, "")
+    arguments = ("Carassius", "--email", "me@here", "--page", "5")
+    code, output, errors = fetch(*arguments)
+    assert (code, output) == (130, "")
     assert errors == "chordmixer: stopped; the records fetched so far are kept, and the same command continues\n"
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    code, said, _ = fetch(*words)
-    assert code == 0 and "23 written" in said and len(database.pages()) == 5
+    code, output, _ = fetch(*arguments)
+    assert code == 0 and "23 written" in output and len(database.pages()) == 5
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["Carassius"], "email='' is not an address: NCBI asks for one; give --email or NCBI_EMAIL"),
         (["Mus", "mus", "--email", "me@here"], "'mus' and a query before it are both named mus.fa.gz: fetch one"),
@@ -78,15 +78,15 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(
     ],
     ids=["email", "twice", "format"],
 )
-def test_a_mistake_is_one_line(fetch: Command, database: Database, words: list[str], message: str) -> None:
-    code, said, errors = fetch(*words)
-    assert (code, said, errors.count("\n")) == (2, "", 1) and message in errors and not database.asked
+def test_a_mistake_is_one_line(fetch: Command, database: Database, arguments: list[str], message: str) -> None:
+    code, output, errors = fetch(*arguments)
+    assert (code, output, errors.count("\n")) == (2, "", 1) and message in errors and not database.asked
 
 
 def test_a_typing_error_in_the_name_is_one_line(fetch: Command, database: Database) -> None:
     database.names = []
-    code, said, errors = fetch("Carasius", "--email", "me@here")
-    assert (code, said, errors.count("\n")) == (2, "", 1)
+    code, output, errors = fetch("Carasius", "--email", "me@here")
+    assert (code, output, errors.count("\n")) == (2, "", 1)
     assert "finds no record at NCBI: check how the name is spelt" in errors
 
 
@@ -102,8 +102,8 @@ def test_the_meter_says_rate_and_time_left(
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with FetchMeter("mus.fa.gz") as meter:
-        for now, done in ((1.0, 1000), (6.0, 1500), (11.0, 2000), (12.0, 2100)):  # noqa: B007
-            meter.update(done, 43_000)
+        for now, count in ((1.0, 1000), (6.0, 1500), (11.0, 2000), (12.0, 2100)):  # noqa: B007
+            meter.update(count, 43_000)
     assert capsys.readouterr().err == "mus.fa.gz  2,000 of 43,000 records  100 records/s  0:06:50 left\n"
 
 
@@ -123,26 +123,26 @@ def test_the_commands_of_the_page_run(
     monkeypatch.chdir(tmp_path)
     lines = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, flags=re.S)).splitlines()
     for line in filter(None, lines):
-        words = shlex.split(line)
-        if words[0] == "export":
-            monkeypatch.setenv(*words[1].split("=", 1))
+        arguments = shlex.split(line)
+        if arguments[0] == "export":
+            monkeypatch.setenv(*arguments[1].split("=", 1))
             continue
-        address = ["--server", database.address] if words[1] == "fetch" else []
-        code, _, errors = chordmixer(*words[1:], *address)
+        address = ["--server", database.address] if arguments[1] == "fetch" else []
+        code, _, errors = chordmixer(*arguments[1:], *address)
         assert code == 0, f"{line}: {errors}"
     assert len([*tmp_path.rglob("*.gz")]) == 4
 
 
 def test_the_page_names_options_that_there_are(chordmixer: Command) -> None:
-    known = chordmixer("fetch", "--help")[1] + chordmixer("train", "--help")[1]
+    help_text = chordmixer("fetch", "--help")[1] + chordmixer("train", "--help")[1]
     for option in set(re.findall(r"`(--[a-z]+)", PAGE)):
-        assert option in known, option
+        assert option in help_text, option
 
 
 def test_sample_files_and_the_command_to_try(chordmixer: Command, tmp_path: Path) -> None:
-    code, said, errors = chordmixer("sample", "series", "--out", tmp_path / "my waves")
-    assert (code, errors) == (0, "") and said.startswith("synthetic: A CSV file of noisy waves")
-    assert f"Next:  cd '{tmp_path / 'my waves'}'\n       chordmixer train series.csv --out RUN --epochs" in said
+    code, output, errors = chordmixer("sample", "series", "--out", tmp_path / "my waves")
+    assert (code, errors) == (0, "") and output.startswith("synthetic: A CSV file of noisy waves")
+    assert f"Next:  cd '{tmp_path / 'my waves'}'\n       chordmixer train series.csv --out RUN --epochs" in output
     assert sorted(path.name for path in (tmp_path / "my waves").iterdir()) == ["new.csv", "series.csv"]
-    code, said, errors = chordmixer("sample", "worm", "--out", tmp_path)
-    assert (code, said, errors.count("\n")) == (2, "", 1) and "'worm' is not a sample" in errors
+    code, output, errors = chordmixer("sample", "worm", "--out", tmp_path)
+    assert (code, output, errors.count("\n")) == (2, "", 1) and "'worm' is not a sample" in errors

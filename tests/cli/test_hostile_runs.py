@@ -34,19 +34,19 @@ VALUES: list[Any] = [
 DEEP: Any = 0
 for _ in range(400):
     DEEP = {"a": [DEEP]}
-EACH = 5
-"""Mutants of a file; each stands for some hundreds that were tried."""
+MUTANTS = 5
+"""Mutants of each file; some hundreds were tried once."""
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of files in a mutant mean nothing here."""
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File names in a mutant refer to nothing here."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With baselines: only to be read."""
+    """The trained run, with baselines; tests only read it."""
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("hostile") / "run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 5)
@@ -54,25 +54,25 @@ def run(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of everything in nested lists and tables but the whole."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
-    for key, part in inside:
+def nested_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values in nested lists and tables, except the root."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, part in items:
         yield (*path, key)
-        yield from places(part, (*path, key))
+        yield from nested_paths(part, (*path, key))
 
 
-def changed(given: Any, chance: random.Random) -> tuple[Any, str]:
-    """With one value removed, or another in its place; and which."""
-    *parents, last = chance.choice([*places(given)])
-    part = given
+def mutate(document: Any, rng: random.Random) -> tuple[Any, str]:
+    """Remove or replace one value; return the document and a description of the change."""
+    *parents, last = rng.choice([*nested_paths(document)])
+    part = document
     for key in parents:
         part = part[key]
-    if chance.random() < 0.2:
+    if rng.random() < 0.2:
         del part[last]
-        return given, f"{parents} {last} removed"
-    part[last] = chance.choice([*VALUES, DEEP])
-    return given, f"{parents} {last}"
+        return document, f"{parents} {last} removed"
+    part[last] = rng.choice([*VALUES, DEEP])
+    return document, f"{parents} {last}"
 
 
 COMMANDS = {
@@ -90,26 +90,26 @@ COMMANDS = {
 def test_one_line_that_names_the_file(
     chordmixer: Command, run: Path, motifs: list[str], tmp_path: Path, name: str
 ) -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     refused = 0
-    for number in range(EACH):
+    for number in range(MUTANTS):
         folder = tmp_path / str(number)
         shutil.copytree(run, folder)
         first, *rest = (run / name).read_text().splitlines() if name.endswith("l") else [(run / name).read_text()]
-        mutant, what = changed(json.loads(first), chance)
+        mutant, description = mutate(json.loads(first), rng)
         (folder / name).write_text("\n".join([json.dumps(mutant), *([first] if name.endswith("l") else []), *rest]))
         files.write_manifest(folder, [name])
-        words = {
+        arguments = {
             "predict": ["predict", folder, motifs[0], "-o", folder / "y.tsv"],
             "embed": ["embed", folder, motifs[0], "-o", folder / "y.parquet"],
             "evaluate": ["evaluate", folder, *motifs],
         }
         for command in COMMANDS[name]:
-            code, out, errors = chordmixer(*words.get(command, [command, folder]))
-            assert code in (0, 2) and "\x1b" not in out + errors, f"{command}, {what}: {errors}"
+            code, out, errors = chordmixer(*arguments.get(command, [command, folder]))
+            assert code in (0, 2) and "\x1b" not in out + errors, f"{command}, {description}: {errors}"
             if code:
                 refused += 1
-                assert errors.count("\n") == 1 and len(errors) < 1000, f"{command}, {what}: {errors}"
+                assert errors.count("\n") == 1 and len(errors) < 1000, f"{command}, {description}: {errors}"
     assert refused
 
 
@@ -134,6 +134,6 @@ def test_what_broke_before(
     files.write_json(folder / name, files.read_json(folder / name) | change)
     files.write_manifest(folder, [name])
     commands = [["predict", folder, motifs[0]], ["evaluate", folder, *motifs]]
-    for words in commands if "training" not in change else [["train", "--resume", folder]]:
-        code, _, errors = chordmixer(*words)
+    for arguments in commands if "training" not in change else [["train", "--resume", folder]]:
+        code, _, errors = chordmixer(*arguments)
         assert code == 2 and errors.count("\n") == 1 and name in errors, errors

@@ -26,11 +26,11 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 def test_a_group_of_options_is_a_parameter() -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     def command(run: options.Run, files: LabelOptions, device: options.Device = None) -> None:
         """What it does."""
-        seen.append((run, files.named(["x.fa"]), device))
+        calls.append((run, files.named(["x.fa"]), device))
 
     shared = options.with_options(command)
     assert shared.__doc__ == "What it does."
@@ -39,14 +39,14 @@ def test_a_group_of_options_is_a_parameter() -> None:
     defaults = {name: p.default for name, p in inspect.signature(shared).parameters.items() if name != "run"}
     shared(run=Path("r"), **defaults)
     shared(run=Path("r"), **(defaults | {"labels": "files", "column": ["label=Phylum", "id = x"], "format": "csv"}))
-    assert seen[0] == (Path("r"), (["x.fa"], Reading()), None)
-    assert seen[1][1][1] == Reading(kind="csv", columns=Columns(label="Phylum", id=" x"), labels="files")
+    assert calls[0] == (Path("r"), (["x.fa"], Reading()), None)
+    assert calls[1][1][1] == Reading(kind="csv", columns=Columns(label="Phylum", id=" x"), labels="files")
 
 
 def test_commands_with_labels() -> None:
     commands = (train.train, inspecting.inspect, inspecting.evaluate, predict.predict, predict.embed)
-    asks = {command.__name__: "labels" in inspect.signature(command).parameters for command in commands}
-    assert asks == {"train": True, "inspect": True, "evaluate": True, "predict": False, "embed": False}
+    has_labels = {command.__name__: "labels" in inspect.signature(command).parameters for command in commands}
+    assert has_labels == {"train": True, "inspect": True, "evaluate": True, "predict": False, "embed": False}
 
 
 def test_choices_are_those_of_the_library() -> None:
@@ -54,7 +54,7 @@ def test_choices_are_those_of_the_library() -> None:
         get_type_hints(config)[name]
         for config, name in ((TokenizerConfig, "name"), (SplitConfig, "method"), (TrainingConfig, "device"))
     )
-    for given, kind in (
+    for choices, literal in (
         (options.ON_BAD, OnBad),
         (options.OVER_LENGTH, OverLength),
         (options.TOKENIZERS, tokenizer),
@@ -64,11 +64,11 @@ def test_choices_are_those_of_the_library() -> None:
         (options.FORMATS, Kind),
         (options.POLICIES, Policy),
     ):
-        assert {*given} == {*get_args(kind)}
+        assert {*choices} == {*get_args(literal)}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["--column", "label"], "--column label is not ROLE=NAME: write it as --column label=NAME"),
         (["--column", "lable=x"], "--column.lable is not a setting: did you mean label?"),
@@ -82,8 +82,10 @@ def test_choices_are_those_of_the_library() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_option_is_one_line(chordmixer: Command, motifs: list[str], given: list[str], message: str) -> None:
-    code, _, errors = chordmixer("inspect", *motifs, *given)
+def test_a_wrong_option_is_one_line(
+    chordmixer: Command, motifs: list[str], arguments: list[str], message: str
+) -> None:
+    code, _, errors = chordmixer("inspect", *motifs, *arguments)
     assert (code, errors.count("\n")) == (2, 1) and message in errors
 
 
@@ -111,12 +113,12 @@ def test_a_value_in_the_place_of_a_table() -> None:
 
 
 def test_what_was_changed_is_said_before_a_run(log: pytest.LogCaptureFixture) -> None:
-    same = f"data.max_length={AddingConfig().max_length}"
+    unchanged = f"data.max_length={AddingConfig().max_length}"
     changes = [
         "training.epochs=5",
         "data.seed=4",
         "model.network.reversible=true",
-        same,
+        unchanged,
         "model.network.prenorm=layer",
     ]
     RunOptions().build(adding, AddingConfig(), changes)
@@ -126,7 +128,7 @@ def test_what_was_changed_is_said_before_a_run(log: pytest.LogCaptureFixture) ->
         f"model.network.reversible=true (default false), model.network.prenorm=layer (default none)"
     ]
     log.clear()
-    RunOptions().build(adding, AddingConfig(), [same])
+    RunOptions().build(adding, AddingConfig(), [unchanged])
     assert log.messages == []
 
 
@@ -138,8 +140,8 @@ def test_options_for_common_settings() -> None:
         "training.seed=0",
         "training.device=cpu",
     ]
-    given = RunOptions(minutes=2.5, seed=7)
-    training = given.build(adding, AddingConfig(), ["training.ema=0.1", *given.changes()]).training
+    run_options = RunOptions(minutes=2.5, seed=7)
+    training = run_options.build(adding, AddingConfig(), ["training.ema=0.1", *run_options.changes()]).training
     assert (training.minutes, training.ema, training.seed) == (2.5, 0, 7)
 
 

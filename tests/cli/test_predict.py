@@ -12,9 +12,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.mark.parametrize("command", ["predict", "embed", "explain"])
 def test_a_run_that_is_not_there(chordmixer: Command, motifs: list[str], tmp_path: Path, command: str) -> None:
-    ending = "tsv" if command == "explain" else "parquet"
-    code, said, errors = chordmixer(command, tmp_path / "none", motifs[0], "-o", tmp_path / f"out.{ending}")
-    assert (code, said, errors.count("\n")) == (2, "", 1)
+    suffix = "tsv" if command == "explain" else "parquet"
+    code, output, errors = chordmixer(command, tmp_path / "none", motifs[0], "-o", tmp_path / f"out.{suffix}")
+    assert (code, output, errors.count("\n")) == (2, "", 1)
     assert "none is not a folder: give the --out folder of a training run" in errors
 
 
@@ -25,8 +25,8 @@ def test_embed_needs_a_place(chordmixer: Command, motifs: list[str], tmp_path: P
 
 def test_explain_from_end_to_end(chordmixer: Command, planted: Path, tmp_path: Path) -> None:
     fasta, out = planted.parent / "gattaca.fa", tmp_path / "why.html"
-    code, said, errors = chordmixer("explain", planted, fasta, "-o", out, "--blocks", 8)
-    assert (code, said) == (0, "") and "100 more records are not shown: a page has the first 20" in errors
+    code, output, errors = chordmixer("explain", planted, fasta, "-o", out, "--blocks", 8)
+    assert (code, output) == (0, "") and "100 more records are not shown: a page has the first 20" in errors
     assert "GATTACA" in "".join(out.read_text().split()) and "20 records read: 20 used, 0 rejected" in errors
     small = tmp_path / "small.fa"
     small.write_text("\n".join(fasta.read_text().splitlines()[:4]))
@@ -48,7 +48,7 @@ def test_explain_from_end_to_end(chordmixer: Command, planted: Path, tmp_path: P
 def test_explain_refuses_in_one_line(
     chordmixer: Command, planted: Path, tmp_path: Path, options: list[str], message: str
 ) -> None:
-    given = ["explain", planted, planted.parent / "gattaca.fa", "-o", tmp_path / "why.tsv", *options]
-    code, said, errors = chordmixer(*given)
-    assert (code, said, errors.count("\n")) == (2, "", 1) and message in errors
+    arguments = ["explain", planted, planted.parent / "gattaca.fa", "-o", tmp_path / "why.tsv", *options]
+    code, output, errors = chordmixer(*arguments)
+    assert (code, output, errors.count("\n")) == (2, "", 1) and message in errors
     assert not [*tmp_path.iterdir()]

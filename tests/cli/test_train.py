@@ -28,8 +28,8 @@ SHORT = ["--set", "training.epochs=2", "--set", "training.evaluate_epochs=1"]
 
 def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    given = [*TINY, *SHORT, *WORDS, "--set", "training.trial=0.15", "--group", "header:gene", "--rc"]
-    code, said, errors = chordmixer("train", *motifs, "--out", run, *given, "--ladder")
+    options = [*TINY, *SHORT, *WORDS, "--set", "training.trial=0.15", "--group", "header:gene", "--rc"]
+    code, output, errors = chordmixer("train", *motifs, "--out", run, *options, "--ladder")
     assert (code, errors) == (0, "")
     for line in (
         "each file is a class: with, without",
@@ -51,20 +51,20 @@ def test_from_files_to_a_report(chordmixer: Command, motifs: list[str], tmp_path
         f"chordmixer explain {run} FILES -o why.html",
         "small data: --folds 5 gives cross-validated scores and an ensemble",
     ):
-        assert line in said, line
+        assert line in output, line
     rows = files.read_json(run / "baselines.json")
     assert len(rows["baselines"]) >= 5 and len(rows["ladder"]) >= 3
     assert '<section id="explanations">' in (run / "report.html").read_text()
     weights = (run / "model.safetensors").read_bytes()
 
-    code, again, errors = chordmixer("train", "--resume", run, "--no-baselines")
-    assert (code, errors) == (0, "") and "going on from" in again
+    code, resumed, errors = chordmixer("train", "--resume", run, "--no-baselines")
+    assert (code, errors) == (0, "") and "going on from" in resumed
     assert (run / "model.safetensors").read_bytes() == weights
 
     moved = [str(shutil.copy(path, tmp_path)) for path in motifs]
-    same = ["--out", run, *given, "--no-baselines", "--resume"]
-    assert chordmixer("train", *moved, *same)[::2] == (0, "")
-    code, _, errors = chordmixer("train", *moved, *same, "--split", "random")
+    resume_options = ["--out", run, *options, "--no-baselines", "--resume"]
+    assert chordmixer("train", *moved, *resume_options)[::2] == (0, "")
+    code, _, errors = chordmixer("train", *moved, *resume_options, "--split", "random")
     assert code == 2 and "was started with other settings: resume with the same ones" in errors
 
 
@@ -72,21 +72,23 @@ def test_a_run_at_work(chordmixer: Command, run: Path, motifs: list[str], tmp_pa
     """predict, embed, evaluate and report of the same run."""
     assert not (run / "baselines.json").exists()
 
-    code, said, errors = chordmixer("predict", run, motifs[0])
-    rows = [line.split("\t") for line in said.splitlines()]
+    code, output, errors = chordmixer("predict", run, motifs[0])
+    rows = [line.split("\t") for line in output.splitlines()]
     assert code == 0 and rows[0] == ["id", "length", "windows", "class", "probability", "with", "without"]
     assert [row[0] for row in rows[1:]] == [f"with{i}" for i in range(100)]
     assert "100 records read: 100 used, 0 rejected" in errors
 
-    code, said, errors = chordmixer("predict", run, *motifs, "-o", tmp_path / "a.jsonl", "--min-confidence", 0.99999)
-    assert code == 0 and said == ""
+    code, output, errors = chordmixer(
+        "predict", run, *motifs, "-o", tmp_path / "a.jsonl", "--min-confidence", 0.99999
+    )
+    assert code == 0 and output == ""
     assert "unclassified" in {json.loads(line)["class"] for line in (tmp_path / "a.jsonl").read_text().splitlines()}
 
     assert chordmixer("embed", run, motifs[1], "-o", tmp_path / "e.parquet")[0] == 0
-    code, said, _ = chordmixer("evaluate", run, *motifs)
-    assert code == 0 and "files, unseen set: ROC-AUC in % by length" in said
-    code, said, _ = chordmixer("evaluate", run, "--split", "training")
-    assert code == 0 and "files, training set: ROC-AUC" in said
+    code, output, _ = chordmixer("evaluate", run, *motifs)
+    assert code == 0 and "files, unseen set: ROC-AUC in % by length" in output
+    code, output, _ = chordmixer("evaluate", run, "--split", "training")
+    assert code == 0 and "files, training set: ROC-AUC" in output
     assert chordmixer("report", run) == (0, f"report: {run / 'report.html'}\n", "")
 
 
@@ -96,40 +98,40 @@ def test_shorthands_for_settings_and_a_folder_with_a_space(
     """What was changed is said before training starts, and what to paste next has quotes."""
     run = tmp_path / "my run"
     short = ["--epochs", 1, "--seed", 3, "--device", "cpu", "--no-baselines"]
-    code, said, errors = chordmixer("train", *motifs, "--out", run, *TINY, *short)
+    code, output, errors = chordmixer("train", *motifs, "--out", run, *TINY, *short)
     assert (code, errors) == (0, "")
     training = Experiment.load(run).training
     assert (training.epochs, training.seed, training.device) == (1, 3, "cpu")
-    changed = said.index("settings changed: training.epochs=1 (default 224), training.seed=3 (default 0)")
-    assert changed < said.index("files: ") and "model.network.hidden=8 (default 64)" in said
-    assert f"chordmixer predict '{run}' NEW_FILES" in said and f"chordmixer evaluate '{run}' OTHER" in said
+    changed = output.index("settings changed: training.epochs=1 (default 224), training.seed=3 (default 0)")
+    assert changed < output.index("files: ") and "model.network.hidden=8 (default 64)" in output
+    assert f"chordmixer predict '{run}' NEW_FILES" in output and f"chordmixer evaluate '{run}' OTHER" in output
 
 
 def test_a_task_of_the_paper_beside_baselines(chordmixer: Command, tmp_path: Path) -> None:
-    few = ["training=64", "validation=16", "test=32", "min_length=20", "max_length=60", "max_depth=4"]
-    small = [word for own in [*few, f"cache={tmp_path / 'cache'}"] for word in ("--set", f"data.{own}")]
-    code, said, errors = chordmixer("train", "listops", "--out", tmp_path / "run", *TINY, *SHORT, *small)
+    sizes = ["training=64", "validation=16", "test=32", "min_length=20", "max_length=60", "max_depth=4"]
+    options = [word for setting in [*sizes, f"cache={tmp_path / 'cache'}"] for word in ("--set", f"data.{setting}")]
+    code, output, errors = chordmixer("train", "listops", "--out", tmp_path / "run", *TINY, *SHORT, *options)
     assert (code, errors) == (0, "")
     for line in ("majority class: accuracy 0.", "length alone: accuracy 0.", "2-grams: accuracy 0."):
-        assert line in said, line
-    assert "the model: accuracy 0." in said and "The best baseline, " in said and "baseline: " in said
-    assert f"report: {tmp_path / 'run' / 'report.html'}" in said and "NEW_FILES" not in said
+        assert line in output, line
+    assert "the model: accuracy 0." in output and "The best baseline, " in output and "baseline: " in output
+    assert f"report: {tmp_path / 'run' / 'report.html'}" in output and "NEW_FILES" not in output
     assert len(files.read_json(tmp_path / "run" / "baselines.json")["baselines"]) == 3
-    code, said, errors = chordmixer(
-        "train", "listops", "--out", tmp_path / "b", *TINY, *SHORT, *small, "--no-baselines"
+    code, output, errors = chordmixer(
+        "train", "listops", "--out", tmp_path / "b", *TINY, *SHORT, *options, "--no-baselines"
     )
-    assert (code, errors) == (0, "") and "baseline" not in said and not (tmp_path / "b" / "baselines.json").exists()
+    assert (code, errors) == (0, "") and "baseline" not in output and not (tmp_path / "b" / "baselines.json").exists()
 
 
 def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text(
         "".join(["name\tkind\n", *(f"with{i}\t{'ab'[i % 2]}\n" for i in range(99)), "other\ta\n"])
     )
-    given = [motifs[0], "--labels", tmp_path / "labels.tsv", "--column", "label=kind", "--out", tmp_path / "run"]
-    code, _, errors = chordmixer("train", *given)
+    options = [motifs[0], "--labels", tmp_path / "labels.tsv", "--column", "label=kind", "--out", tmp_path / "run"]
+    code, _, errors = chordmixer("train", *options)
     assert code == 2 and "has no row in" in errors and "--on-unmatched reject" in errors
-    code, said, errors = chordmixer("train", *given, "--on-unmatched", "reject", *TINY, *SHORT, "--no-baselines")
-    assert (code, errors) == (0, "") and "100 records read: 99 used, 1 rejected" in said
+    code, output, errors = chordmixer("train", *options, "--on-unmatched", "reject", *TINY, *SHORT, "--no-baselines")
+    assert (code, errors) == (0, "") and "100 records read: 99 used, 1 rejected" in output
     data = Experiment.load(tmp_path / "run").data
     assert data.reading.columns.label == "kind" and data.target_type == "auto" and data.split.method == "auto"
 
@@ -181,7 +183,7 @@ def test_classes_in_a_table_and_its_settings(chordmixer: Command, motifs: list[s
 def test_refusals_are_one_line_and_leave_no_folder(
     chordmixer: Command, motifs: list[str], tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    code, _, errors = chordmixer("train", *(a.format(*motifs, run=tmp_path / "run") for a in arguments))
+    code, _, errors = chordmixer("train", *(argument.format(*motifs, run=tmp_path / "run") for argument in arguments))
     assert (code, errors.count("\n")) == (2, 1) and message in errors
     assert not (tmp_path / "run").exists()
 
@@ -194,21 +196,23 @@ def test_from_a_trained_run(chordmixer: Command, motifs: list[str], tmp_path: Pa
     records = "".join(f">r{i}\n{'ACGTTGCA'[i % 5 :] * (20 + i)}\n" for i in range(40))
     (tmp_path / "long.fa").write_text(records)
     labels.write_text("id,label\n" + "".join(f"r{i},{'ab'[i % 2]}\n" for i in range(40)))
-    given = [tmp_path / "long.fa", "--labels", labels, "--set", "training.device=cpu", *SHORT, "--no-baselines"]
-    code, said, errors = chordmixer("train", *given, "--from", first, "--out", second)
-    assert (code, errors) == (0, "") and f"starting from the weights of {first}, with a new head" in said
+    options = [tmp_path / "long.fa", "--labels", labels, "--set", "training.device=cpu", *SHORT, "--no-baselines"]
+    code, output, errors = chordmixer("train", *options, "--from", first, "--out", second)
+    assert (code, errors) == (0, "") and f"starting from the weights of {first}, with a new head" in output
     network = Experiment.load(second).model.network
     assert (network.track_size, network.hidden, network.max_length) == (4, 8, 512)
-    code, said, errors = chordmixer("train", *given, "--from", second, "--freeze", "--out", probe)
-    assert (code, errors) == (0, "") and "embedding and encoder are frozen: only the head learns" in said
-    was, now = (files.read_tensors(run / "model.safetensors") for run in (second, probe))
-    changed = {name for name in now if not now[name].equal(was[name])}
+    code, output, errors = chordmixer("train", *options, "--from", second, "--freeze", "--out", probe)
+    assert (code, errors) == (0, "") and "embedding and encoder are frozen: only the head learns" in output
+    before, after = (files.read_tensors(run / "model.safetensors") for run in (second, probe))
+    changed = {name for name in after if not after[name].equal(before[name])}
     assert all(name.startswith("head.") for name in changed) and "head.linear.weight" in changed
 
-    assert chordmixer("train", *given, "--from", first, "--out", second, "--resume")[::2] == (0, "")
+    assert chordmixer("train", *options, "--from", first, "--out", second, "--resume")[::2] == (0, "")
     shutil.rmtree(first)
     assert chordmixer("train", "--resume", second, "--no-baselines")[::2] == (0, "")
-    code, _, errors = chordmixer("train", *given, "--from", second, "--tokenizer", "bytes", "--out", tmp_path / "no")
+    code, _, errors = chordmixer(
+        "train", *options, "--from", second, "--tokenizer", "bytes", "--out", tmp_path / "no"
+    )
     assert code == 2 and f"the tokenizer of {second} is Dna(" in errors and "and that of these data Bytes()" in errors
 
 
@@ -217,9 +221,9 @@ def test_a_file_that_is_called_like_a_task(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(motifs[0], "adding")
-    code, said, errors = chordmixer("train", "adding", "--out", "run")
+    code, output, errors = chordmixer("train", "adding", "--out", "run")
     assert code == 2 and "no record has a label" in errors
-    assert "adding is here as a file or folder, and is read as one; for the task" in " ".join(said.split())
+    assert "adding is here as a file or folder, and is read as one; for the task" in " ".join(output.split())
 
 
 # --- pretrain ---
@@ -227,7 +231,7 @@ def test_a_file_that_is_called_like_a_task(
 
 def test_from_files_to_embeddings(chordmixer: Command, motifs: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    cut = [
+    args = [
         "--set",
         "data.longest=40",
         "--set",
@@ -239,7 +243,7 @@ def test_from_files_to_embeddings(chordmixer: Command, motifs: list[str], tmp_pa
         "--group",
         "header:gene",
     ]
-    code, said, errors = chordmixer("pretrain", *motifs, "--out", run, *TINIER, *cut)
+    code, output, errors = chordmixer("pretrain", *motifs, "--out", run, *TINIER, *args)
     assert (code, errors) == (0, "")
     for line in (
         "200 records read: 200 used, 0 rejected",
@@ -253,21 +257,21 @@ def test_from_files_to_embeddings(chordmixer: Command, motifs: list[str], tmp_pa
         "The best baseline, Markov order ",
         f"chordmixer embed {run} FILES -o embeddings.parquet",
     ):
-        assert line in said, line
+        assert line in output, line
     assert len(files.read_json(run / "baselines.json")["baselines"]) == 11
     assert Experiment.load(run).model.decoder is None
     weights = (run / "model.safetensors").read_bytes()
 
-    code, again, errors = chordmixer("pretrain", "--resume", run, "--no-baselines")
-    assert (code, errors) == (0, "") and "going on from" in again and "Markov" not in again
+    code, resumed, errors = chordmixer("pretrain", "--resume", run, "--no-baselines")
+    assert (code, errors) == (0, "") and "going on from" in resumed and "Markov" not in resumed
     assert (run / "model.safetensors").read_bytes() == weights
-    assert chordmixer("pretrain", *motifs, "--out", run, *TINIER, *cut, "--resume", "--no-baselines")[::2] == (0, "")
+    assert chordmixer("pretrain", *motifs, "--out", run, *TINIER, *args, "--resume", "--no-baselines")[::2] == (0, "")
 
     assert chordmixer("embed", run, motifs[0], "-o", tmp_path / "e.parquet", "--over-length", "windows")[0] == 0
     code, _, errors = chordmixer("predict", run, motifs[0])
     assert code == 2 and "was pre-trained" in errors and "train LABELLED_FILES --from" in errors
-    code, said, _ = chordmixer("evaluate", run, "--split", "validation")
-    assert code == 0 and "masking, validation set: accuracy in % by length" in said
+    code, output, _ = chordmixer("evaluate", run, "--split", "validation")
+    assert code == 0 and "masking, validation set: accuracy in % by length" in output
 
 
 @pytest.mark.parametrize(
@@ -306,16 +310,16 @@ def test_pretrain_resumes_only_pretraining(chordmixer: Command, run: Path) -> No
 def test_the_commands_of_the_page_on_pretraining(
     chordmixer: Command, motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On files of the names that it uses, with a small network."""
+    """On files with the names that the page uses, with a small network."""
     monkeypatch.chdir(tmp_path)
     for name, source in {"genomes": 0, "genes": 1, "worm": 0, "fly": 1}.items():
-        for ending in (".fa", ".fa.gz"):  # told by its content
-            shutil.copy(motifs[source], tmp_path / f"{name}{ending}")
+        for suffix in (".fa", ".fa.gz"):  # told by its content
+            shutil.copy(motifs[source], tmp_path / f"{name}{suffix}")
     page = (Path(__file__).parents[2] / "docs" / "pretraining.md").read_text()
     for line in re.findall(r"```sh\n(.*?)```", page, flags=re.S)[0].splitlines():
-        words = line.split()[1:]
-        code, said, errors = chordmixer(*words, *([] if words[0] == "embed" else [*TINIER, "--no-baselines"]))
-        assert code == 0, f"{line}: {said}{errors}"
+        args = line.split()[1:]
+        code, output, errors = chordmixer(*args, *([] if args[0] == "embed" else [*TINIER, "--no-baselines"]))
+        assert code == 0, f"{line}: {output}{errors}"
     assert (tmp_path / "embeddings.parquet").exists() and (tmp_path / "RUN" / "labels.json").exists()
 
 
@@ -323,7 +327,7 @@ def test_the_commands_of_the_page_on_pretraining(
 
 
 def test_a_plan(chordmixer: Command, motifs: list[str]) -> None:
-    code, said, errors = chordmixer("plan", *motifs, "--group", "header:gene", "--set", "training.epochs=7")
+    code, output, errors = chordmixer("plan", *motifs, "--group", "header:gene", "--set", "training.epochs=7")
     assert (code, errors) == (0, "")
     for line in (
         "each file is a class: with, without",
@@ -339,18 +343,18 @@ def test_a_plan(chordmixer: Command, motifs: list[str]) -> None:
         "  the whole process, about",
         "Next:  chordmixer train with the same files and options, and --out RUN",
     ):
-        assert line in said, line
-    assert "To need less memory" not in said
+        assert line in output, line
+    assert "To need less memory" not in output
 
 
 def test_a_plan_without_the_measurement(chordmixer: Command, motifs: list[str]) -> None:
-    code, said, _ = chordmixer("plan", *motifs, "--no-time")
-    assert code == 0 and "an epoch" not in said
+    code, output, _ = chordmixer("plan", *motifs, "--no-time")
+    assert code == 0 and "an epoch" not in output
 
 
 def test_a_plan_of_members(chordmixer: Command, motifs: list[str]) -> None:
-    code, said, errors = chordmixer("plan", *motifs, "--no-time", "--folds", 4)
-    assert (code, errors) == (0, "") and "4 members: this is what one of them takes" in said
+    code, output, errors = chordmixer("plan", *motifs, "--no-time", "--folds", 4)
+    assert (code, errors) == (0, "") and "4 members: this is what one of them takes" in output
     code, _, errors = chordmixer("plan", *motifs, "--pretrain", "--replicates", 4)
     assert code == 2 and "--replicates is an option of train, not of pretrain" in errors
 
@@ -359,47 +363,47 @@ def test_a_plan_where_memory_is_short(
     chordmixer: Command, motifs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forecast, "free_bytes", lambda device: 1_500_000)
-    code, said, errors = chordmixer("plan", *motifs, "--no-time")
+    code, output, errors = chordmixer("plan", *motifs, "--no-time")
     assert (code, errors) == (0, "")
-    assert "MB of 2 MB free: does not fit" in said and "records would not fit: with" in said
-    assert "To need less memory, add one of these, here and to the run\n  --set training.batch_tokens=" in said
-    assert "--set model.network.reversible=true" in said and "--set model.network.track_size=4" in said
-    assert ", still too much" in said
+    assert "MB of 2 MB free: does not fit" in output and "records would not fit: with" in output
+    assert "To need less memory, add one of these, here and to the run\n  --set training.batch_tokens=" in output
+    assert "--set model.network.reversible=true" in output and "--set model.network.track_size=4" in output
+    assert ", still too much" in output
 
 
 @pytest.fixture(scope="module")
 def initial(motifs: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is needed of a run to start from it: only to be read."""
+    """The files of a run that another run needs to start from it; tests only read them."""
     folder = tmp_path_factory.mktemp("trained")
     experiment = recipes.files(FilesConfig(files=tuple(motifs)))
     network = replace(experiment.model.network, track_size=2, hidden=4)
     Model(replace(experiment.model, network=network)).save_pretrained(folder)
-    for name, written in experiment.build_task().documents().items():
-        files.write_recorded(folder, {name: files.json_bytes(written)})
+    for name, document in experiment.build_task().documents().items():
+        files.write_recorded(folder, {name: files.json_bytes(document)})
     return folder
 
 
 def test_a_plan_of_a_run_that_starts_from_another(chordmixer: Command, motifs: list[str], initial: Path) -> None:
-    said = {}
+    outputs = {}
     for freeze in ([], ["--freeze"]):
-        code, said[len(freeze)], errors = chordmixer("plan", *motifs, "--from", initial, *freeze, "--no-time")
+        code, outputs[len(freeze)], errors = chordmixer("plan", *motifs, "--from", initial, *freeze, "--no-time")
         assert (code, errors) == (0, "")
-    assert f"  starting from the weights of {initial}, with a new head" in said[0] and "to learn" not in said[0]
-    assert "8 tracks x 2 = 16 channels, 4 hidden" in said[0], "the network of the run"
-    assert re.search(r"only the head learns\n  \d+ weights to learn", said[1])
-    assert "gradients" in said[0] and "tokens around a block" in said[1]
-    assert _peak(said[1]) < _peak(said[0])
+    assert f"  starting from the weights of {initial}, with a new head" in outputs[0] and "to learn" not in outputs[0]
+    assert "8 tracks x 2 = 16 channels, 4 hidden" in outputs[0], "the plan is not of the network of the run"
+    assert re.search(r"only the head learns\n  \d+ weights to learn", outputs[1])
+    assert "gradients" in outputs[0] and "tokens around a block" in outputs[1]
+    assert _peak(outputs[1]) < _peak(outputs[0])
 
 
-def _peak(said: str) -> int:
-    found = re.search(r"together, about +(\d+) MB", said)
-    assert found
-    return int(found[1])
+def _peak(output: str) -> int:
+    match = re.search(r"together, about +(\d+) MB", output)
+    assert match
+    return int(match[1])
 
 
 def test_a_plan_of_pretraining(chordmixer: Command, motifs: list[str]) -> None:
-    given = [*motifs, "--group", "header:gene", *TINIER, "--set", "data.longest=40", "--set", "data.shortest=10"]
-    code, said, errors = chordmixer("plan", *given, "--pretrain", "--out", "RUN", "--no-baselines")
+    arguments = [*motifs, "--group", "header:gene", *TINIER, "--set", "data.longest=40", "--set", "data.shortest=10"]
+    code, output, errors = chordmixer("plan", *arguments, "--pretrain", "--out", "RUN", "--no-baselines")
     assert (code, errors) == (0, "") and not Path("RUN").exists()
     for line in (
         "  200 records read: 200 used, 0 rejected",
@@ -410,7 +414,7 @@ def test_a_plan_of_pretraining(chordmixer: Command, motifs: list[str]) -> None:
         "  the whole process, about",
         "Next:  chordmixer pretrain with the same files and options\n",
     ):
-        assert line in said, line
+        assert line in output, line
 
 
 @pytest.mark.parametrize("command", ["pretrain", "train"])
@@ -418,19 +422,19 @@ def test_a_plan_is_the_forecast_that_the_run_makes_first(
     chordmixer: Command, motifs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The same options give the same experiment, and the same numbers."""
-    seen: list[forecast.Forecast] = []
+    forecasts: list[forecast.Forecast] = []
 
-    def stop(made: forecast.Forecast) -> None:
-        seen.append(made)
+    def stop(estimate: forecast.Forecast) -> None:
+        forecasts.append(estimate)
         raise ValueError("seen")
 
-    plain = forecast.forecast
-    monkeypatch.setattr(forecast, "forecast", lambda *given, **_: stop(plain(*given)))
+    original = forecast.forecast
+    monkeypatch.setattr(forecast, "forecast", lambda *args, **_: stop(original(*args)))
     monkeypatch.setattr(forecast, "free_bytes", lambda device: 1 << 40)
-    given = [*motifs, *TINIER, "--out", tmp_path / "run", "--no-baselines"]
-    for words in (["plan", *(["--pretrain"] if command == "pretrain" else [])], [command]):
-        assert chordmixer(*words, *given)[::2] == (2, "chordmixer: seen\n")
-    planned, run = seen
+    options = [*motifs, *TINIER, "--out", tmp_path / "run", "--no-baselines"]
+    for arguments in (["plan", *(["--pretrain"] if command == "pretrain" else [])], [command]):
+        assert chordmixer(*arguments, *options)[::2] == (2, "chordmixer: seen\n")
+    planned, run = forecasts
     assert planned == run and planned.weights == planned.trainable
 
 
@@ -464,5 +468,5 @@ def test_a_plan_with_weights_that_do_not_fit(chordmixer: Command, motifs: list[s
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
 )
 def test_plan_refuses_in_one_line(chordmixer: Command, motifs: list[str], arguments: list[str], message: str) -> None:
-    code, _, errors = chordmixer("plan", *(a.format(*motifs) for a in arguments))
+    code, _, errors = chordmixer("plan", *(argument.format(*motifs) for argument in arguments))
     assert (code, errors.count("\n")) == (2, 1) and message in errors

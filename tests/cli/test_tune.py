@@ -19,17 +19,17 @@ SHORT = [word for setting in SMALL for word in ("--set", setting)]
 def test_from_files_to_a_trained_run(chordmixer: Run, motifs: list[str], tmp_path: Path) -> None:
     out = tmp_path / "study"
     command = ["tune", *motifs, "--out", out, "--minutes", 5, "--steps", 4, *SHORT]
-    code, said, errors = chordmixer(*command, "--trials", 3)
+    code, output, errors = chordmixer(*command, "--trials", 3)
     assert (code, errors) == (0, "")
-    assert "default: validation loss" in said and f"page: {out / 'study.html'}" in said
-    assert f"--config {out / 'best.toml'}" in said and (out / "study.html").stat().st_size > 5_000
+    assert "default: validation loss" in output and f"page: {out / 'study.html'}" in output
+    assert f"--config {out / 'best.toml'}" in output and (out / "study.html").stat().st_size > 5_000
     best = tomllib.loads((out / "best.toml").read_text())
     assert best["training"]["steps"] > 100 and best["model"]["network"]["hidden"] == 8
 
-    code, said, _ = chordmixer(*command, "--trials", 3)  # nothing is left to do
-    assert code == 0 and "3 trials of 4 steps" in said
-    code, said, _ = chordmixer(*command, "--trials", 4)
-    assert code == 0 and "4 trials of 4 steps" in said and said.count("\ntrial ") == 1
+    code, output, _ = chordmixer(*command, "--trials", 3)  # nothing is left to do
+    assert code == 0 and "3 trials of 4 steps" in output
+    code, output, _ = chordmixer(*command, "--trials", 4)
+    assert code == 0 and "4 trials of 4 steps" in output and output.count("\ntrial ") == 1
 
     best = tomllib.loads((out / "best.toml").read_text())
     short = ("--set", "training.steps=2", "--no-baselines", "--out", tmp_path / "run")

@@ -19,14 +19,14 @@ SMALL = ("--set", "training.device=cpu", "--set", "model.network.track_size=4", 
 
 def test_learning_and_scoring(chordmixer: Command, tmp_path: Path) -> None:
     genome, calls, run = write_genome(tmp_path), write_vcf(tmp_path / "calls.vcf", rows()), tmp_path / "run"
-    given = ("--reference", genome, "--column", "label=CLASS", "--window", 64, "--set", "training.epochs=3", *SMALL)
-    code, said, errors = chordmixer("variants", calls, *given, "--out", run)
+    options = ("--reference", genome, "--column", "label=CLASS", "--window", 64, "--set", "training.epochs=3", *SMALL)
+    code, output, errors = chordmixer("variants", calls, *options, "--out", run)
     assert code == 0, errors
-    assert "288 records read: 288 used, 0 rejected" in said and "the model: ROC-AUC 1.000" in said
-    assert "kind of change: ROC-AUC 1.000" in said and (run / "report.html").exists()
+    assert "288 records read: 288 used, 0 rejected" in output and "the model: ROC-AUC 1.000" in output
+    assert "kind of change: ROC-AUC 1.000" in output and (run / "report.html").exists()
     before = (run / "model.safetensors").read_bytes()
     assert chordmixer("train", "--resume", run)[0] == 0 and (run / "model.safetensors").read_bytes() == before
-    assert chordmixer("variants", calls, *given, "--out", run, "--resume", "--no-baselines")[0] == 0
+    assert chordmixer("variants", calls, *options, "--out", run, "--resume", "--no-baselines")[0] == 0
     assert chordmixer("evaluate", run)[0] == 0
     code, _, errors = chordmixer("variants", calls, "--reference", genome, "--run", run, "-o", tmp_path / "s.vcf")
     assert code == 0 and "288 records read: 288 used, 0 rejected" in errors
@@ -34,10 +34,12 @@ def test_learning_and_scoring(chordmixer: Command, tmp_path: Path) -> None:
     assert max(float(p) for label, p in scores if label == "hit") < min(
         float(p) for label, p in scores if label == "miss"
     )
-    started = ("--from", run, "--freeze", "--no-baselines", "--out", tmp_path / "second")
-    code, said, errors = chordmixer("variants", calls, *given, *started)
+    transfer_options = ("--from", run, "--freeze", "--no-baselines", "--out", tmp_path / "second")
+    code, output, errors = chordmixer("variants", calls, *options, *transfer_options)
     assert code == 0, errors
-    assert files.read_json(tmp_path / "second" / "config.json")["training"]["freeze"] and "kind of change" not in said
+    assert (
+        files.read_json(tmp_path / "second" / "config.json")["training"]["freeze"] and "kind of change" not in output
+    )
     code, _, errors = chordmixer("predict", run, genome, "--over-length", "windows")
     assert code == 2 and "use chordmixer variants" in errors and errors.count("\n") == 1
 
@@ -94,8 +96,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_page(chordmixer: Command, folder: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), flags=re.S)
     for line in (line for block in blocks for line in block.splitlines()):
-        program, *words = shlex.split(line)
-        code, _, errors = chordmixer(*words)
+        program, *arguments = shlex.split(line)
+        code, _, errors = chordmixer(*arguments)
         assert (program, code) == ("chordmixer", 0), f"{line}: {errors}"
     assert gzip.decompress((folder / "scored.vcf.gz").read_bytes()).count(b"CHORDMIXER=") == 45
     assert files.read_json(folder / "runs" / "gtex" / "data.json")["contexts"] == ["Lung", "Skin"]

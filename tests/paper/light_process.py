@@ -1,4 +1,4 @@
-"""What children of the tests call, without torch: it hangs, or answers at once."""
+"""A function without torch that child processes of the tests call: it hangs, or answers at once."""
 
 from __future__ import annotations
 

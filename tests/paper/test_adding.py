@@ -48,7 +48,7 @@ def test_lengths_are_log_normal(records: AddingRecords) -> None:
 def test_draws_outside_the_bounds_are_drawn_again() -> None:
     lengths = AddingRecords(AddingConfig(100, min_length=150, max_length=200, training=2_000), "training").lengths
     assert min(lengths) == 150 and max(lengths) == 200
-    assert sum(n in (150, 200) for n in lengths) < 200, "clipped, not drawn again"
+    assert sum(n in (150, 200) for n in lengths) < 200, "lengths are clipped, not drawn again"
 
 
 def test_target_is_of_the_two_marks(records: AddingRecords) -> None:
@@ -105,7 +105,7 @@ def test_splits_and_seeds_differ() -> None:
 def test_a_record_is_the_same_each_time(records: AddingRecords) -> None:
     assert torch.equal(records[7].values, records[7].values)
     fewer = AddingRecords(AddingConfig(base_length=1_000, training=8), "training")
-    assert torch.equal(fewer[7].values, records[7].values), "a smaller set is the beginning of the larger"
+    assert torch.equal(fewer[7].values, records[7].values), "a smaller set must be the beginning of the larger"
 
 
 def test_the_task() -> None:

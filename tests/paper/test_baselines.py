@@ -39,25 +39,25 @@ def quick_scores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def configs(tmp_path: Path) -> dict[str, Any]:
-    """Small data of each task, in which something is to be found where a baseline could."""
-    chance = random.Random(0)
+    """Small data of each task, with a signal wherever a baseline could find one."""
+    rng = random.Random(0)
     for name, letters in (("rich", "ACGTGC"), ("poor", "ACGTAT")):
-        genomes = ["".join(chance.choices(letters, k=400)) for _ in range(12)]
+        genomes = ["".join(rng.choices(letters, k=400)) for _ in range(12)]
         (tmp_path / f"{name}.fa").write_text("".join(f">{name}{i}\n{g}\n" for i, g in enumerate(genomes)))
     for part in ("train", "test"):
         for label, word in (("pos", "lovely"), ("neg", "dreadful")):
             (tmp_path / "aclImdb" / part / label).mkdir(parents=True)
             for i in range(20):
-                text = " ".join(["A film", *chance.choices(WORDS, k=i % 5), word, part])
+                text = " ".join(["A film", *rng.choices(WORDS, k=i % 5), word, part])
                 (tmp_path / "aclImdb" / part / label / f"{i}_1.txt").write_text(text)
     (tmp_path / "cifar").mkdir()
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        pictures = b"".join(bytes([i]) + chance.randbytes(3072) for i in range(10))
+        pictures = b"".join(bytes([i]) + rng.randbytes(3072) for i in range(10))
         (tmp_path / "cifar" / f"{name}.bin").write_bytes(pictures)
     for part in ("train", "eval", "test"):
         rows = []
         for i in range(30):
-            first, second = chance.sample(WORDS, 12 + i % 5), chance.sample(WORDS, 12)
+            first, second = rng.sample(WORDS, 12 + i % 5), rng.sample(WORDS, 12)
             second = second[:4] + first[:8] if i % 2 else second
             rows.append(f"{i % 2}.0\tP{i}\tQ{i}\t{' '.join(first)}\t{' '.join(second)}\n")
         (tmp_path / "aan").mkdir(exist_ok=True)
@@ -76,8 +76,8 @@ def configs(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def found(name: str, config: Any, folder: Path) -> list[Evaluation]:
-    """Of a run folder that has its config alone."""
+def evaluate(name: str, config: Any, folder: Path) -> list[Evaluation]:
+    """The evaluations of the baselines, in a run folder that has only its config."""
     task, network = task_class(name)(config), ChordMixerConfig(max_length=4_000)
     head = "pair" if name == "retrieval" else "average"
     model = ModelConfig(task.inputs, task.target.outputs, embedding=task.embedding, head=head, network=network)
@@ -98,16 +98,16 @@ def found(name: str, config: Any, folder: Path) -> list[Evaluation]:
     ],
 )
 def test_every_task(configs: dict[str, Any], tmp_path: Path, name: str, names: list[str], at_least: float) -> None:
-    """The one that counts finds what is there; the model's records, in its order, by its metrics."""
-    evaluations = found(name, configs[name], tmp_path / "run")
+    """The last baseline finds the signal; all are scored on the model's records, by its metrics."""
+    evaluations = evaluate(name, configs[name], tmp_path / "run")
     assert [e.encoder for e in evaluations] == names
     best = evaluations[-1]
     assert best.scores[best.headline].value >= at_least
     test = task_class(name)(configs[name]).records("test")
     assert {(e.task, e.split, e.records) for e in evaluations} == {(name, "test", len(test.lengths))}
     assert best.by_length[-1].longest == max(test.lengths)
-    written = files.read_json(tmp_path / "run" / "baselines.json")["baselines"]
-    assert [row["name"] for row in written] == names and all(row["sentence"] for row in written)
+    saved = files.read_json(tmp_path / "run" / "baselines.json")["baselines"]
+    assert [row["name"] for row in saved] == names and all(row["sentence"] for row in saved)
     files.verify(tmp_path / "run", ["baselines.json"])
 
 
@@ -118,18 +118,18 @@ def test_no_task_is_forgotten(configs: dict[str, Any]) -> None:
 
 
 def test_own_files_have_neighbours_besides(motifs: list[str], tmp_path: Path) -> None:
-    names = [e.encoder for e in found("files", FilesConfig(tuple(motifs)), tmp_path / "run")]
+    names = [e.encoder for e in evaluate("files", FilesConfig(tuple(motifs)), tmp_path / "run")]
     assert names[:2] == ["majority class", "length alone"] and "8-" in names[2]
     assert names[3] == "letters by position" and names[4].startswith("neighbours by ")
 
 
 def test_own_texts_have_words_besides(tmp_path: Path) -> None:
-    chance, rows = random.Random(0), ["id,text,label"]
+    rng, rows = random.Random(0), ["id,text,label"]
     for i in range(120):
-        words = chance.sample(WORDS, 8) + (["not", "good"] if i % 2 else ["good", "not"])
+        words = rng.sample(WORDS, 8) + (["not", "good"] if i % 2 else ["good", "not"])
         rows.append(f"r{i},{' '.join(words)},{'no' if i % 2 else 'yes'}")
     (tmp_path / "texts.csv").write_text("\n".join(rows))
-    names = [e.encoder for e in found("files", FilesConfig((str(tmp_path / "texts.csv"),)), tmp_path / "run")]
+    names = [e.encoder for e in evaluate("files", FilesConfig((str(tmp_path / "texts.csv"),)), tmp_path / "run")]
     assert any(name.startswith("words") for name in names)
 
 
@@ -138,7 +138,7 @@ def test_a_sample_is_stated(
 ) -> None:
     monkeypatch.setattr(baselines, "MAX_TOKENS", 1_000)
     monkeypatch.setattr(baselines, "LARGE_TOKENS", 1_000)
-    evaluations = found("listops", configs["listops"], tmp_path / "run")
+    evaluations = evaluate("listops", configs["listops"], tmp_path / "run")
     lengths = ListOps(configs["listops"]).records("training").lengths
     count = len(sample(lengths, 1_000))
     assert 15 < count < 60 and [e.encoder for e in evaluations][2] == f"2-grams ({count} records)"
@@ -157,20 +157,22 @@ def test_a_sample_is_of_all_and_always_the_same() -> None:
 
 
 def test_fragments_are_those_of_the_first_epoch(configs: dict[str, Any], tmp_path: Path) -> None:
-    """Another seed, other fragments of the same genomes, and another fit."""
+    """Another seed gives other fragments of the same genomes, and another fit."""
     settings = [configs["fragments"], configs["fragments"], replace(configs["fragments"], seed=1)]
-    first, again, other = (found("fragments", own, tmp_path / str(i))[2].loss for i, own in enumerate(settings))
-    assert first == again != other
+    first, same, reseeded = (
+        evaluate("fragments", config, tmp_path / str(i))[2].loss for i, config in enumerate(settings)
+    )
+    assert first == same != reseeded
 
 
 def test_pairs_by_what_they_share() -> None:
-    """The texts themselves say nothing: only whether the second is the first again."""
-    chance = np.random.default_rng(0)
-    texts = [chance.integers(97, 101, 60).astype(np.uint8) for _ in range(80)]
+    """The texts themselves tell nothing: only whether the second repeats the first."""
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(97, 101, 60).astype(np.uint8) for _ in range(80)]
     linked = np.arange(40) % 2
     for i in np.flatnonzero(linked):
         texts[2 * i + 1] = texts[2 * i]
     parts = {"training": np.arange(20), "validation": np.arange(20, 30), "test": np.arange(30, 40)}
-    answers = {part: linked[own] for part, own in parts.items()}
-    found = shared_grams(texts, answers, parts, Classification(["apart", "linked"], [0, 1]))
-    assert (found.outputs.argmax(axis=1) == answers["test"]).all() and "cosine" in found.sentence
+    targets = {part: linked[indices] for part, indices in parts.items()}
+    baseline = shared_grams(texts, targets, parts, Classification(["apart", "linked"], [0, 1]))
+    assert (baseline.outputs.argmax(axis=1) == targets["test"]).all() and "cosine" in baseline.sentence

@@ -42,7 +42,7 @@ def page(folder: Path) -> str:
 
 
 def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
-    words = [
+    arguments = [
         "reproduce",
         "adding-200",
         "--out",
@@ -52,37 +52,37 @@ def test_from_a_name_to_a_page(chordmixer: Command, tmp_path: Path) -> None:
         "--scale",
         "0.5",
     ]
-    words += ["--models", "chordmixer, pointwise", "--seeds", "2", *sets([*ADDING, "training.epochs=2"])]
-    code, said, errors = chordmixer(*words)
+    arguments += ["--models", "chordmixer, pointwise", "--seeds", "2", *sets([*ADDING, "training.epochs=2"])]
+    code, output, errors = chordmixer(*arguments)
     assert (code, errors) == (0, "")
-    assert "This is a run of 0.5 of the epochs (1 epoch in place of 2): not the paper's number." in said
-    words_said = " ".join(said.split())
-    assert "pointwise-flat-seed1, 4 of 4" in said and "(lowest to highest of 2 runs, 95 % interval of a" in words_said
-    assert said.count("baselines on the same records, on the CPU") == 1 and "baseline: " in words_said
+    assert "This is a run of 0.5 of the epochs (1 epoch in place of 2): not the paper's number." in output
+    text = " ".join(output.split())
+    assert "pointwise-flat-seed1, 4 of 4" in output and "(lowest to highest of 2 runs, 95 % interval of a" in text
+    assert output.count("baselines on the same records, on the CPU") == 1 and "baseline: " in text
     for folder in ("run", "results"):
         (md,), (document,) = ([*(tmp_path / folder).glob(f"*-adding-200-cpu.{end}")] for end in ("md", "json"))
-        assert f"page: {md}" in said and md.with_suffix(".png").stat().st_size > 10_000
+        assert f"page: {md}" in output and md.with_suffix(".png").stat().st_size > 10_000
         first = md.read_text().splitlines()
         assert first[2].startswith("**This is a run of 0.5 of the epochs")
         assert first[4].startswith("**Settings were changed with --set: data.base_length=20, ")
-        known = json.loads(document.read_text())
-        assert [(run["encoder"], run["seed"]) for run in known["runs"]] == [
+        results = json.loads(document.read_text())
+        assert [(run["encoder"], run["seed"]) for run in results["runs"]] == [
             *(("chordmixer", 0), ("chordmixer", 1), ("pointwise-flat", 0), ("pointwise-flat", 1))
         ]
-        assert known["command"].startswith("chordmixer reproduce adding-200 --out ")
+        assert results["command"].startswith("chordmixer reproduce adding-200 --out ")
     before = page(tmp_path / "results")
 
-    code, _, errors = chordmixer(*words)
+    code, _, errors = chordmixer(*arguments)
     assert code == 2 and "is there already: give a new --out, or add --resume to go on with it" in errors
-    code, said, errors = chordmixer(*words, "--resume")
-    assert (code, errors) == (0, "") and said.count("finished before") == 4 and "baselines on" not in said
+    code, output, errors = chordmixer(*arguments, "--resume")
+    assert (code, errors) == (0, "") and output.count("finished before") == 4 and "baselines on" not in output
     assert page(tmp_path / "results") == before.replace("\n```\n", " --resume\n```\n")
 
 
 def test_baselines_may_be_left_out(chordmixer: Command, tmp_path: Path) -> None:
-    words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
-    code, said, errors = chordmixer(*words)
-    assert (code, errors) == (0, "") and "baselines on" not in said and "baseline:" not in page(tmp_path / "run")
+    arguments = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
+    code, output, errors = chordmixer(*arguments)
+    assert (code, errors) == (0, "") and "baselines on" not in output and "baseline:" not in page(tmp_path / "run")
 
 
 def test_minutes_are_measured_first_and_trained_later(
@@ -90,20 +90,20 @@ def test_minutes_are_measured_first_and_trained_later(
 ) -> None:
     monkeypatch.setattr(costs, "WARM_SECONDS", 0.0)
     monkeypatch.setattr(costs, "TIMED_SECONDS", 0.0)
-    words = ["reproduce", "adding-200", "--minutes", "0.0001", "--out", tmp_path / "run", *sets(ADDING)]
-    code, said, errors = chordmixer(*words, "--plan")
+    arguments = ["reproduce", "adding-200", "--minutes", "0.0001", "--out", tmp_path / "run", *sets(ADDING)]
+    code, plan, errors = chordmixer(*arguments, "--plan")
     assert (code, errors) == (0, "") and [path.name for path in (tmp_path / "run").iterdir()] == ["pace.json"]
-    assert re.fullmatch(r"chordmixer: \S+ ms a step alone, \d+ in 0.0001 min\n", said)
+    assert re.fullmatch(r"chordmixer: \S+ ms a step alone, \d+ in 0.0001 min\n", plan)
     measured = (tmp_path / "run" / "pace.json").read_bytes()
-    code, again, errors = chordmixer(*words)
-    assert (code, errors) == (0, "") and said in again and "steps, 0 done" in again
+    code, output, errors = chordmixer(*arguments)
+    assert (code, errors) == (0, "") and plan in output and "steps, 0 done" in output
     assert (tmp_path / "run" / "pace.json").read_bytes() == measured
     assert page(tmp_path / "run").splitlines()[2].startswith("**Each model trained for the steps that it makes in")
 
 
 def test_a_rate_is_chosen_for_each(chordmixer: Command, tmp_path: Path) -> None:
-    words = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
-    code, _, errors = chordmixer(*words, "--models", "chordmixer,pointwise-average", "--rates", "1e-3,1e-9")
+    arguments = ["reproduce", "adding-200", "--out", tmp_path / "run", "--no-baselines", *sets(ADDING)]
+    code, _, errors = chordmixer(*arguments, "--models", "chordmixer,pointwise-average", "--rates", "1e-3,1e-9")
     folders = sorted(path.name for path in (tmp_path / "run").glob("*-seed0"))
     assert (code, errors) == (0, "") and folders == [
         "chordmixer-rate1e-09-seed0",
@@ -122,10 +122,10 @@ def test_a_signal_goes_through(chordmixer: Command, tmp_path: Path, monkeypatch:
         raise Interrupted(15)
 
     monkeypatch.setattr(running, "train", stopped)
-    code, said, _ = chordmixer("reproduce", "adding-200", "--out", tmp_path / "run", *sets(ADDING))
-    assert code == 143 and "the same command with --resume goes on with all of it" in said
+    code, output, _ = chordmixer("reproduce", "adding-200", "--out", tmp_path / "run", *sets(ADDING))
+    assert code == 143 and "the same command with --resume goes on with all of it" in output
     monkeypatch.undo()
-    code, said, _ = chordmixer("reproduce", "adding-200", "--out", tmp_path / "run", "--resume", *sets(ADDING))
+    code, output, _ = chordmixer("reproduce", "adding-200", "--out", tmp_path / "run", "--resume", *sets(ADDING))
     assert code == 0 and "| 1 | over " not in page(tmp_path / "run")
 
 
@@ -139,17 +139,17 @@ def test_from_short_sequences_to_long_ones(chordmixer: Command, tmp_path: Path) 
         assert (code, errors) == (0, "")
         before = ["--from", tmp_path / f"to{longest}"]
     settings = [*FEW, "data.min_length=40", "data.max_length=120", cache, "training.device=cpu", "training.epochs=1"]
-    words = ["reproduce", "listops", *before, "--out", tmp_path / "run", "--no-baselines", *sets(settings)]
-    code, said, errors = chordmixer(*words)
-    first = (
+    arguments = ["reproduce", "listops", *before, "--out", tmp_path / "run", "--no-baselines", *sets(settings)]
+    code, output, errors = chordmixer(*arguments)
+    sentence = (
         "The first weights are those of a run of 1 epoch of listops with min_length=20, max_length=60, which itself "
         "began with those of a run of 1 epoch of listops with min_length=10, max_length=30."
     )
-    assert (code, errors) == (0, "") and first in said and first in page(tmp_path / "run")
+    assert (code, errors) == (0, "") and sentence in output and sentence in page(tmp_path / "run")
     network = json.loads((tmp_path / "run/chordmixer-seed0/config.json").read_text())["model"]["network"]
     assert (network["max_length"], network["track_size"], network["hidden"]) == (120, 2, 4)
 
-    code, _, errors = chordmixer(*words, "--models", "chordmixer,lstm", "--resume")
+    code, _, errors = chordmixer(*arguments, "--models", "chordmixer,lstm", "--resume")
     assert (code, errors.count("\n")) == (2, 1) and "leave --from out, or name that model alone" in errors
     code, _, errors = chordmixer("reproduce", "listops", "--from", tmp_path, "--out", tmp_path / "other")
     assert (code, errors.count("\n")) == (2, 1) and "has no model.safetensors to start from" in errors
@@ -158,7 +158,7 @@ def test_from_short_sequences_to_long_ones(chordmixer: Command, tmp_path: Path) 
 # --- Every kind of data ---
 
 
-def test_made_by_rule(chordmixer: Command, tmp_path: Path) -> None:
+def test_generated_data(chordmixer: Command, tmp_path: Path) -> None:
     cache = f"data.cache={tmp_path / 'cache'}"
     short = ["data.min_length=20", "data.max_length=60", "data.max_depth=4"]
     for name, settings in {"listops": short, "pathfinder": ["data.contour=6"]}.items():
@@ -171,10 +171,10 @@ def test_made_by_rule(chordmixer: Command, tmp_path: Path) -> None:
 
 @pytest.fixture
 def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
-    """Of each entry, a few records in its true format."""
-    chance, folder = random.Random(0), tmp_path / "originals"
+    """A few records for each entry, in its true format."""
+    rng, folder = random.Random(0), tmp_path / "originals"
     for genus in ("carassius", "labeo", "cyprinidae", "cobitidae"):
-        sequences = ["".join(chance.choices("ACGT", k=chance.randint(80, 150))) for _ in range(30)]
+        sequences = ["".join(rng.choices("ACGT", k=rng.randint(80, 150))) for _ in range(30)]
         folder.mkdir(exist_ok=True)
         lines = [f">{genus}{i}.1 {genus.capitalize()} x\n{letters}\n" for i, letters in enumerate(sequences)]
         (folder / f"{genus}.fa").write_text("".join(lines))
@@ -189,9 +189,7 @@ def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
                 (folder / "aclImdb" / part / label / f"{number}_1.txt").write_text(f"{label} film {number}, {part}")
     (folder / "cifar").mkdir()
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        (folder / "cifar" / f"{name}.bin").write_bytes(
-            b"".join(bytes([i]) + chance.randbytes(3072) for i in range(10))
-        )
+        (folder / "cifar" / f"{name}.bin").write_bytes(b"".join(bytes([i]) + rng.randbytes(3072) for i in range(10)))
     (folder / "aan").mkdir()
     for part in ("train", "eval", "test"):
         rows = [f"{i % 2}.0\tP{part}{i}\tQ{part}{i}\ta paper {i}\tanother {i}\n" for i in range(6)]
@@ -204,11 +202,11 @@ def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
         "image": ["cifar"],
         "retrieval": ["aan"],
     }
-    return {"introns": motifs, **{name: [str(folder / path) for path in own] for name, own in names.items()}}
+    return {"introns": motifs, **{name: [str(folder / path) for path in paths] for name, paths in names.items()}}
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "said"),
+    ("name", "settings", "expected"),
     [
         ("carassius-labeo", [], "Of the paper: section 4.3, figure 5."),
         ("introns", [], "| baseline: 8-mers | "),
@@ -223,27 +221,27 @@ def originals(tmp_path: Path, motifs: list[str]) -> dict[str, list[str]]:
         ("retrieval", [], "| baseline: 5-grams in common | "),
     ],
 )
-def test_given(
+def test_downloaded_data(
     chordmixer: Command,
     originals: dict[str, list[str]],
     tmp_path: Path,
     name: str,
     settings: list[str],
-    said: str,
+    expected: str,
 ) -> None:
     data = [word for path in originals[name] for word in ("--data", path)]
     changes = sets([*settings, f"data.cache={tmp_path / 'cache'}", *TINY])
     code, _, errors = chordmixer("reproduce", name, *data, "--out", tmp_path / "run", *changes)
     assert (code, errors) == (0, "")
-    assert said in page(tmp_path / "run") and "The best baseline, " in page(tmp_path / "run")
+    assert expected in page(tmp_path / "run") and "The best baseline, " in page(tmp_path / "run")
     number = {"text": "| 88.82 | ", "image": "| 89.98 | ", "retrieval": "| 90.17 | ", "introns": "Not in the paper."}
     assert number.get(name, "in ") in page(tmp_path / "run")
 
 
 def test_a_figure(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, said, errors = chordmixer("reproduce", "reach")
-    assert (code, errors) == (0, "") and "page: runs/reach/" in said
+    code, output, errors = chordmixer("reproduce", "reach")
+    assert (code, errors) == (0, "") and "page: runs/reach/" in output
     assert "| standard deviation | 3.04e-05 | 3e-5 |" in page(tmp_path / "runs" / "reach")
 
 
@@ -253,29 +251,29 @@ def test_a_figure(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_list(chordmixer: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: ENTRIES[name] for name in ("adding-200", "image", "reach")}
     monkeypatch.setattr(reproduction, "ENTRIES", few)
-    code, said, errors = chordmixer("reproduce", "--no-time")
-    assert (code, errors) == (0, "") and "adding-200  Adding problem, base length 200" in said
-    assert "measur" not in said and "Next:  chordmixer reproduce NAME --plan" in said
+    code, output, errors = chordmixer("reproduce", "--no-time")
+    assert (code, errors) == (0, "") and "adding-200  Adding problem, base length 200" in output
+    assert "measur" not in output and "Next:  chordmixer reproduce NAME --plan" in output
 
 
 def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: Path) -> None:
-    code, said, errors = chordmixer("reproduce", "adding-200", "--plan", *sets(ADDING))
-    assert (code, errors) == (0, "") and said.startswith("a run of adding-200 with chordmixer takes about 1 s, ")
-    assert "1 epoch of 64 records" in said
+    code, output, errors = chordmixer("reproduce", "adding-200", "--plan", *sets(ADDING))
+    assert (code, errors) == (0, "") and output.startswith("a run of adding-200 with chordmixer takes about 1 s, ")
+    assert "1 epoch of 64 records" in output
     models = ["--models", "chordmixer,lstm-average", "--seeds", "2", "--rates", "1e-3,1e-4"]
-    code, said, errors = chordmixer("reproduce", "adding-200", "--plan", *models, *sets(ADDING))
-    assert (code, errors) == (0, "") and "\na run of adding-200 with lstm-average takes about " in said
-    assert "\n8 runs one after the other take about " in said and "Validation and test are counted" in said
+    code, output, errors = chordmixer("reproduce", "adding-200", "--plan", *models, *sets(ADDING))
+    assert (code, errors) == (0, "") and "\na run of adding-200 with lstm-average takes about " in output
+    assert "\n8 runs one after the other take about " in output and "Validation and test are counted" in output
     code, _, errors = chordmixer("reproduce", "adding-200", "--plan", "--models", "cord", *sets(ADDING))
     assert (code, errors.count("\n")) == (2, 1) and "--models cord is not known: choose from chordmixer, " in errors
-    given = ["--data", originals["text"][0], *sets([f"data.cache={tmp_path / 'c'}", "data.validation=4", *TINY])]
-    assert "1 epoch of 12 records" in chordmixer("reproduce", "text", "--plan", *given)[1]
+    options = ["--data", originals["text"][0], *sets([f"data.cache={tmp_path / 'c'}", "data.validation=4", *TINY])]
+    assert "1 epoch of 12 records" in chordmixer("reproduce", "text", "--plan", *options)[1]
     short = [*FEW, "data.min_length=20", "data.max_length=60", "data.orders=3", *TINY]
     assert "1 epoch of 24 records" in chordmixer("reproduce", "listops", "--plan", *sets(short))[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["adding-2000"], "'adding-2000' is not in the list of what can be reproduced: did you mean adding-200?"),
         (["image"], "image was given no data and needs CIFAR-10: its binary version, folders of pictures"),
@@ -303,12 +301,12 @@ def test_a_plan(chordmixer: Command, originals: dict[str, list[str]], tmp_path: 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_refusals_are_one_line(chordmixer: Command, tmp_path: Path, words: list[str], message: str) -> None:
+def test_refusals_are_one_line(chordmixer: Command, tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "empty").mkdir()
-    given = [word.format(tmp=tmp_path / "empty") for word in words]
-    code, said, errors = chordmixer("reproduce", *given, "--out", tmp_path / "run")
+    formatted = [argument.format(tmp=tmp_path / "empty") for argument in arguments]
+    code, output, errors = chordmixer("reproduce", *formatted, "--out", tmp_path / "run")
     assert (code, errors.count("\n")) == (2, 1) and message.format(tmp=tmp_path / "empty") in errors
-    assert not (tmp_path / "run").exists() and "epoch" not in said
+    assert not (tmp_path / "run").exists() and "epoch" not in output
 
 
 def test_a_half_downloaded_set(chordmixer: Command, originals: dict[str, list[str]], tmp_path: Path) -> None:
@@ -334,11 +332,11 @@ measuring.measure()
 
 
 def in_a_fork(case: Case, _: object) -> dict[str, Any]:
-    """`measuring.in_subprocess` in a process that need not import torch; its own tests have one that does."""
+    """`measuring.in_subprocess` in a forked process, which need not import torch; its own tests start a real one."""
     child = Forked([sys.executable, "-c", QUICK, json.dumps(to_dict(case))])
-    said, errors = child.communicate(timeout=120)
+    output, errors = child.communicate(timeout=120)
     assert (child.returncode, errors) == (0, "")
-    return {key: value for key, value in subprocesses.union(said.encode()).items() if key != "done"}
+    return {key: value for key, value in subprocesses.union(output.encode()).items() if key != "done"}
 
 
 def test_from_names_to_a_page(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,46 +345,46 @@ def test_from_names_to_a_page(chordmixer: Command, tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(ENCODERS, "greedy", "troubled_encoders:Greedy")
     monkeypatch.setattr(measuring, "in_subprocess", in_a_fork)
     out = tmp_path / "r.json"
-    words = ["bench", "--models", "chordmixer, greedy", "--lengths", "30", "--batch", 2, "--device", "cpu"]
-    code, said, errors = chordmixer(*words, "--out", out)
+    arguments = ["bench", "--models", "chordmixer, greedy", "--lengths", "30", "--batch", 2, "--device", "cpu"]
+    code, output, errors = chordmixer(*arguments, "--out", out)
     assert (code, errors) == (0, "")
-    assert "2 of 2: greedy at length 30; about " in said and f"page: {tmp_path / 'r.md'}" in said
-    assert "Did not get through: greedy (out of memory in training: " in said
-    known = json.loads(out.read_text())
-    assert known["command"].startswith("chordmixer bench --models 'chordmixer, greedy' --lengths 30")
-    through, greedy = known["results"]
-    assert (through["failed"], greedy["failed"]) == ("", "out of memory") and through["difference"] < 1e-4
-    assert through["training"]["milliseconds"] > 0 and through["inference"]["tokens_per_second"] > 0
+    assert "2 of 2: greedy at length 30; about " in output and f"page: {tmp_path / 'r.md'}" in output
+    assert "Did not get through: greedy (out of memory in training: " in output
+    document = json.loads(out.read_text())
+    assert document["command"].startswith("chordmixer bench --models 'chordmixer, greedy' --lengths 30")
+    completed, greedy = document["results"]
+    assert (completed["failed"], greedy["failed"]) == ("", "out of memory") and completed["difference"] < 1e-4
+    assert completed["training"]["milliseconds"] > 0 and completed["inference"]["tokens_per_second"] > 0
     assert greedy["inference"]["milliseconds"] > 0 and greedy["training"] is None
     assert "can't allocate memory" in greedy["message"]
     assert (tmp_path / "r.png").stat().st_size > 10_000
-    code, said, errors = chordmixer(*words, "--out", out, "--resume")
-    assert (code, errors) == (0, "") and " of 2" not in said and "greedy" in said
+    code, output, errors = chordmixer(*arguments, "--out", out, "--resume")
+    assert (code, errors) == (0, "") and " of 2" not in output and "greedy" in output
 
 
 def test_what_is_asked_for(chordmixer: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
-    def stopped(models: list[str], at: list[benching.Setting], *_: object, **others: object) -> None:
-        asked.append((len(models), [setting.name for setting in at], others["longest"]))
+    def stopped(models: list[str], settings: list[benching.Setting], *_: object, **options: object) -> None:
+        calls.append((len(models), [setting.name for setting in settings], options["longest"]))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(benching, "bench", stopped)
     out = ["--out", tmp_path / "r.json"]
-    for words in ([], ["--base-length", "1k"], ["--longest"], ["--longest", "--lengths", "50"]):
-        code, said, _ = chordmixer("bench", *words, *out)
-        assert code == 130 and "the same command with --resume goes on" in said
-    assert [names for _, names, _ in asked] == [
+    for arguments in ([], ["--base-length", "1k"], ["--longest"], ["--longest", "--lengths", "50"]):
+        code, output, _ = chordmixer("bench", *arguments, *out)
+        assert code == 130 and "the same command with --resume goes on" in output
+    assert [names for _, names, _ in calls] == [
         ["base length 200", "base length 128,000"],
         ["base length 1,000"],
         [],
         ["length 50"],
     ]
-    assert [longest for *_, longest in asked] == [False, False, True, True] and asked[0][0] > 15
+    assert [longest for *_, longest in calls] == [False, False, True, True] and calls[0][0] > 15
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--models", "cord"], "encoder 'cord' is not known: choose one of chordmixer"),
         (
@@ -401,28 +399,30 @@ def test_what_is_asked_for(chordmixer: Command, tmp_path: Path, monkeypatch: pyt
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_refusals_of_bench_are_one_line(chordmixer: Command, tmp_path: Path, words: list[str], message: str) -> None:
-    code, _, errors = chordmixer("bench", "--out", tmp_path / "r.json", *words)
+def test_refusals_of_bench_are_one_line(
+    chordmixer: Command, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, _, errors = chordmixer("bench", "--out", tmp_path / "r.json", *arguments)
     assert (code, errors.count("\n")) == (2, 1) and message in errors
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.fixture
 def tiny_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = recipes.demo
+    original = recipes.demo
     data = {"training": 32, "validation": 16, "test": 16, "max_length": 64}
-    less = {"data": data, "training": {"epochs": 1}, "model": {"network": {"hidden": 4, "track_size": 2}}}
-    monkeypatch.setattr(recipes, "demo", lambda encoder: override(whole(encoder), less))
+    settings = {"data": data, "training": {"epochs": 1}, "model": {"network": {"hidden": 4, "track_size": 2}}}
+    monkeypatch.setattr(recipes, "demo", lambda encoder: override(original(encoder), settings))
 
 
 @pytest.mark.usefixtures("tiny_demo")
 def test_demo_compares_two_models_and_can_be_repeated(chordmixer: Command, tmp_path: Path) -> None:
     for _ in range(2):
-        code, said, errors = chordmixer("demo", "--out", tmp_path / "demo")
+        code, output, errors = chordmixer("demo", "--out", tmp_path / "demo")
         assert (code, errors) == (0, "")
-        header = next(line for line in said.splitlines() if "percentile" in line)
+        header = next(line for line in output.splitlines() if "percentile" in line)
         assert "chordmixer" in header and "pointwise" in header
-        assert f"chordmixer evaluate {tmp_path / 'demo' / 'chordmixer'}" in said
+        assert f"chordmixer evaluate {tmp_path / 'demo' / 'chordmixer'}" in output
     assert (tmp_path / "demo" / "lengths-test.png").stat().st_size > 0
     encoders = [Experiment.load(tmp_path / "demo" / name).model.encoder for name in ("chordmixer", "pointwise")]
     assert encoders == ["chordmixer", "pointwise"]

@@ -29,13 +29,13 @@ CLASSES = {"cs.AI": "agents plan and search", "cs.NE": "neurons évoluent", "mat
 
 
 def texts(label: str, count: int = 20) -> list[str]:
-    chance, words = random.Random(label), CLASSES[label].split()
-    return [" ".join(chance.choices(words, k=chance.randint(4, 30))) + "\r\n" for _ in range(count)]
+    rng, words = random.Random(label), CLASSES[label].split()
+    return [" ".join(rng.choices(words, k=rng.randint(4, 30))) + "\r\n" for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """As He et al. give theirs: only to be read."""
+    """Documents in the layout of He et al.; tests only read them."""
     top = tmp_path_factory.mktemp("papers") / "arxiv"
     for label in CLASSES:
         (top / label).mkdir(parents=True)
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(top)
 
 
-def small(experiment: Experiment) -> Experiment:
+def shrunk(experiment: Experiment) -> Experiment:
     network = {"track_size": 2, "hidden": 4}
     return override(experiment, {"model": {"network": network}, "training": {"epochs": 1, "device": "cpu"}})
 
@@ -64,7 +64,7 @@ def test_the_papers_choices_and_ours(folder: str) -> None:
     task = experiment.build_task()
     assert isinstance(task, Files) and task.target.labels == ["cs.AI", "cs.NE", "math.GR"]
     targets = task.question.targets
-    assert {part: [(targets[own] == k).sum() for k in range(3)] for part, own in task.split.parts.items()} == {
+    assert {part: [(targets[ids] == k).sum() for k in range(3)] for part, ids in task.split.parts.items()} == {
         "training": [14, 14, 14],
         "validation": [4, 4, 4],
         "test": [2, 2, 2],
@@ -74,12 +74,12 @@ def test_the_papers_choices_and_ours(folder: str) -> None:
 
 
 def test_what_was_chosen_stays(folder: str) -> None:
-    given = FilesConfig(
+    config = FilesConfig(
         (folder,), tokenizer=TokenizerConfig("bytes"), split=SplitConfig(fractions=(0.5, 0.25, 0.25), seed=4), cut=50
     )
-    experiment = documents(given)
+    experiment = documents(config)
     data = experiment.data
-    assert (data.tokenizer, data.split, data.cut) == (given.tokenizer, given.split, 50)
+    assert (data.tokenizer, data.split, data.cut) == (config.tokenizer, config.split, 50)
     assert experiment.model.network.max_length == 64
     assert documents(data) == experiment
 
@@ -88,10 +88,10 @@ def test_a_table_is_the_same_as_a_folder(folder: str, tmp_path: Path) -> None:
     rows = [(f"{label}/{i}", text, label) for label in CLASSES for i, text in enumerate(texts(label))]
     ids, bodies, labels = zip(*rows, strict=True)
     pq.write_table(pa.table({"id": ids, "text": bodies, "label": labels}), tmp_path / "papers.parquet")
-    one = documents(FilesConfig((str(tmp_path / "papers.parquet"),), cut=100))
-    other = documents(FilesConfig((folder,), cut=100))
-    assert one.model == other.model
-    first, second = one.build_task(), other.build_task()
+    from_table = documents(FilesConfig((str(tmp_path / "papers.parquet"),), cut=100))
+    from_folder = documents(FilesConfig((folder,), cut=100))
+    assert from_table.model == from_folder.model
+    first, second = from_table.build_task(), from_folder.build_task()
     assert first.records("training").lengths == second.records("training").lengths
 
 
@@ -134,7 +134,7 @@ def run(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "RESAMPLES", 10)
-        train(small(documents(FilesConfig((folder,), cut=64))), out)
+        train(shrunk(documents(FilesConfig((folder,), cut=64))), out)
     return out
 
 
@@ -158,7 +158,7 @@ def test_a_run_says_what_it_cut(run: Path) -> None:
 
 def test_baselines_see_the_same_records(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
-    assert all(plain.by_length[-1].longest == 64 for plain in compare(run))
+    assert all(baseline.by_length[-1].longest == 64 for baseline in compare(run))
 
 
 def test_predict_cuts_in_the_same_way(run: Path, new: list[str], tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_cut_is_a_setting(folder: str, tmp_path: Path, chordmixer: Callable[
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="the real data are not beside this checkout")
 def test_real_papers(tmp_path: Path) -> None:
-    """One in forty of them: the whole takes a quarter of a minute to read."""
+    """One in forty of them: all take a quarter of a minute to read."""
     papers = pq.read_table(SHARED)
     pq.write_table(papers.take([*range(0, len(papers), 40)]), tmp_path / "papers.parquet")
     experiment = documents(FilesConfig((str(tmp_path / "papers.parquet"),)))

@@ -36,11 +36,11 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Genomes of three families, one of which has longer ones: only to be read."""
-    folder, chance = tmp_path_factory.mktemp("families"), random.Random(0)
+    folder, rng = tmp_path_factory.mktemp("families"), random.Random(0)
     for name, count, longest in (("carps", 20, 700), ("loaches", 12, 300), ("suckers", 12, 260)):
         with (folder / f"{name}.fa").open("w") as file:
             for number in range(count):
-                letters = "".join(chance.choices("ACGT", k=chance.randint(100, longest)))
+                letters = "".join(rng.choices("ACGT", k=rng.randint(100, longest)))
                 file.write(f">{name}{number}.1 {name} mitochondrion, complete genome\n{letters}\n")
     return tuple(str(folder / f"{name}.fa") for name in ("carps", "loaches", "suckers"))
 
@@ -71,10 +71,10 @@ def test_fragments_are_pieces_of_genomes_of_their_class(families: tuple[str, ...
 
 def test_genomes_do_not_cross_the_split(families: tuple[str, ...]) -> None:
     task = Fragments(FragmentsConfig(families, **SMALL))
-    seen = {part: set(task.records(part)._draw(0).genomes.tolist()) for part in PARTS}
-    assert sum(map(len, seen.values())) == len(set().union(*seen.values())) > 30
-    for part, own in seen.items():
-        assert own <= {*task.genomes.split.parts[part].tolist()}
+    drawn = {part: set(task.records(part)._draw(0).genomes.tolist()) for part in PARTS}
+    assert sum(map(len, drawn.values())) == len(set().union(*drawn.values())) > 30
+    for part, genomes in drawn.items():
+        assert genomes <= {*task.genomes.split.parts[part].tolist()}
 
 
 def test_classes_are_balanced_in_every_epoch(families: tuple[str, ...]) -> None:
@@ -89,8 +89,8 @@ def test_one_class_against_the_others(families: tuple[str, ...]) -> None:
     task = Fragments(FragmentsConfig(families, against="loaches", **SMALL))
     assert task.target.labels == ["loaches", "others"] and task.target.headline == "roc_auc"
     records = task.records("test")
-    named = {(int(records[i].target), records.name(i).rstrip("0123456789:-.")) for i in range(90)}
-    assert named == {(0, "loaches"), (1, "carps"), (1, "suckers")}
+    classes = {(int(records[i].target), records.name(i).rstrip("0123456789:-.")) for i in range(90)}
+    assert classes == {(0, "loaches"), (1, "carps"), (1, "suckers")}
     with pytest.raises(
         ValueError, match="against='eels' is no class of these genomes: they are of carps, loaches, s"
     ):
@@ -105,8 +105,8 @@ def test_lengths_are_log_normal_and_any_class_can_have_them(families: tuple[str,
     task = Fragments(config)
     records = task.records("training")
     lengths = np.array(records.lengths)
-    own = task.genomes.split.training
-    classes_of, lengths_of = task.genomes.question.targets[own], task.genomes.store.lengths[own]
+    training = task.genomes.split.training
+    classes_of, lengths_of = task.genomes.question.targets[training], task.genomes.store.lengths[training]
     longest = [lengths_of[classes_of == k].max() for k in range(3)]
     assert min(lengths) == 20 and max(lengths) == min(longest) < max(longest)
     assert np.quantile(lengths, [0.159, 0.5, 0.841]) == pytest.approx(60 * np.exp([-0.8, 0, 0.8]), rel=0.06)
@@ -127,13 +127,13 @@ def test_an_index_keeps_its_length(families: tuple[str, ...]) -> None:
 def test_index_and_epoch_alone_make_a_fragment(families: tuple[str, ...]) -> None:
     config = FragmentsConfig(families, **SMALL)
     first, second = Fragments(config).records("training"), Fragments(config).records("training")
-    made = {(i, epoch): first.drawn(i, epoch) for epoch in (0, 1, 5) for i in range(50)}
-    travelled = pickle.loads(pickle.dumps(second))
-    for (i, epoch), record in reversed(made.items()):
-        for other in (second.drawn(i, epoch), travelled.drawn(i, epoch)):
-            assert torch.equal(other.values, record.values) and other.target == record.target
-    assert sum(not torch.equal(made[i, 0].values, made[i, 1].values) for i in range(50)) > 45
-    assert torch.equal(first[3].values, made[3, 0].values) and first.name(3) == "training-3"
+    drawn = {(i, epoch): first.drawn(i, epoch) for epoch in (0, 1, 5) for i in range(50)}
+    unpickled = pickle.loads(pickle.dumps(second))
+    for (i, epoch), record in reversed(drawn.items()):
+        for repeated in (second.drawn(i, epoch), unpickled.drawn(i, epoch)):
+            assert torch.equal(repeated.values, record.values) and repeated.target == record.target
+    assert sum(not torch.equal(drawn[i, 0].values, drawn[i, 1].values) for i in range(50)) > 45
+    assert torch.equal(first[3].values, drawn[3, 0].values) and first.name(3) == "training-3"
 
 
 def test_training_draws_and_scoring_does_not(families: tuple[str, ...]) -> None:
@@ -153,9 +153,9 @@ def test_names_stay_when_others_are_drawn(families: tuple[str, ...]) -> None:
 
 
 def test_seeds(families: tuple[str, ...]) -> None:
-    here, there = (Fragments(FragmentsConfig(families, seed=seed, **SMALL)) for seed in (0, 1))
-    assert here.records("test").lengths != there.records("test").lengths
-    assert np.array_equal(here.genomes.split.test, there.genomes.split.test)
+    first, second = (Fragments(FragmentsConfig(families, seed=seed, **SMALL)) for seed in (0, 1))
+    assert first.records("test").lengths != second.records("test").lengths
+    assert np.array_equal(first.genomes.split.test, second.genomes.split.test)
 
 
 # --- What a run folder says ---
@@ -163,15 +163,16 @@ def test_seeds(families: tuple[str, ...]) -> None:
 
 def test_the_config_is_json_and_knows_its_store(families: tuple[str, ...], tmp_path: Path) -> None:
     task = Fragments(FragmentsConfig(families, Reading(group="header:/^([a-z]+\\d)/"), **SMALL))
-    again = from_dict(FragmentsConfig, json.loads(json.dumps(to_dict(task.config))), "data")
-    assert task_class("fragments") is Fragments and again == task.config and again.key is not None
-    moved = Fragments(replace(again, files=("gone.fa",)))
+    restored = from_dict(FragmentsConfig, json.loads(json.dumps(to_dict(task.config))), "data")
+    assert task_class("fragments") is Fragments and restored == task.config and restored.key is not None
+    moved = Fragments(replace(restored, files=("gone.fa",)))
     assert moved.records("test").name(5) == task.records("test").name(5)
-    said = json.loads(json.dumps(task.documents()))
-    assert said["tokenizer.json"]["tokenizer"] == "dna" and said["data.json"]["account"]["used"] == 44
-    assert said["data.json"]["fragments"] == {"training": 300, "validation": 60, "test": 90}
+    saved = json.loads(json.dumps(task.documents()))
+    assert saved["tokenizer.json"]["tokenizer"] == "dna" and saved["data.json"]["account"]["used"] == 44
+    assert saved["data.json"]["fragments"] == {"training": 300, "validation": 60, "test": 90}
     assert (
-        said["data.json"]["split"]["method"] == "grouped" and sum(said["data.json"]["split"]["sizes"].values()) == 44
+        saved["data.json"]["split"]["method"] == "grouped"
+        and sum(saved["data.json"]["split"]["sizes"].values()) == 44
     )
 
 

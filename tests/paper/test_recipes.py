@@ -45,9 +45,9 @@ def test_model_fits_the_task() -> None:
 
 
 def test_settings_follow_the_length() -> None:
-    chosen = {base: adding(AddingConfig(base)).training for base in (20, 200, 999, 1_000, 16_000, 128_000)}
-    assert [training.epochs for training in chosen.values()] == [13, 13, 13, 18, 6, 6]
-    assert [training.batch_sequences for training in chosen.values()] == [64, 64, 64, 64, 16, 16]
+    settings = {base: adding(AddingConfig(base)).training for base in (20, 200, 999, 1_000, 16_000, 128_000)}
+    assert [training.epochs for training in settings.values()] == [13, 13, 13, 18, 6, 6]
+    assert [training.batch_sequences for training in settings.values()] == [64, 64, 64, 64, 16, 16]
 
 
 def test_the_other_model_of_the_demo_differs_in_the_encoder_alone() -> None:
@@ -71,7 +71,7 @@ TINY = ["model.network.track_size=2", "model.network.hidden=4", "training.epochs
 
 
 def test_the_papers_sizes_and_what_trains() -> None:
-    made = {
+    experiments = {
         "ListOps": listops(ListOpsConfig()),
         "Pathfinder": pathfinder(PathfinderConfig()),
         "Path-X": pathfinder(PathfinderConfig(size=128)),
@@ -85,7 +85,7 @@ def test_the_papers_sizes_and_what_trains() -> None:
             e.training.learning_rate,
             e.training.batch_sequences,
         )
-        for name, e in made.items()
+        for name, e in experiments.items()
     }
     assert numbers == {
         "ListOps": (88, 8, 0.007, 150),
@@ -94,7 +94,7 @@ def test_the_papers_sizes_and_what_trains() -> None:
         "Image": (420, 28, 0.002, 100),
         "Text": (96, 16, 0.007, 90),
     }
-    lengths = {name: e.model.network.max_length for name, e in made.items()}
+    lengths = {name: e.model.network.max_length for name, e in experiments.items()}
     assert lengths == {"ListOps": 2000, "Pathfinder": 1024, "Path-X": 16_384, "Image": 1024, "Text": 4000}
 
 
@@ -107,9 +107,9 @@ def test_pathfinder_has_the_norms_without_which_it_stays_at_chance(size: int) ->
 @pytest.mark.parametrize(("gpu", "precision"), [(True, "bf16"), (False, "fp32")])
 def test_precision_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    made = [listops(ListOpsConfig()), pathfinder(PathfinderConfig()), image(ImageConfig()), text(TextConfig())]
-    made.append(retrieval(RetrievalConfig()))
-    assert [e.training.precision for e in made] == [precision] * 5
+    experiments = [listops(ListOpsConfig()), pathfinder(PathfinderConfig()), image(ImageConfig()), text(TextConfig())]
+    experiments.append(retrieval(RetrievalConfig()))
+    assert [e.training.precision for e in experiments] == [precision] * 5
 
 
 def imdb(folder: Path) -> Path:
@@ -123,12 +123,12 @@ def imdb(folder: Path) -> Path:
 
 def test_from_the_official_files_to_scores(chordmixer: Command, tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
-    own = [f"data.source={imdb(data)}", "data.validation=4", f"data.cache={tmp_path / 'cache'}"]
-    settings = [word for setting in [*own, *TINY] for word in ("--set", setting)]
-    code, said, errors = chordmixer("train", "text", "--out", run, *settings)
-    assert (code, errors) == (0, "") and "accuracy" in said and (run / "model.safetensors").is_file()
-    code, again, errors = chordmixer("evaluate", run)
-    assert (code, errors) == (0, "") and "accuracy" in again
+    data_settings = [f"data.source={imdb(data)}", "data.validation=4", f"data.cache={tmp_path / 'cache'}"]
+    settings = [word for setting in [*data_settings, *TINY] for word in ("--set", setting)]
+    code, output, errors = chordmixer("train", "text", "--out", run, *settings)
+    assert (code, errors) == (0, "") and "accuracy" in output and (run / "model.safetensors").is_file()
+    code, scores, errors = chordmixer("evaluate", run)
+    assert (code, errors) == (0, "") and "accuracy" in scores
     code, _, errors = chordmixer("train", "--resume", run)
     assert (code, errors) == (0, "")
 
@@ -168,13 +168,13 @@ def test_retrieval_from_the_command_line_to_scores(tmp_path: Path, chordmixer: C
         "training.device": "cpu",
     }
     run = tmp_path / "run"
-    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    code, _, err = chordmixer("train", "retrieval", *given, "--out", run)
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    code, _, err = chordmixer("train", "retrieval", *options, "--out", run)
     assert code == 0, err
     before = files.read_json(run / "evaluation-test.json")
     assert before["records"] == pytest.approx(20, abs=2) and before["headline"] == "accuracy"
     lengths = pq.read_table(run / "predictions.parquet")["length"].to_pylist()
-    assert min(lengths) >= 2 * 9, "of both documents together"
+    assert min(lengths) >= 2 * 9, "lengths must be of both documents together"
     code, _, err = chordmixer("evaluate", run)
     assert code == 0, err
     assert files.read_json(run / "evaluation-test.json")["scores"] == before["scores"]
@@ -209,7 +209,7 @@ def test_real_numbers_have_the_papers_settings(tmp_path: Path) -> None:
     assert (experiment.model.embedding, experiment.model.inputs, experiment.model.outputs) == ("real", 1, 1)
 
 
-def test_the_model_takes_the_data_and_room_to_spare_costs_nothing(motifs: list[str]) -> None:
+def test_the_model_takes_the_data_and_a_longer_maximum_adds_no_width(motifs: list[str]) -> None:
     experiment = paper_files(FilesConfig(tuple(motifs)))
     task = experiment.build_task()
     network = experiment.model.network

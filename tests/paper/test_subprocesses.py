@@ -1,4 +1,4 @@
-"""Calls in other processes: the processes are real."""
+"""Calls in other processes, which are real ones."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def light(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_time_that_is_over_is_a_result(light: str) -> None:
-    found = subprocesses.call(light, {"hangs": True}, 1.0)
-    assert found["failed"] == "time limit" and found["message"] == "stopped after 1 s"
-    assert found.get("stage", "verification") == "verification"  # a slow machine may not come that far
+    result = subprocesses.call(light, {"hangs": True}, 1.0)
+    assert result["failed"] == "time limit" and result["message"] == "stopped after 1 s"
+    assert result.get("stage", "verification") == "verification"  # a slow machine may not come that far
 
 
 def test_a_process_that_cannot_start() -> None:
-    found = subprocesses.call("chordmixer.nothing:at_all", {}, 60.0)
-    assert found["failed"] == "crashed"
-    assert found["message"] == "exit code 1: ModuleNotFoundError: No module named 'chordmixer.nothing'"
+    result = subprocesses.call("chordmixer.nothing:at_all", {}, 60.0)
+    assert result["failed"] == "crashed"
+    assert result["message"] == "exit code 1: ModuleNotFoundError: No module named 'chordmixer.nothing'"
 
 
 @pytest.mark.parametrize(
@@ -78,17 +78,17 @@ def test_how_a_process_ends(code: int, errors: str, failed: str, message: str) -
 
 
 def test_a_torn_line_is_left_out() -> None:
-    said = json.dumps({"stage": "training"}).encode() + b'\n{"train'
-    assert subprocesses.union(said) == {"stage": "training"}
+    output = json.dumps({"stage": "training"}).encode() + b'\n{"train'
+    assert subprocesses.union(output) == {"stage": "training"}
 
 
-def test_the_last_word_counts() -> None:
-    said = b'{"stage": "inference"}\n{"stage": "training"}\n'
-    assert subprocesses.union(said)["stage"] == "training"
+def test_the_last_value_of_a_key_counts() -> None:
+    output = b'{"stage": "inference"}\n{"stage": "training"}\n'
+    assert subprocesses.union(output)["stage"] == "training"
 
 
 @pytest.mark.parametrize(
-    ("last", "found"),
+    ("last", "expected"),
     [
         ({"done": True}, {"stage": "training"}),
         (
@@ -99,9 +99,9 @@ def test_the_last_word_counts() -> None:
     ],
     ids=["done", "failed", "unfinished"],
 )
-def test_an_end_in_the_last_moment_is_an_end(last: dict[str, Any], found: dict[str, Any]) -> None:
-    """Said before the time was over, by a process that had not left yet."""
-    said = "".join(json.dumps(event) + "\n" for event in ({"stage": "training"}, last))
+def test_an_end_in_the_last_moment_is_an_end(last: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The last line came before the time was over, from a process that had not exited yet."""
+    output = "".join(json.dumps(event) + "\n" for event in ({"stage": "training"}, last))
 
     class Late:
         returncode = -9
@@ -110,29 +110,29 @@ def test_an_end_in_the_last_moment_is_an_end(last: dict[str, Any], found: dict[s
         def communicate(self, case: bytes = b"", timeout: float | None = None) -> tuple[bytes, bytes]:
             if not self.killed:
                 raise subprocess.TimeoutExpired("python", timeout or 0.0)
-            return said.encode(), b""
+            return output.encode(), b""
 
         def kill(self) -> None:
             self.killed = True
 
-    assert subprocesses.call("light_process:answer", {}, 120.0, Late()) == found  # type: ignore[arg-type]
+    assert subprocesses.call("light_process:answer", {}, 120.0, Late()) == expected  # type: ignore[arg-type]
 
 
 def test_one_process_is_spare(light: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(function: str, **pipes: Any) -> subprocess.Popen[bytes]:
-        started.append(begin(function, **pipes))
+        started.append(original_start(function, **pipes))
         return started[-1]
 
-    begin = subprocesses.start
+    original_start = subprocesses.start
     monkeypatch.setattr(subprocesses, "start", start)
     with subprocesses.SpareProcess(light, wanted=True) as spare:
         assert len(started) == 1
-        own = spare.take()
-        assert own is started[0] and len(started) == 2
-        assert subprocesses.call(light, {}, 60.0, own) == {"inference": {"milliseconds": 1.0}}
-    assert started[1].returncode is not None, "it is not left behind"
+        process = spare.take()
+        assert process is started[0] and len(started) == 2
+        assert subprocesses.call(light, {}, 60.0, process) == {"inference": {"milliseconds": 1.0}}
+    assert started[1].returncode is not None, "the spare process was left behind"
     with subprocesses.SpareProcess(light, wanted=False) as spare:
         assert spare.take() is None and len(started) == 2
 
@@ -202,14 +202,14 @@ def test_what_cannot_be_found_there_is_an_error_and_no_end() -> None:
         assert pool.submit(abs, -3).result() == 3
 
 
-@pytest.mark.parametrize("how", ["script", "-", "-c", "daemonic"])
-def test_the_main_module_is_not_run_again(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["script", "-", "-c", "daemonic"])
+def test_the_main_module_is_not_run_again(mode: str, tmp_path: Path) -> None:
     """A script without a guard or on standard input, a command and a daemonic process can all have processes."""
     (tmp_path / "plain.py").write_text(ONCE)
     arguments = {"script": [str(tmp_path / "plain.py")], "-": ["-"], "-c": ["-c", ONCE], "daemonic": ["-c", DAEMONIC]}
-    command = [sys.executable, *arguments[how]]
-    ended = subprocess.run(command, input=ONCE, text=True, capture_output=True, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "3\n", "")
+    command = [sys.executable, *arguments[mode]]
+    completed = subprocess.run(command, input=ONCE, text=True, capture_output=True, timeout=60)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "3\n", "")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
@@ -230,7 +230,7 @@ def test_nothing_is_left_behind(number: signal.Signals) -> None:
         errors = caller.communicate(timeout=10)[1]
     assert caller.returncode == -number and errors.count("Error") == 0
     assert errors.count("Traceback") == (number == signal.SIGINT)
-    until = time.monotonic() + 10
-    while any(map(alive, pids)) and time.monotonic() < until:
+    deadline = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, pids))

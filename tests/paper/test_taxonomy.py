@@ -22,27 +22,27 @@ LINEAGES = {
 }
 
 
-def letters(chance: random.Random, organism: str) -> str:
-    """One genus has more G and C."""
+def letters(rng: random.Random, organism: str) -> str:
+    """The letters of a record; one genus has more G and C."""
     weights = (3, 2, 2, 3) if organism.startswith("Carassius") else (2, 3, 3, 2)
-    return "".join(chance.choices("acgt", weights, k=chance.randint(40, 150)))
+    return "".join(rng.choices("acgt", weights, k=rng.randint(40, 150)))
 
 
-def fasta(organism: str, count: int, chance: random.Random) -> str:
-    """As NCBI heads its records; every third is predicted."""
-    heads = [
-        f">{'XM' if i % 3 == 0 else 'MN'}_{chance.randrange(10**8):09d}.1 "
+def fasta(organism: str, count: int, rng: random.Random) -> str:
+    """FASTA records with headers as NCBI writes them; every third is predicted."""
+    headers = [
+        f">{'XM' if i % 3 == 0 else 'MN'}_{rng.randrange(10**8):09d}.1 "
         f"{'PREDICTED: ' if i % 3 == 0 else ''}{organism} voucher {i} cytochrome b (cytb) gene, partial cds"
         for i in range(count)
     ]
-    return "".join(f"{head}\n{letters(chance, organism).upper()}\n\n" for head in heads)
+    return "".join(f"{header}\n{letters(rng, organism).upper()}\n\n" for header in headers)
 
 
-def genbank(organism: str, count: int, chance: random.Random) -> str:
+def genbank(organism: str, count: int, rng: random.Random) -> str:
     """Flat-file records, with a lineage that ends in the genus."""
     records = []
     for i in range(count):
-        name, bases = f"MN{chance.randrange(10**6):06d}", letters(chance, organism)
+        name, bases = f"MN{rng.randrange(10**6):06d}", letters(rng, organism)
         rows = [bases[at : at + 60] for at in range(0, len(bases), 60)]
         origin = "\n".join(
             f"{at * 60 + 1:>9} " + " ".join(row[k : k + 10] for k in range(0, len(row), 10))
@@ -66,8 +66,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 records of one genus and 20 of the other, in each format: only to be read."""
     folder = tmp_path_factory.mktemp("taxa")
     for suffix, write in (("fa", fasta), ("gb", genbank)):
-        chance = random.Random(0)
-        parts = [write(organism, count, chance) for organism, count in zip(LINEAGES, (30, 20), strict=True)]
+        rng = random.Random(0)
+        parts = [write(organism, count, rng) for organism, count in zip(LINEAGES, (30, 20), strict=True)]
         (folder / f"goldfish.{suffix}").write_text(parts[0])
         (folder / f"rohu.{suffix}").write_text(parts[1])
         (folder / f"all.{suffix}").write_text("\n".join(parts))
@@ -95,7 +95,7 @@ def test_taxa_of_files_as_they_come(folder: Path, names: tuple[str, ...], labels
     assert isinstance(task, Files) and task.target.labels == labels and task.target.headline == "roc_auc"
     assert task.target.counts.tolist() == [21, 14]
     assert task.target.weights.tolist() == pytest.approx([35 / 42, 35 / 28])
-    shares = [task.question.targets[own].mean() for own in task.split.parts.values()]
+    shares = [task.question.targets[indices].mean() for indices in task.split.parts.values()]
     assert shares == pytest.approx([0.4] * 3)
     assert taxonomy(experiment.data) == experiment
 
@@ -159,17 +159,17 @@ def test_the_papers_pairs() -> None:
 
 
 def test_the_papers_sizes_and_our_training(folder: Path) -> None:
-    one = taxonomy(FilesConfig((str(folder / "all.fa"),)))
+    taxa = taxonomy(FilesConfig((str(folder / "all.fa"),)))
     genomes = (str(folder / "goldfish.fa"), str(folder / "rohu.fa"))
-    other = fragments(FragmentsConfig(genomes, shortest=20, median=40))
-    for experiment in (one, other):
+    pieces = fragments(FragmentsConfig(genomes, shortest=20, median=40))
+    for experiment in (taxa, pieces):
         network = experiment.model.network
         assert (network.track_size, network.hidden, network.prenorm, network.init) == (16, 128, "layer", "identity")
         assert experiment.model.final_norm == "layer"
         assert (experiment.training.learning_rate, experiment.training.weight_decay) == (1e-3, 0.1)
-    assert (other.training.epochs, other.training.batch_sequences) == (60, 128)
-    assert load(RECIPES["fragments"]) is fragments and other.data.key is not None and other.task == "fragments"
-    assert fragments(other.data) == other
+    assert (pieces.training.epochs, pieces.training.batch_sequences) == (60, 128)
+    assert load(RECIPES["fragments"]) is fragments and pieces.data.key is not None and pieces.task == "fragments"
+    assert fragments(pieces.data) == pieces
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not beside this checkout")

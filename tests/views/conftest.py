@@ -1,4 +1,4 @@
-"""Run folders as a training leaves them, with made-up answers, for whatever looks at a run."""
+"""Run folders as a training leaves them, with made-up predictions, for tests that read a run."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run folders that were written before, to be copied."""
+def written_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for runs that are already written, to be copied."""
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, written: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make_run(tmp_path: Path, written_runs: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """`make_run(kind)` gives a run folder; `skill` is how good the model is, `baseline_skill` the best baseline."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
 
     def make(kind: str = "two", records: int = 300, skill: float = 2.0, baseline_skill: float = 1.0) -> Path:
-        kept = written / f"{kind}-{records}-{skill}-{baseline_skill}"
-        if not kept.exists():
-            write_run(kept, kind, records, skill, baseline_skill)
-        return Path(shutil.copytree(kept, tmp_path / f"run-{kind}"))
+        cached = written_runs / f"{kind}-{records}-{skill}-{baseline_skill}"
+        if not cached.exists():
+            write_run(cached, kind, records, skill, baseline_skill)
+        return Path(shutil.copytree(cached, tmp_path / f"run-{kind}"))
 
     return make
 
 
 def write_run(folder: Path, kind: str, records: int, skill: float, baseline_skill: float) -> Path:
     """Every file of the folder but the weights."""
-    draw = np.random.default_rng(7)
-    target, targets = _question(kind, records, draw)
-    lengths = np.sort(np.maximum(draw.lognormal(7, 1.2, records), 30).astype(int))
-    draw.shuffle(lengths)
+    rng = np.random.default_rng(7)
+    target, targets = _question(kind, records, rng)
+    lengths = np.sort(np.maximum(rng.lognormal(7, 1.2, records), 30).astype(int))
+    rng.shuffle(lengths)
     names = [f"gene{i:04d}|chr{i % 22 + 1}" for i in range(records)]
     names[0] = '<script>alert("x")</script>'
-    outputs = _outputs(target, targets, skill, draw)
+    outputs = _outputs(target, targets, skill, rng)
     model = ModelConfig(inputs=16, outputs=target.outputs)
     task = "adding" if kind == "adding" else "files"
     data = AddingConfig() if kind == "adding" else {"paths": ["genes.fa.gz"], "labels": "family"}
@@ -82,45 +82,45 @@ def write_run(folder: Path, kind: str, records: int, skill: float, baseline_skil
         _write_rows(folder / "predictions.parquet", predictions)
     _journal(folder / "metrics.jsonl", scored.headline)
     if kind != "adding":
-        known = OutputLabels(target, "dna")
+        labels = OutputLabels(target, "dna")
         if kind != "regression":
-            known = replace(known, temperature=fit_temperature(known.unweighted(outputs), targets))
-        known.save(folder)
-        _baselines(folder, target, targets, lengths, names, baseline_skill, experiment, draw)
+            labels = replace(labels, temperature=fit_temperature(labels.unweighted(outputs), targets))
+        labels.save(folder)
+        _baselines(folder, target, targets, lengths, names, baseline_skill, experiment, rng)
         classes = (
             dict(zip(*np.unique(targets, return_counts=True), strict=True)) if kind in ("two", "five", "many") else {}
         )
-        named = {target.labels[k]: int(n) for k, n in classes.items()} if classes else {}
-        _data(folder / "data.json", lengths, dict(sorted(named.items(), key=lambda item: -item[1])))
+        class_counts = {target.labels[k]: int(n) for k, n in classes.items()} if classes else {}
+        _data(folder / "data.json", lengths, dict(sorted(class_counts.items(), key=lambda item: -item[1])))
     files.write_manifest(folder, [path.name for path in folder.iterdir() if path.name != files.MANIFEST])
     return folder
 
 
 def _question(
-    kind: str, records: int, draw: np.random.Generator
+    kind: str, records: int, rng: np.random.Generator
 ) -> tuple[Regression | Classification | MultiLabel, ndarray]:
     if kind == "adding":
-        return Regression(tolerance=0.04), draw.uniform(0, 1, records).astype(np.float32)
+        return Regression(tolerance=0.04), rng.uniform(0, 1, records).astype(np.float32)
     if kind == "regression":
-        return Regression(mean=20.0, scale=5.0), draw.normal(20, 5, records).astype(np.float32)
+        return Regression(mean=20.0, scale=5.0), rng.normal(20, 5, records).astype(np.float32)
     if kind == "labels":
         target = MultiLabel(FAMILIES, [50, 40, 30, 20, 10], 100)
-        return target, (draw.random((records, 5)) < np.array([0.5, 0.4, 0.3, 0.2, 0.1])).astype(np.float32)
+        return target, (rng.random((records, 5)) < np.array([0.5, 0.4, 0.3, 0.2, 0.1])).astype(np.float32)
     labels = {"two": ["intron", "exon"], "five": FAMILIES, "many": [f"class {k}" for k in range(24)]}[kind]
     shares = np.arange(1, len(labels) + 1) / np.arange(1, len(labels) + 1).sum()
-    targets = draw.choice(len(labels), records, p=shares)
+    targets = rng.choice(len(labels), records, p=shares)
     return Classification.of_counts(labels, (1000 * shares).astype(int) + 1), targets
 
 
 def _outputs(
-    target: Regression | Classification | MultiLabel, targets: ndarray, skill: float, draw: np.random.Generator
+    target: Regression | Classification | MultiLabel, targets: ndarray, skill: float, rng: np.random.Generator
 ) -> ndarray:
-    """The truth, as loud as the skill, in noise of one."""
+    """The truth, scaled by the skill, plus noise."""
     if isinstance(target, Regression):
-        noise = draw.normal(0, 0.05 if target.tolerance else 1 / skill, len(targets))
+        noise = rng.normal(0, 0.05 if target.tolerance else 1 / skill, len(targets))
         return (target.standardised(targets) + noise)[:, None].astype(np.float32)
-    true = targets if targets.ndim == 2 else np.eye(target.outputs)[targets]
-    return (skill * (2 * true - 1) + draw.normal(0, 1.5, true.shape)).astype(np.float32)
+    truth = targets if targets.ndim == 2 else np.eye(target.outputs)[targets]
+    return (skill * (2 * truth - 1) + rng.normal(0, 1.5, truth.shape)).astype(np.float32)
 
 
 def _write_rows(path: Path, predictions: Predictions) -> None:
@@ -133,11 +133,11 @@ def _write_rows(path: Path, predictions: Predictions) -> None:
 
 
 def _journal(path: Path, headline: str) -> None:
-    draw = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     lines = []
     for step in range(10, 2001, 10):
         loss = 0.15 + 0.55 * np.exp(-step / 500)
-        lines.append({"step": step, "split": "training", "loss": loss + draw.normal(0, 0.04), "learning_rate": 1e-3})
+        lines.append({"step": step, "split": "training", "loss": loss + rng.normal(0, 0.04), "learning_rate": 1e-3})
         if step % 200 == 0:
             score = 1 - loss / 2
             lines.append(
@@ -154,19 +154,19 @@ def _baselines(
     names: list[str],
     baseline_skill: float,
     experiment: Experiment,
-    draw: np.random.Generator,
+    rng: np.random.Generator,
 ) -> None:
     constant = np.tile(target.constant(targets), (len(targets), 1))
-    given = {
+    baselines = {
         ("majority class", "the shares in the training part as probabilities, for every record"): constant,
         ("length alone", "logistic regression on the logarithm of the length"): _outputs(
-            target, targets, baseline_skill / 5, draw
+            target, targets, baseline_skill / 5, rng
         ),
         ("4-mers", "logistic regression on the frequencies of all 256 4-mers"): _outputs(
-            target, targets, baseline_skill, draw
+            target, targets, baseline_skill, rng
         ),
     }
-    rows = [(*key, Predictions(names, lengths, targets, outputs)) for key, outputs in given.items()]
+    rows = [(*key, Predictions(names, lengths, targets, outputs)) for key, outputs in baselines.items()]
     write_baselines(folder, experiment, target, rows)
 
 

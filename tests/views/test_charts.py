@@ -34,7 +34,7 @@ def test_every_value_stands_on_a_linear_axis(values: list[float]) -> None:
     axis = linear(values, "x")
     assert axis.low < axis.high
     assert all(-1e-6 <= axis.share(v) <= 1 + 1e-6 for v in values)
-    assert all(-1e-6 <= axis.share(place) <= 1 + 1e-6 for place, _ in axis.ticks)
+    assert all(-1e-6 <= axis.share(position) <= 1 + 1e-6 for position, _ in axis.ticks)
     assert 2 <= len(axis.ticks) <= 8
     assert len({label for _, label in axis.ticks}) == len(axis.ticks)
 
@@ -85,29 +85,29 @@ def test_a_wide_letter_takes_more_room() -> None:
 
 
 @given(st.text(max_size=30), st.floats(15, 100))
-def test_what_is_fitted_fits(words: str, width: float) -> None:
-    assert text_width(fitted(words, width)) <= width
+def test_what_is_fitted_fits(text: str, width: float) -> None:
+    assert text_width(fitted(text, width)) <= width
 
 
 def test_labels_stay_apart_and_the_last_stays() -> None:
     labels = [str(p) for p in (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)]
-    kept = labels_that_fit([15 * i for i in range(12)], labels)
-    assert kept[-1] == 11 and kept == [*range(1, 12, 2)]
+    indices = labels_that_fit([15 * i for i in range(12)], labels)
+    assert indices[-1] == 11 and indices == [*range(1, 12, 2)]
     assert labels_that_fit([100 * i for i in range(12)], labels) == [*range(12)]
     assert labels_that_fit([], []) == []
 
 
-def plain(log: bool = False) -> Plot:
+def empty_plot(log: bool = False) -> Plot:
     ticks = ((1.0, "1"), (100.0, "100"))
     return Plot(Axis(1, 100, "x", ticks, log), Axis(0, 10, "y", ((0.0, "0"), (10.0, "10"))))
 
 
-def read(svg: str) -> ElementTree.Element:
+def parse(svg: str) -> ElementTree.Element:
     return ElementTree.fromstring(svg)
 
 
 def of_class(svg: str, name: str) -> list[ElementTree.Element]:
-    return [e for e in read(svg).iter() if name in (e.get("class") or "").split()]
+    return [e for e in parse(svg).iter() if name in (e.get("class") or "").split()]
 
 
 def numbers(path: str) -> list[float]:
@@ -115,23 +115,23 @@ def numbers(path: str) -> list[float]:
 
 
 def test_corners() -> None:
-    plot = plain()
+    plot = empty_plot()
     assert (plot.x(1), plot.x(100)) == (plot.left, plot.right)
     assert (plot.y(0), plot.y(10)) == (plot.bottom, plot.top)
-    assert plain(log=True).x(10) == pytest.approx((plot.left + plot.right) / 2)
+    assert empty_plot(log=True).x(10) == pytest.approx((plot.left + plot.right) / 2)
 
 
 def test_a_line_passes_its_points() -> None:
-    plot = plain()
+    plot = empty_plot()
     plot.line([(1, 0), (100, 10)], 2)
     (line,) = of_class(plot.svg("t", "d"), "line")
-    places = [plot.left, plot.bottom, plot.right, plot.top]
-    assert numbers(line.get("d") or "") == pytest.approx(places, abs=0.06)
+    expected = [plot.left, plot.bottom, plot.right, plot.top]
+    assert numbers(line.get("d") or "") == pytest.approx(expected, abs=0.06)
     assert "c2" in (line.get("class") or "") and line.get("stroke-dasharray") == charts.DASHES[2]
 
 
 def test_a_line_breaks_at_a_gap_and_a_lone_point_is_a_dot() -> None:
-    plot = plain()
+    plot = empty_plot()
     plot.line([(1, 1), (2, 2), (3, math.nan), (4, 4), (5, math.inf), (6, 6), (7, 7)])
     svg = plot.svg("t", "d")
     assert len(of_class(svg, "line")) == 2 and len(of_class(svg, "f0")) == 1
@@ -147,16 +147,16 @@ def test_nothing_is_said_to_be_nothing() -> None:
 
 
 def test_error_bars_reach_from_low_to_high() -> None:
-    plot = plain()
+    plot = empty_plot()
     plot.errors([(50, 2, 8)], cap=3)
     (bar,) = of_class(plot.svg("t", "d"), "error")
     x, low, high, *_ = numbers(bar.get("d") or "")
     assert [x, low, high] == pytest.approx([plot.x(50), plot.y(2), plot.y(8)], abs=0.06)
-    lying = plain()
-    lying.errors([(5, 20, 60)], horizontal=True)
-    (bar,) = of_class(lying.svg("t", "d"), "error")
+    horizontal = empty_plot()
+    horizontal.errors([(5, 20, 60)], horizontal=True)
+    (bar,) = of_class(horizontal.svg("t", "d"), "error")
     low, y, high, *_ = numbers(bar.get("d") or "")
-    assert [low, y, high] == pytest.approx([lying.x(20), lying.y(5), lying.x(60)], abs=0.06)
+    assert [low, y, high] == pytest.approx([horizontal.x(20), horizontal.y(5), horizontal.x(60)], abs=0.06)
 
 
 def test_bars_stand_between_their_edges() -> None:
@@ -169,7 +169,7 @@ def test_bars_stand_between_their_edges() -> None:
 
 
 def test_squares_are_darker_where_there_is_more() -> None:
-    plot = plain()
+    plot = empty_plot()
     plot.squares([1, 50, 100], [0, 5, 10], np.array([[1, 0], [0, 9]]))
     few, many = of_class(plot.svg("t", "d"), "heat")
     assert float(few.get("fill-opacity") or 0) < float(many.get("fill-opacity") or 0) == 1.0
@@ -177,7 +177,7 @@ def test_squares_are_darker_where_there_is_more() -> None:
 
 
 def test_a_reference_line_crosses_the_frame() -> None:
-    plot = plain()
+    plot = empty_plot()
     plot.across(5)
     plot.across(math.nan)
     (rule,) = of_class(plot.svg("t", "d"), "rule")
@@ -185,21 +185,21 @@ def test_a_reference_line_crosses_the_frame() -> None:
 
 
 def test_a_chart_is_told_to_those_who_do_not_see_it() -> None:
-    svg = plain().svg("Loss <1>", "It falls & falls")
-    first, second, *_ = read(svg)
+    svg = empty_plot().svg("Loss <1>", "It falls & falls")
+    first, second, *_ = parse(svg)
     assert [first.tag, first.text, second.tag, second.text] == ["title", "Loss <1>", "desc", "It falls & falls"]
-    assert read(svg).get("role") == "img"
+    assert parse(svg).get("role") == "img"
 
 
 def boxes(svg: str) -> list[tuple[str, float, float, float]]:
     """Words, their left and right ends as far as their width is known, and their height."""
-    found = []
-    for element in read(svg).iter("text"):
-        words = "".join(element.itertext()) if not len(element) else (element[0].tail or "")
-        x, width = float(element.get("x") or 0), text_width(words)
+    text_boxes = []
+    for element in parse(svg).iter("text"):
+        text = "".join(element.itertext()) if not len(element) else (element[0].tail or "")
+        x, width = float(element.get("x") or 0), text_width(text)
         left = {"middle": x - width / 2, "end": x - width}.get(element.get("text-anchor") or "", x)
-        found.append((words, left, left + width, float(element.get("y") or 0)))
-    return found
+        text_boxes.append((text, left, left + width, float(element.get("y") or 0)))
+    return text_boxes
 
 
 @pytest.mark.parametrize("count", [1, 2, 12, 40])
@@ -212,9 +212,9 @@ def test_words_stay_inside_and_apart(count: int) -> None:
         charts.horizontal_bars([*names, *long], [10 ** min(k, 9) for k in range(count)] + [1, 2], "t", "d"),
         charts.heat_map(long, long, np.eye(2), [["1", "0"], ["0", "1"]], "t", "d", ("truth", "answer")),
     ):
-        placed = boxes(svg)
-        assert all(left >= -1 and right <= WIDTH + 1 for _, left, right, _ in placed)
-        rows = [(y, left, right) for _, left, right, y in placed]
+        text_boxes = boxes(svg)
+        assert all(left >= -1 and right <= WIDTH + 1 for _, left, right, _ in text_boxes)
+        rows = [(y, left, right) for _, left, right, y in text_boxes]
         for i, (y, left, right) in enumerate(rows):
             assert not any(y == b and left < r - 0.1 and s < right - 0.1 for b, s, r in rows[i + 1 :])
 
@@ -232,15 +232,15 @@ def test_a_heat_map_has_a_cell_for_each_pair(count: int) -> None:
 
 
 def test_columns_are_named_where_names_fit() -> None:
-    def named(names: list[str]) -> set[str]:
+    def shown_texts(names: list[str]) -> set[str]:
         count = len(names)
         labels = [["0"] * count] * count
         return {
-            words for words, *_ in boxes(charts.heat_map(names, names, np.eye(count), labels, "t", "d", ("a", "b")))
+            text for text, *_ in boxes(charts.heat_map(names, names, np.eye(count), labels, "t", "d", ("a", "b")))
         }
 
-    assert {"caenorhabditis", "drosophila"} <= named(["caenorhabditis", "drosophila"])
-    assert {"2", "20", "1 class 0", "20 class 19"} <= named([f"class {k}" for k in range(20)])
+    assert {"caenorhabditis", "drosophila"} <= shown_texts(["caenorhabditis", "drosophila"])
+    assert {"2", "20", "1 class 0", "20 class 19"} <= shown_texts([f"class {k}" for k in range(20)])
 
 
 def test_a_heat_map_takes_nan_as_nothing() -> None:
@@ -255,7 +255,7 @@ def test_bars_of_shares_are_as_long_as_their_counts() -> None:
 
 
 def test_more_series_than_colours_begin_again() -> None:
-    plot = plain()
+    plot = empty_plot()
     plot.line([(1, 1), (2, 2)], charts.SERIES)
     plot.dots([(1, 1)], charts.SERIES + 1)
     plot.errors([(50, 2, 8)], charts.SERIES)

@@ -56,15 +56,15 @@ def test_bedgraph_and_tsv_have_all_values(
 ) -> None:
     explain_files(random_run, [fasta], tmp_path / "a.bedgraph", blocks=10)
     rows = [line.split("\t") for line in (tmp_path / "a.bedgraph").read_text().splitlines()]
-    read_back = {(name, at): float(v) for name, a, b, v in rows for at in range(int(a), int(b))}
-    values = {(own.entry.id, at): v for own in expected for at, v in enumerate(own.values.tolist())}
-    assert read_back == pytest.approx(values, rel=1e-5) and len(rows) <= 30
+    actual = {(name, position): float(v) for name, a, b, v in rows for position in range(int(a), int(b))}
+    values = {(item.entry.id, position): v for item in expected for position, v in enumerate(item.values.tolist())}
+    assert actual == pytest.approx(values, rel=1e-5) and len(rows) <= 30
 
     explain_files(random_run, [fasta], tmp_path / "a.tsv", blocks=10)
-    head, *rows = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
-    assert head == ["id", "position", "letter", "value"]
+    header, *rows = [line.split("\t") for line in (tmp_path / "a.tsv").read_text().splitlines()]
+    assert header == ["id", "position", "letter", "value"]
     assert [(row[0], int(row[1]) - 1) for row in rows] == [*values]
-    assert "".join(row[2] for row in rows) == "".join(own.letters or "" for own in expected)
+    assert "".join(row[2] for row in rows) == "".join(item.letters or "" for item in expected)
     assert [float(row[3]) for row in rows] == pytest.approx([*values.values()], rel=1e-5)
 
 
@@ -119,23 +119,23 @@ def test_a_failure_leaves_what_was_there(random_run: Path, tmp_path: Path) -> No
     assert (tmp_path / "a.tsv").read_text() == "mine" and {path.name for path in tmp_path.iterdir()} == before
 
 
-def own(name: str, text: str = "ab") -> Explanation:
+def make_explanation(name: str, text: str = "ab") -> Explanation:
     return Explanation(Entry(name, text, "x"), Bytes(), np.ones(len(text), np.float32), "w", "w", 0.5, 0.0)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\tb", "a\n"])
 def test_bedgraph_needs_names_of_one_word(name: str) -> None:
     with pytest.raises(ValueError, match=r"cannot stand in a bedGraph: it needs one word; write \.tsv, or rename it"):
-        list(bedgraph([own(name)]))
+        list(bedgraph([make_explanation(name)]))
 
 
 def test_bedgraph_needs_a_name_for_each() -> None:
     with pytest.raises(ValueError, match=r"id a occurs twice: a bedGraph has one record of a name; write \.tsv"):
-        list(bedgraph([own("a"), own("b"), own("a")]))
+        list(bedgraph([make_explanation("a"), make_explanation("b"), make_explanation("a")]))
 
 
 def test_tsv_has_a_line_a_position_whatever_stands_there() -> None:
-    lines = [*tsv([own("a\tb", "x\t\n\ry")])]
+    lines = [*tsv([make_explanation("a\tb", "x\t\n\ry")])]
     assert [line.split("\t")[2] for line in lines] == ["letter", "x", "\\t", "\\n", "\\r", "y"]
     assert lines[1] == "a\\tb\t1\tx\t1\n"
 
@@ -146,20 +146,23 @@ def run(planted: Path, tmp_path: Path) -> Path:
 
 
 def test_a_report_says_where_answers_come_from(run: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = explain_tests(run)
-    assert [own.id.partition("-")[0] for own in made.records[:2]] in (["gattaca", "cattaga"], ["cattaga", "gattaca"])
-    for own in made.records[:2]:
-        motif = MOTIFS[own.id.partition("-")[0]]
-        start, stop, value = strongest_regions(own.values)[0]
-        at = (own.letters or "").index(motif)
-        assert own.said[1] == "That is correct." and value > 0
+    result = explain_tests(run)
+    assert [item.id.partition("-")[0] for item in result.records[:2]] in (
+        ["gattaca", "cattaga"],
+        ["cattaga", "gattaca"],
+    )
+    for item in result.records[:2]:
+        motif = MOTIFS[item.id.partition("-")[0]]
+        start, stop, value = strongest_regions(item.values)[0]
+        at = (item.letters or "").index(motif)
+        assert item.said[1] == "That is correct." and value > 0
         assert min(stop, at + len(motif)) - max(start, at) >= 5, "the strongest region covers most of the motif"
         assert stop - start < 3 * len(motif)
     files.verify(run, ["explanations.json"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(run / "nowhere"))  # the store is gone, the page is not
-    assert Run.load(run).explained == made
+    assert Run.load(run).explained == result
     page = write_report(run).read_text()
-    assert '<section id="explanations">' in page and f"<h3>{made.records[0].id}</h3>" in page
+    assert '<section id="explanations">' in page and f"<h3>{result.records[0].id}</h3>" in page
     before = (run / "explanations.json").read_bytes()
     monkeypatch.undo()
     explain_tests(run)
@@ -181,25 +184,25 @@ def test_damaged_explanations_are_refused(run: Path) -> None:
 
 def test_long_records_are_left_out_and_counted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explaining, "MAX_TOKENS", 4 * 17 * 40)
-    made = explain_tests(run)
+    explained = explain_tests(run)
     lengths = Predictions.read(run / "predictions.parquet").lengths
     left_out = int((lengths > 40).sum())
     counted = f"{left_out} of {len(lengths)} test records are longer than 40 tokens and left out"
-    assert made.said[1].startswith(counted)
-    assert made.records and all(len(own.letters or "") <= 40 for own in made.records)
+    assert explained.said[1].startswith(counted)
+    assert explained.records and all(len(record.letters or "") <= 40 for record in explained.records)
     monkeypatch.setattr(explaining, "MAX_TOKENS", 100)
-    none = explain_tests(run)
-    assert none.records == () and "48 of 48 test records are longer" in none.said[0]
+    empty = explain_tests(run)
+    assert empty.records == () and "48 of 48 test records are longer" in empty.said[0]
     assert "48 of 48 test records are longer" in write_report(run).read_text()
 
 
 def test_work_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Engine(make_run(tmp_path / "one"))
-    assert affordable(one) == MAX_TOKENS
-    weights = sum(p.numel() for p in one.model.encoder.parameters())
-    both = Engine(make_run(tmp_path / "both", both_strands=True))
+    single = Engine(make_run(tmp_path / "one"))
+    assert affordable(single) == MAX_TOKENS
+    weights = sum(p.numel() for p in single.model.encoder.parameters())
+    double = Engine(make_run(tmp_path / "both", both_strands=True))
     monkeypatch.setattr(explaining, "MAX_TOKENS", 10**12)
-    assert affordable(one) == int(MAX_WORK / weights) and affordable(both) == int(MAX_WORK / (2 * weights))
+    assert affordable(single) == int(MAX_WORK / weights) and affordable(double) == int(MAX_WORK / (2 * weights))
 
 
 def predictions(outputs: list[list[float]], targets: list[object]) -> Predictions:
@@ -234,7 +237,7 @@ def test_numbers_have_their_extremes() -> None:
     target = Regression(mean=10.0, scale=2.0)
     rows = predictions([[0.0], [3.0], [-1.0], [9.0]], [10.0, 16.0, 20.0, 0.0])
     chosen = [*choose(OutputLabels(target, "dna"), rows, np.array([True, True, True, False]))]
-    assert [own[:2] for own in chosen] == [(1, None), (2, None)]
+    assert [choice[:2] for choice in chosen] == [(1, None), (2, None)]
     assert chosen[1].sentence == "The smallest prediction; the true value is 20.00."
 
 

@@ -35,8 +35,8 @@ from chordmixer.views.runs import Run
 
 def explanation(values: list[float], sequence: Any = b"ACGTACGT", **changes: Any) -> Explanation:
     tokenizer = Numbers() if isinstance(sequence, np.ndarray) else Bytes() if isinstance(sequence, str) else Dna()
-    known = {"answer": "worm", "explained": "worm", "probability": 0.9, "score": 2.197} | changes
-    return Explanation(Entry("r<1>", sequence, "x"), tokenizer, np.array(values, np.float32), **known)
+    fields = {"answer": "worm", "explained": "worm", "probability": 0.9, "score": 2.197} | changes
+    return Explanation(Entry("r<1>", sequence, "x"), tokenizer, np.array(values, np.float32), **fields)
 
 
 class Reader(HTMLParser):
@@ -65,9 +65,9 @@ class Reader(HTMLParser):
 
 def test_letters_have_the_colour_of_their_values() -> None:
     markup = drawn(Picture.of(explanation([0, 0, 4, 4, 0, -2, 0, 0])))
-    found = Reader(markup)
-    assert found.text == "ACGTACGT"
-    assert found.pieces == [("GT", "background:rgba(184,74,0,0.60)"), ("C", "background:rgba(0,87,168,0.30)")]
+    reader = Reader(markup)
+    assert reader.text == "ACGTACGT"
+    assert reader.pieces == [("GT", "background:rgba(184,74,0,0.60)"), ("C", "background:rgba(0,87,168,0.30)")]
     assert 'title="3 to 4: +4"' in markup and 'class="f1"' in markup and 'class="f0"' in markup
 
 
@@ -77,7 +77,7 @@ def test_the_strongest_places_are_listed() -> None:
     assert cells == ["position", "letters", "drop in log-odds", "3 to 4", "GT", "+4", "6", "C", "-2"]
     values = np.zeros(100)
     values[10:17], values[13], values[40], values[60] = 3, 0, 1, 0.5
-    assert [place[:2] for place in strongest_regions(values)] == [(10, 17), (40, 41)]
+    assert [region[:2] for region in strongest_regions(values)] == [(10, 17), (40, 41)]
     assert len(strongest_regions(np.tile([1.0, 0, 0, 0], 9))) == explanations.MAX_REGIONS
     assert strongest_regions(np.zeros(4)) == []
 
@@ -110,11 +110,11 @@ def test_values_of_any_size(values: list[float]) -> None:
 
 def test_everything_is_escaped_and_nothing_is_loaded() -> None:
     evil = "<script>alert('1')</script>&amp; \r\n<b>\r"
-    own = explanation(np.linspace(-1, 1, len(evil)).tolist(), evil, answer=evil, explained=evil)
-    markup = document(evil, evil, [Picture.of(own, evil)] * 2, omitted=7)
-    found = Reader(markup)
-    assert found.text == 2 * evil.replace("\r\n", " \n").replace("\r", "\n")
-    assert "b" not in found.tags and markup.count("<script>") == 1  # the page's own
+    hostile = explanation(np.linspace(-1, 1, len(evil)).tolist(), evil, answer=evil, explained=evil)
+    markup = document(evil, evil, [Picture.of(hostile, evil)] * 2, omitted=7)
+    reader = Reader(markup)
+    assert reader.text == 2 * evil.replace("\r\n", " \n").replace("\r", "\n")
+    assert "b" not in reader.tags and markup.count("<script>") == 1  # the page's own
     assert "7 more records are not shown" in markup and '<a href="#record-2">r&lt;1&gt;</a>' in markup
     assert not re.search(r"https?://|src=|@import|url\(", markup)
 
@@ -137,9 +137,9 @@ def test_a_file_of_pictures_reads_back() -> None:
         Picture.of(explanation([0, 0, 1, 1, 0, 0, 0, 0]), "That is correct."),
         Picture.of(explanation([0.1, 0.2], np.array([1.0, 2.0]))),
     )
-    known = Explained(pictures, ("some",))
-    written = json.loads(json.dumps(to_dict(known)))
-    assert from_dict(Explained, written, "x") == known
+    explained = Explained(pictures, ("some",))
+    saved = json.loads(json.dumps(to_dict(explained)))
+    assert from_dict(Explained, saved, "x") == explained
     assert pictures[0].said[1] == "That is correct." and pictures[0].values.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
     for change in (
         {"edges": [0, 2, 4, 10**15]},  # would fill the memory
@@ -152,7 +152,7 @@ def test_a_file_of_pictures_reads_back() -> None:
         {"odd": 1},
     ):
         with pytest.raises(ValueError, match=r"^x\.records"):
-            from_dict(Explained, written | {"records": [written["records"][0] | change]}, "x")
+            from_dict(Explained, saved | {"records": [saved["records"][0] | change]}, "x")
 
 
 def test_records_of_both_kinds(make_run: Callable[..., Path]) -> None:
@@ -161,9 +161,9 @@ def test_records_of_both_kinds(make_run: Callable[..., Path]) -> None:
         Picture("<b>", ("Answer: <i>.",), "drop in log-odds", (0, 2, 900), (1.0, 0.0), letters="A" * 900),
         Picture("wave", ("Answer: 3.",), "drop in the number", (0, 3), (1.0,), samples=(1.0, 2.0, 3.0)),
     )
-    known = replace(run, explained=Explained(pictures, ("7 of 9 test records are left out.",)))
-    markup = explanations_section(run.folder, known.explained)
+    with_pictures = replace(run, explained=Explained(pictures, ("7 of 9 test records are left out.",)))
+    markup = explanations_section(run.folder, with_pictures.explained)
     assert "7 of 9 test records are left out." in markup and "<h3>&lt;b&gt;</h3>" in markup and "<i>" not in markup
     assert f"Letters 1 to {MAX_REPORT_LETTERS} of 900" in markup and "drop in the number" in markup
-    assert "chordmixer explain" in markup and markup in page(known)
+    assert "chordmixer explain" in markup and markup in page(with_pictures)
     assert 'id="explanations"' not in page(run)

@@ -1,4 +1,4 @@
-"""What a person sees of a data set."""
+"""The printed report on a data set."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GOOD = Inspection(
 TWICE = Duplicates(12, 4, 3, [["gene1", "gene9"], ["gene2", "gene3"]])
 
 
-def shown(inspection: Inspection, width: int = 80) -> str:
+def printed(inspection: Inspection, width: int = 80) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(view.report(inspection))
     assert isinstance(console.file, StringIO)
@@ -44,9 +44,9 @@ def shown(inspection: Inspection, width: int = 80) -> str:
 
 
 def test_everything_is_there_at_80_columns() -> None:
-    text = shown(GOOD)
+    text = printed(GOOD)
     assert all(len(line) <= 80 for line in text.splitlines())
-    for words in (
+    for phrase in (
         "1,000 records, 250,000 tokens (dna)",
         "1,000 records read: 1,000 used, 0 rejected",
         "40 to 199      700  " + "█" * 32,
@@ -62,7 +62,7 @@ def test_everything_is_there_at_80_columns() -> None:
         "length ROC-AUC 0.51, GC content ROC-AUC 0.62",
         "70% of what random batches of 32 would hold",
     ):
-        assert words in text, words
+        assert phrase in text, phrase
     assert "Warnings" not in text
 
 
@@ -78,21 +78,21 @@ def test_what_is_absent_is_not_shown() -> None:
         classes={},
         duplicates=Duplicates(0, None, 0, []),
     )
-    text = shown(bare)
-    for words in ("letters", "ambiguous", "GC content", "classes", "predict the label", "complement", "labels"):
-        assert words not in text, words
+    text = printed(bare)
+    for phrase in ("letters", "ambiguous", "GC content", "classes", "predict the label", "complement", "labels"):
+        assert phrase not in text, phrase
 
 
 def test_channels_of_series() -> None:
     channels = Channels([-1.0] * 14, [0.5] * 14, [0.25] * 14, [1234.5] * 14, missing=30, numbers=1000)
-    text = shown(replace(GOOD, letters={"not finite": 30}, channels=channels))
+    text = printed(replace(GOOD, letters={"not finite": 30}, channels=channels))
     assert "letters" not in text and "2 more" in text
     assert "-1   0.5                0.25  1234" in text and "missing numbers: 30 of 1,000 (3.00%)" in text
 
 
 def test_many_classes_and_long_names() -> None:
     many = {f"[bold]class {i} " + "of a long name " * 5: 50 - i for i in range(40)}
-    text = shown(replace(GOOD, classes=many))
+    text = printed(replace(GOOD, classes=many))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "28 more" in text and "[bold]class 0" in text
 
@@ -100,13 +100,13 @@ def test_many_classes_and_long_names() -> None:
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_ids_that_look_like_markup(width: int) -> None:
     odd = replace(GOOD, longest=[("[/red]x" * 20, 5)], letters={" ": 3, "[": 2})
-    text = shown(odd, width)
+    text = printed(odd, width)
     assert "[/red]x" in text and "' '" in text
     assert all(len(line) <= width for line in text.splitlines())
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "change, expected",
     [
         ({"length_tells": 0.91}, "length alone predicts the label with ROC-AUC 0.91: a model with this score"),
         ({"gc_tells": 0.7}, "GC content alone predicts the label with ROC-AUC 0.70"),
@@ -132,11 +132,11 @@ def test_ids_that_look_like_markup(width: int) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_warnings(change: dict[str, object], words: str) -> None:
+def test_warnings(change: dict[str, object], expected: str) -> None:
     changed = replace(GOOD, **change)  # type: ignore[arg-type]
-    said = [*view.warnings(changed)]
-    assert any(words in line for line in said), said
-    assert "Warnings" in shown(changed)
+    warnings = [*view.warnings(changed)]
+    assert any(expected in line for line in warnings), warnings
+    assert "Warnings" in printed(changed)
 
 
 def test_no_warnings() -> None:
@@ -146,19 +146,19 @@ def test_no_warnings() -> None:
 def test_rejected_records_are_named() -> None:
     account = Account(2, 1)
     account.rejected["empty"], account.examples["empty"] = 1, ["gene[7]"]
-    assert "1 rejected, empty: gene[7]" in shown(replace(GOOD, account=account))
+    assert "1 rejected, empty: gene[7]" in printed(replace(GOOD, account=account))
 
 
 def test_one_length() -> None:
-    one = replace(GOOD, edges=[7, 8], histogram=[3], percentiles=dict.fromkeys(GOOD.percentiles, 7))
-    assert "7        3  █" in shown(one)
+    single = replace(GOOD, edges=[7, 8], histogram=[3], percentiles=dict.fromkeys(GOOD.percentiles, 7))
+    assert "7        3  █" in printed(single)
 
 
 def test_targets_are_summed_up() -> None:
     targets = summarise_targets(np.array([0.0] * 6 + [1.5, 2.5, 4.0, np.nan]))
     numbers = replace(GOOD, classes={}, length_tells=None, gc_tells=None, targets=targets, duplicates=TWICE)
-    text = " ".join(shown(numbers).split())
-    for said in (
+    text = " ".join(printed(numbers).split())
+    for phrase in (
         "9 records, 1 without a target",
         "lowest 0.000, 25% 0.000, median 0.000, 75% 1.500, highest 4.000",
         "mean 0.889, standard deviation 1.390",
@@ -169,7 +169,7 @@ def test_targets_are_summed_up() -> None:
         "67% of the targets are 0.000: a model that always predicts it has a small error",
         "3 sequences under more than one target: no model can separate these; correct the targets",
     ):
-        assert said in text, said
+        assert phrase in text, phrase
     assert "label" not in text
     equal = replace(numbers, targets=summarise_targets(np.array([2.0, 2.0])))
     assert "all targets are 2.000: there is nothing to learn." in " ".join(view.warnings(equal))

@@ -14,17 +14,17 @@ def test_every_metric_has_a_name_and_a_meaning() -> None:
     import numpy as np
 
     rows, classes = np.zeros((2, 2), dtype=np.float32), np.array([0, 1])
-    known = {
+    names = {
         *Classification(["a", "b"], [0, 1]).metrics(rows, classes),
         *MultiLabel(["a", "b"], [1, 1], 2).metrics(rows, np.eye(2)),
         *Regression().metrics(rows[:, :1], classes),
         *Regression(0.1).metrics(rows[:, :1], classes),
     }
-    assert known <= {*metrics.NAMES} and known <= {*metrics.MEANINGS}
+    assert names <= {*metrics.NAMES} and names <= {*metrics.MEANINGS}
 
 
 @pytest.mark.parametrize(
-    ("value", "written"),
+    ("value", "expected"),
     [
         (0.5, "0.500"),
         (0.0, "0.000"),
@@ -34,8 +34,8 @@ def test_every_metric_has_a_name_and_a_meaning() -> None:
         (math.inf, "undefined"),
     ],
 )
-def test_numbers(value: float, written: str) -> None:
-    assert metrics.number(value) == written
+def test_numbers(value: float, expected: str) -> None:
+    assert metrics.number(value) == expected
 
 
 def test_an_unknown_metric_is_written_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""HTML by small functions: escaping, tables, a page that loads nothing."""
+"""Functions that write HTML: escaping, tables, a page that loads nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reader(HTMLParser):
     def __init__(self, markup: str) -> None:
         super().__init__()
         self.tags: list[str] = []
-        self.words = ""
+        self.content = ""
         self.feed(markup)
         self.close()
 
@@ -27,14 +27,14 @@ class Reader(HTMLParser):
         self.tags.append(name)
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        self.content += data
 
 
 @given(st.text(max_size=40))
-def test_any_text_stays_text(words: str) -> None:
-    read = Reader(tag("p", words, title=words))
-    assert read.tags == ["p"]
-    assert read.words.replace("\r", "\n") == page._INVISIBLE.sub("\ufffd", words).replace("\r", "\n")
+def test_any_text_stays_text(content: str) -> None:
+    reader = Reader(tag("p", content, title=content))
+    assert reader.tags == ["p"]
+    assert reader.content.replace("\r", "\n") == page._INVISIBLE.sub("\ufffd", content).replace("\r", "\n")
 
 
 def test_lone_surrogates_and_controls_can_be_written() -> None:
@@ -51,8 +51,8 @@ def test_attributes_are_escaped_and_none_is_left_out() -> None:
 
 
 def test_a_figure_folds_its_numbers() -> None:
-    drawn = figure("Lengths", tag("svg"), "Said.", numbers=tag("p", "1"))
-    assert "<details><summary>Numbers: Lengths</summary>" in drawn
+    markup = figure("Lengths", tag("svg"), "Said.", numbers=tag("p", "1"))
+    assert "<details><summary>Numbers: Lengths</summary>" in markup
     assert "<details" not in figure("Lengths", tag("svg"))
 
 
@@ -62,11 +62,11 @@ def test_long_text_is_cut() -> None:
 
 
 def test_a_page_is_whole_and_allows_only_its_own_script() -> None:
-    whole = document("a <title>", tag("p", "body"))
-    assert whole.startswith("<!DOCTYPE html>") and whole.endswith("</html>\n")
-    assert "<title>a &lt;title&gt;</title>" in whole
-    assert "default-src 'none'" in whole and "http://" not in whole and "https://" not in whole
-    script = whole.split("<script>")[1].split("</script>")[0]
+    markup = document("a <title>", tag("p", "body"))
+    assert markup.startswith("<!DOCTYPE html>") and markup.endswith("</html>\n")
+    assert "<title>a &lt;title&gt;</title>" in markup
+    assert "default-src 'none'" in markup and "http://" not in markup and "https://" not in markup
+    script = markup.split("<script>")[1].split("</script>")[0]
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in whole
-    assert "prefers-color-scheme: dark" in whole and "@media print" in whole and "viewport" in whole
+    assert f"'sha256-{digest}'" in markup
+    assert "prefers-color-scheme: dark" in markup and "@media print" in markup and "viewport" in markup

@@ -1,4 +1,4 @@
-"""What a plan says."""
+"""The lines of a plan."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_everything_is_said(task: Any) -> None:
 
 def test_a_frozen_encoder(task: Any) -> None:
     probing = replace(EXPERIMENT, training=TrainingConfig(start="PRE", freeze=True))
-    said = [*plan.lines(probing, task, replace(FORECAST, trainable=354), {})]
-    assert said[said.index("Model") + 3 : said.index("Run")] == [
+    lines = [*plan.lines(probing, task, replace(FORECAST, trainable=354), {})]
+    assert lines[lines.index("Model") + 3 : lines.index("Run")] == [
         "  starting from the weights of PRE, with a new head",
         "  embedding and encoder are frozen: only the head learns",
         "  354 weights to learn",
@@ -102,53 +102,53 @@ def test_masked_tokens(segmented: bool) -> None:
     )
     task.config, task.method, task.segmented = MaskingConfig(share=0.15), "random", segmented
     parts = {"training": [0, 1], "validation": [3], "test": [4]}
-    task.ranges = {part: TokenRanges(np.array(own), np.array(own), np.array(own)) for part, own in parts.items()}
-    task._records, task.max_length = {part: own * 7 for part, own in parts.items()}, 300
+    task.ranges = {part: TokenRanges(np.array(ids), np.array(ids), np.array(ids)) for part, ids in parts.items()}
+    task._records, task.max_length = {part: ids * 7 for part, ids in parts.items()}, 300
     model = ModelConfig(6, 5, head="tokens", decoder="network", network=NETWORK)
-    said = [*plan.lines(replace(EXPERIMENT, task="masking", model=model), task, FORECAST, {})]
-    assert "  half of them are the decoder's, a network with the same settings" in said
-    shown = [line for line in said[: said.index("Model")] if "records" not in line]
-    pieces = ["  in segments of 64 to 300 tokens:", "  14 for training, 7 for validation, 7 for test"]
-    assert shown == [
+    lines = [*plan.lines(replace(EXPERIMENT, task="masking", model=model), task, FORECAST, {})]
+    assert "  half of them are the decoder's, a network with the same settings" in lines
+    data_lines = [line for line in lines[: lines.index("Model")] if "records" not in line]
+    segment_lines = ["  in segments of 64 to 300 tokens:", "  14 for training, 7 for validation, 7 for test"]
+    assert data_lines == [
         "Data",
         "  1,740 tokens (dna), 60 to 900 a record; 15 % masked",
         "  split (random): 2 for training, 1 for validation, 1 for test",
-        *(pieces if segmented else []),
+        *(segment_lines if segmented else []),
     ]
-    assert max(map(len, said)) <= 80
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_long_run_of_a_lone_record(task: Any) -> None:
     task.question.kind, task.question.names = "number", []
-    said = [
+    lines = [
         *plan.lines(
             EXPERIMENT, task, replace(FORECAST, lengths=(900,), seconds=1_200.0, validation=0.0, batches=1), {}
         )
     ]
     assert (
-        "  the largest: chr7 alone, 900 tokens" in said
-        and "  10 epochs of 1 batch, 2 to a step: 500 steps at most" in said
+        "  the largest: chr7 alone, 900 tokens" in lines
+        and "  10 epochs of 1 batch, 2 to a step: 500 steps at most" in lines
     )
-    assert "  less, if it need not be as good: --set training.epochs=3, about 60 min" in said
-    assert said[2].endswith("a record; a number to learn")
+    assert "  less, if it need not be as good: --set training.epochs=3, about 60 min" in lines
+    assert lines[2].endswith("a record; a number to learn")
 
 
 def test_cures_where_memory_is_short(task: Any) -> None:
     short = replace(FORECAST, free=1_000_000, too_long=tuple("abcdef"))
-    said = [
+    lines = [
         *plan.lines(
             EXPERIMENT, task, short, {"training.batch_tokens=900": replace(short, memory={"inputs": 5}, retained=0)}
         )
     ]
-    assert "  6 records would not fit: a, b, c, d, e and 1 more" in said
-    assert said[-2:] == [
+    assert "  6 records would not fit: a, b, c, d, e and 1 more" in lines
+    assert lines[-2:] == [
         "To need less memory, add one of these, here and to the run",
         "  --set training.batch_tokens=900             0 MB",
     ]
-    assert "  together, about                 3.0 GB of 1 MB free: does not fit" in said
+    assert "  together, about                 3.0 GB of 1 MB free: does not fit" in lines
 
 
 def test_when_memory_is_short() -> None:
     assert not plan.near(FORECAST)
-    assert plan.near(replace(FORECAST, free=6_000_000_000)), "with what the heap keeps"
+    assert plan.near(replace(FORECAST, free=6_000_000_000)), "memory that the heap keeps must count"
     assert plan.near(replace(FORECAST, free=3_500_000_000)) and plan.near(replace(FORECAST, too_long=("a",)))

@@ -53,16 +53,16 @@ def test_what_cannot_be_drawn_leaves_nothing(tmp_path: Path) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=40), st.integers(1, 12))
 def test_thinning_keeps_the_strongest(numbers: list[int], most: int) -> None:
-    kept = strongest(np.array(numbers), most)
-    assert len(kept) <= most and set(kept.tolist()) <= {*numbers, 0}
-    assert np.abs(kept).max() == max(map(abs, numbers))
+    thinned = strongest(np.array(numbers), most)
+    assert len(thinned) <= most and set(thinned.tolist()) <= {*numbers, 0}
+    assert np.abs(thinned).max() == max(map(abs, numbers))
 
 
 def clouds(labels: int, records: int, apart: float) -> tuple[ndarray, list[str]]:
-    draw = np.random.default_rng(0)
-    centres = apart * draw.normal(size=(labels, 16))
-    own = [i % labels for i in range(records)]
-    return (centres[own] + draw.normal(size=(records, 16))).astype(np.float32), [f"family{i}" for i in own]
+    rng = np.random.default_rng(0)
+    centres = apart * rng.normal(size=(labels, 16))
+    classes = [i % labels for i in range(records)]
+    return (centres[classes] + rng.normal(size=(records, 16))).astype(np.float32), [f"family{i}" for i in classes]
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -94,15 +94,15 @@ def test_clouds_far_apart_and_none_at_all() -> None:
 def test_a_rare_label_counts_as_much_as_a_frequent_one() -> None:
     """Eight records that find each other, and two that do not."""
     vectors = np.array([[float(i)] for i in (0, 1, 2, 3, 4, 5, 6, 7, -1, 8)])
-    around = neighbours(vectors, ["many"] * 8 + ["few"] * 2, [1])
-    assert around.even_shares[1] == pytest.approx(around.shares[1] * 10 / 8 / 2) and around.shares[1] > 0.5
-    assert around.chance == pytest.approx(0.8 * 7 / 9 + 0.2 / 9)
-    assert around.even_chance == pytest.approx((7 / 9 + 1 / 9) / 2)
+    result = neighbours(vectors, ["many"] * 8 + ["few"] * 2, [1])
+    assert result.even_shares[1] == pytest.approx(result.shares[1] * 10 / 8 / 2) and result.shares[1] > 0.5
+    assert result.chance == pytest.approx(0.8 * 7 / 9 + 0.2 / 9)
+    assert result.even_chance == pytest.approx((7 / 9 + 1 / 9) / 2)
 
 
 def test_the_plane_keeps_what_differs_most() -> None:
-    draw = np.random.default_rng(1)
-    vectors = draw.normal(size=(200, 5)) * [9, 0.1, 4, 0.1, 0.1] + 100
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(200, 5)) * [9, 0.1, 4, 0.1, 0.1] + 100
     points, shares = principal_components(vectors)
     assert abs(np.corrcoef(points[:, 0], vectors[:, 0])[0, 1]) > 0.99
     assert abs(np.corrcoef(points[:, 1], vectors[:, 2])[0, 1]) > 0.99
@@ -169,10 +169,10 @@ def evaluation(encoder: str, value: float) -> Evaluation:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Figures that are saved, in their order."""
-    found: list[Any] = []
+    figures: list[Any] = []
     save = plots.save
-    monkeypatch.setattr(plots, "save", lambda figure, path: (found.append(figure), save(figure, path))[1])
-    return found
+    monkeypatch.setattr(plots, "save", lambda figure, path: (figures.append(figure), save(figure, path))[1])
+    return figures
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_plot_of_lengths(several: list[Evaluation], tmp_path: Path, models: in
 
 
 def test_every_model_is_drawn(tmp_path: Path, drawn: list[Any]) -> None:
-    """Of more than there are colours each in a panel, beside the first, the best one first."""
+    """More models than colours have a panel each, beside the first model, the best one first."""
     many = [evaluation(f"model {i}", 0.1 * i) for i in range(len(COLOURS) + 1)]
     for count in (1, 2, 6):
         plots.plot_lengths(many[:count], tmp_path / "lengths.png", "Adding")
@@ -215,20 +215,20 @@ def test_every_model_is_drawn(tmp_path: Path, drawn: list[Any]) -> None:
 
 def test_seeds_change_the_picture(tmp_path: Path) -> None:
     runs = [evaluation("chordmixer", value) for value in (0.8, 0.9)]
-    drawn = [
-        plots.plot_lengths(own, tmp_path / "p.png").read_bytes()
-        for own in (runs, [runs[0]], [mean_over_seeds(runs)[0]])
+    images = [
+        plots.plot_lengths(evaluations, tmp_path / "p.png").read_bytes()
+        for evaluations in (runs, [runs[0]], [mean_over_seeds(runs)[0]])
     ]
-    assert len(set(drawn)) == 3
+    assert len(set(images)) == 3
 
 
 def test_a_single_length_stands_in_the_middle(several: list[Evaluation], tmp_path: Path, drawn: list[Any]) -> None:
-    """As of pictures, which are all of one length: models side by side around it, not at the picture's edges."""
-    plots.plot_lengths([replace(own, by_length=own.by_length[:1]) for own in several], tmp_path / "lengths.png")
+    """Such as that of images, which all have one length: models stand side by side around it, not at the edges."""
+    plots.plot_lengths([replace(model, by_length=model.by_length[:1]) for model in several], tmp_path / "lengths.png")
     (axes,) = drawn[0].axes
     low, high = axes.get_xlim()
-    places = [bars[0].get_xdata()[0] for bars in axes.containers]
-    assert low == -high and all(2 * abs(place) < high for place in places)
+    positions = [bars[0].get_xdata()[0] for bars in axes.containers]
+    assert low == -high and all(2 * abs(position) < high for position in positions)
 
 
 def test_scores_without_an_interval_have_no_bar(drawn: list[Any], tmp_path: Path) -> None:
@@ -244,13 +244,13 @@ def test_scores_without_an_interval_have_no_bar(drawn: list[Any], tmp_path: Path
 
 @pytest.mark.parametrize("edges", [[40, 200, 800, 1_501], [7, 8]], ids=["several", "one length"])
 def test_a_histogram_of_lengths(tmp_path: Path, edges: list[int]) -> None:
-    seen: Any = SimpleNamespace(
+    inspection: Any = SimpleNamespace(
         edges=edges,
         histogram=[3] * (len(edges) - 1),
         percentiles={50: edges[0], 99: edges[-1] - 1},
         records=9,
         tokens=99,
     )
-    path = plots.plot_histogram(seen, tmp_path / "lengths.png")
+    path = plots.plot_histogram(inspection, tmp_path / "lengths.png")
     assert path == tmp_path / "lengths.png" and path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert path.stat().st_size > 10_000 and pyplot.get_fignums() == []

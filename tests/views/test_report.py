@@ -32,9 +32,9 @@ class Nested(HTMLParser):
         self.close()
 
     def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.ids += [given["id"] or ""] if "id" in given else []
-        self.links += [str(given[key]) for key in ("href", "src", "srcset", "action") if key in given]
+        values = dict(attributes)
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.links += [str(values[key]) for key in ("href", "src", "srcset", "action") if key in values]
         if name not in VOID:
             self.open.append(name)
 
@@ -48,18 +48,18 @@ def test_a_page_is_whole_for_every_question(make_run: Make, kind: str) -> None:
     path = write_report(folder)
     assert path == folder / "report.html"
     page = path.read_text()
-    read = Nested(page)
-    assert read.open == [] and len(set(read.ids)) == len(read.ids)
-    assert set(read.links) == {f"#{name}" for name in read.ids}
+    parsed = Nested(page)
+    assert parsed.open == [] and len(set(parsed.ids)) == len(parsed.ids)
+    assert set(parsed.links) == {f"#{name}" for name in parsed.ids}
     assert "NaN" not in page and not re.search(r'[ "](nan|inf)[ "]', page)
     assert '<script>alert("x")' not in page and "<b>Gobiidae" not in page and "<genes>" not in page
     assert page.count("<script>") == 1
 
 
 def test_the_sections_of_each_question(make_run: Make) -> None:
-    always = ["scores", "data", "training"]
-    classes = [*always, "classes", "ranking", "calibration", "errors", "settings"]
-    numbers = [*always, "numbers", "errors", "settings"]
+    common = ["scores", "data", "training"]
+    classes = [*common, "classes", "ranking", "calibration", "errors", "settings"]
+    numbers = [*common, "numbers", "errors", "settings"]
     for kind, expected in (("two", classes), ("labels", classes), ("regression", numbers), ("adding", numbers)):
         assert Nested(write_report(make_run(kind)).read_text()).ids == expected
 
@@ -92,7 +92,7 @@ def test_a_folder_of_nothing_but_a_config(make_run: Make) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_very_few_records(make_run: Make, kind: str) -> None:
-    """Bins of one record, one class alone, metrics that are undefined."""
+    """Bins have one record, there may be one class alone, and metrics are undefined."""
     assert Nested(write_report(make_run(kind, records=2)).read_text()).open == []
 
 
@@ -119,8 +119,8 @@ def test_the_card_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(evaluation, "RESAMPLES", 10)
     sequences = ["ACGT"[i % 4 :] * (3 + i % 7) for i in range(40)]
     data = Dataset.from_lists(sequences, ["a|b", "<script>"] * 20, ids=[f"secret{i}" for i in range(40)])
-    quick = {"training.steps": 2, "training.trial": 0.0, "training.device": "cpu"}
-    predictor = fit(data, settings=quick, verbose=False)
+    settings = {"training.steps": 2, "training.trial": 0.0, "training.device": "cpu"}
+    predictor = fit(data, settings=settings, verbose=False)
     predictor.save_pretrained(tmp_path / "saved")
     card = (tmp_path / "saved" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: chordmixer\nlicense: other\n")

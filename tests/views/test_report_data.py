@@ -19,8 +19,8 @@ Make = Callable[..., Path]
 
 
 def test_account_split_and_leakage_are_there(make_run: Make) -> None:
-    shown = data_section(Run.load(make_run("two")))
-    for said in (
+    html = data_section(Run.load(make_run("two")))
+    for phrase in (
         "<code>genes.fa.gz</code>, <code>more &lt;genes&gt;.fa</code>",
         "302 records read: 300 used, 2 rejected",
         "2 rejected, empty: gene&lt;9&gt;, gene77",
@@ -31,8 +31,8 @@ def test_account_split_and_leakage_are_there(make_run: Make) -> None:
         "Histogram of lengths",
         "Records of each class",
     ):
-        assert said in shown
-    assert "Near-copies were not searched for" not in shown
+        assert phrase in html
+    assert "Near-copies were not searched for" not in html
 
 
 def test_what_was_not_looked_for_is_said(make_run: Make) -> None:
@@ -40,8 +40,8 @@ def test_what_was_not_looked_for_is_said(make_run: Make) -> None:
     assert run.data is not None
     assert "Near-copies were not searched for" in data_section(replace(run, data=replace(run.data, near=False)))
     bare = replace(run.data, leakage={}, split={}, sources=[], inspection=None, account=None)
-    shown = data_section(replace(run, data=bare))
-    assert "does not say whether copies cross the parts" in shown and "<h3>Split" not in shown
+    html = data_section(replace(run, data=bare))
+    assert "does not say whether copies cross the parts" in html and "<h3>Split" not in html
 
 
 def test_many_classes_share_a_bar(make_run: Make) -> None:
@@ -51,8 +51,8 @@ def test_many_classes_share_a_bar(make_run: Make) -> None:
 
 
 def test_a_task_without_files_shows_the_test_lengths(make_run: Make) -> None:
-    shown = data_section(Run.load(make_run("adding")))
-    assert "generates its data" in shown and "Lengths of test records" in shown
+    html = data_section(Run.load(make_run("adding")))
+    assert "generates its data" in html and "Lengths of test records" in html
 
 
 @pytest.mark.parametrize("numbers", [[1.0, 2.0, 4.0], [3.0, 3.0, 3.0]], ids=["several", "one-value"])
@@ -60,17 +60,17 @@ def test_numbers_to_predict_have_a_histogram(make_run: Make, numbers: list[float
     run = Run.load(make_run("regression"))
     assert run.data is not None and run.data.inspection is not None
     assert "Histogram of targets" not in data_section(run)  # of a run that was made before there was one
-    seen = replace(run.data.inspection, targets=summarise_targets(np.array(numbers)))
-    shown = data_section(replace(run, data=replace(run.data, inspection=seen)))
-    assert "Histogram of targets" in shown and f"median {numbers[1]:.3f}" in shown
-    assert "3 records, 0 without a target" in shown and "0 across targets" in shown
+    inspection = replace(run.data.inspection, targets=summarise_targets(np.array(numbers)))
+    html = data_section(replace(run, data=replace(run.data, inspection=inspection)))
+    assert "Histogram of targets" in html and f"median {numbers[1]:.3f}" in html
+    assert "3 records, 0 without a target" in html and "0 across targets" in html
 
 
 def test_steps_and_the_weights_kept(make_run: Make) -> None:
-    shown = training_section(Run.load(make_run("two")))
-    assert "2,000 steps and 10 validations. The weights kept are those of step 2,000" in shown
-    assert "Training loss as a running mean over 10 points" in shown
-    assert "Validation ROC-AUC" in shown
+    html = training_section(Run.load(make_run("two")))
+    assert "2,000 steps and 10 validations. The weights kept are those of step 2,000" in html
+    assert "Training loss as a running mean over 10 points" in html
+    assert "Validation ROC-AUC" in html
 
 
 def test_the_best_step_need_not_be_the_last(make_run: Make) -> None:
@@ -88,8 +88,8 @@ def test_one_point_and_nan(make_run: Make) -> None:
         {"step": 10, "split": "training", "loss": 0.7},
     ]
     for journal in (rows, rows[:1], rows[1:]):
-        shown = training_section(replace(run, journal=journal))
-        assert "steps, without a validation" in shown and '"nan' not in shown
+        html = training_section(replace(run, journal=journal))
+        assert "steps, without a validation" in html and '"nan' not in html
 
 
 def test_a_loss_that_falls_far_has_a_logarithmic_axis(make_run: Make) -> None:
@@ -111,19 +111,19 @@ def test_without_a_journal_it_says_so(make_run: Make) -> None:
 
 def test_every_setting_has_a_row(make_run: Make) -> None:
     run = Run.load(make_run("two"))
-    shown = settings_section(run)
+    html = settings_section(run)
     for name in (*run.config["training"], *(f"network.{key}" for key in run.config["model"]["network"])):
-        assert f"<code>{name}</code>" in shown
-    assert "Trained with chordmixer 1.2.3, torch 2.13.0." in shown
-    assert "Tokens: dna." in shown
+        assert f"<code>{name}</code>" in html
+    assert "Trained with chordmixer 1.2.3, torch 2.13.0." in html
+    assert "Tokens: dna." in html
 
 
 def test_the_command_fits_the_run(make_run: Make) -> None:
     run = Run.load(make_run("two"))
     spaced = replace(run, folder=Path("my runs/<one>"))
     assert "chordmixer predict &#x27;my runs/&lt;one&gt;&#x27; FILES -o answers.tsv" in settings_section(spaced)
-    own = Run.load(make_run("adding"))
-    assert "chordmixer evaluate " in settings_section(own) and "predict" not in settings_section(own)
+    adding = Run.load(make_run("adding"))
+    assert "chordmixer evaluate " in settings_section(adding) and "predict" not in settings_section(adding)
 
 
 def test_versions_that_are_not_known(make_run: Make) -> None:

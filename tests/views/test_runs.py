@@ -33,13 +33,13 @@ def test_all_parts_are_there(make_run: Make) -> None:
 def test_intervals_that_are_not_there(make_run: Make) -> None:
     """Null, or NaN of an older run, is no interval; null is no score."""
     folder = make_run("two")
-    given = json.loads((folder / "evaluation-test.json").read_text())
-    given["scores"] |= {
+    evaluation = json.loads((folder / "evaluation-test.json").read_text())
+    evaluation["scores"] |= {
         "accuracy": {"value": 0.5, "low": None, "high": None},
         "mcc": {"value": 0.5, "low": math.nan, "high": math.nan},
         "log_loss": {"value": None, "low": None, "high": None},
     }
-    (folder / "evaluation-test.json").write_text(json.dumps(given))
+    (folder / "evaluation-test.json").write_text(json.dumps(evaluation))
     files.write_manifest(folder, ["evaluation-test.json"])
     run = Run.load(folder)
     assert run.test is not None and {run.test.scores[name] for name in ("accuracy", "mcc")} == {Score(0.5)}
@@ -50,12 +50,12 @@ def test_intervals_that_are_not_there(make_run: Make) -> None:
 def test_how_a_run_was_made(make_run: Make) -> None:
     folder = make_run("two")
     assert Run.load(folder).provenance is None and "Trained on" not in page(Run.load(folder))
-    known = {"started": "2026-11-17 20:10:50 UTC", "command": "chordmixer train <a>", "device": "NVIDIA H200"}
-    files.write_json(folder / "run.json", {**known, "seconds": 400.0, "starts": 2, "ends": 2})
-    shown = page(Run.load(folder))
-    assert "Trained on 2026-11-17 20:10:50 UTC in 7 min on NVIDIA H200." in shown
-    assert "<code>chordmixer train &lt;a&gt;</code>" in shown
-    files.write_json(folder / "run.json", {**known, "seconds": 400.0, "starts": 2, "ends": 1})
+    provenance = {"started": "2026-11-17 20:10:50 UTC", "command": "chordmixer train <a>", "device": "NVIDIA H200"}
+    files.write_json(folder / "run.json", {**provenance, "seconds": 400.0, "starts": 2, "ends": 2})
+    html = page(Run.load(folder))
+    assert "Trained on 2026-11-17 20:10:50 UTC in 7 min on NVIDIA H200." in html
+    assert "<code>chordmixer train &lt;a&gt;</code>" in html
+    files.write_json(folder / "run.json", {**provenance, "seconds": 400.0, "starts": 2, "ends": 1})
     assert "in more than 7 min on" in page(Run.load(folder))
 
 
@@ -95,8 +95,8 @@ def test_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["evaluation-test.json", "baselines.json", "data.json"])
 def test_a_file_that_is_not_whole_is_named(make_run: Make, name: str) -> None:
     folder = make_run("two")
-    given = json.loads((folder / name).read_text())
-    broken = {"data.json": {"inspection": {"edges": []}}}.get(name, {k: v for k, v in given.items() if k == "format"})
+    data = json.loads((folder / name).read_text())
+    broken = {"data.json": {"inspection": {"edges": []}}}.get(name, {k: v for k, v in data.items() if k == "format"})
     (folder / name).write_text(json.dumps(broken))
     files.write_manifest(folder, [name])
     with pytest.raises(ValueError, match=f"{name} is not whole .*: use another copy, or make it again"):
@@ -123,14 +123,14 @@ def test_broken_predictions_are_named(make_run: Make, content: bytes) -> None:
 
 
 def test_numbers_that_are_not_defined_are_null(make_run: Make) -> None:
-    """And so they are in files of older versions, which have NaN there."""
+    """Files of older versions have NaN in their place."""
     folder = make_run("two")
-    for written in ("null", "NaN"):
+    for literal in ("null", "NaN"):
         path = folder / "evaluation-test.json"
-        given = json.loads(path.read_text())
-        given["scores"]["roc_auc"] = json.loads(f'{{"value": {written}, "low": {written}, "high": {written}}}')
-        path.write_text(json.dumps(given))
-        (folder / "metrics.jsonl").write_text(f'{{"step": 10, "split": "validation", "loss": {written}}}\n' * 2)
+        evaluation = json.loads(path.read_text())
+        evaluation["scores"]["roc_auc"] = json.loads(f'{{"value": {literal}, "low": {literal}, "high": {literal}}}')
+        path.write_text(json.dumps(evaluation))
+        (folder / "metrics.jsonl").write_text(f'{{"step": 10, "split": "validation", "loss": {literal}}}\n' * 2)
         files.write_manifest(folder, ["evaluation-test.json", "metrics.jsonl"])
         run = Run.load(folder)
         assert run.test is not None and np.isnan(run.test.scores["roc_auc"].value)

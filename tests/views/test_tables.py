@@ -17,10 +17,10 @@ from chordmixer.views import page, tables
 from chordmixer.views.tables import ReportTable, interval_name, length_table, mean_over_seeds, score_cell
 
 
-def printed(shown: RenderableType, width: int = 100) -> list[list[str]]:
+def printed(renderable: RenderableType, width: int = 100) -> list[list[str]]:
     """The lines of a table below its title, as cells."""
     console = Console(file=StringIO(), width=width)
-    console.print(shown)
+    console.print(renderable)
     assert isinstance(console.file, StringIO)
     lines = [line for line in console.file.getvalue().splitlines() if not set(line) <= {"─", " "}]
     return [re.split(r" {2,}", line.strip()) for line in lines]
@@ -56,19 +56,19 @@ def test_undefined_scores() -> None:
 
 
 def test_cells_of_a_stacked_table_name_their_column() -> None:
-    """A phone shows them below each other."""
-    grid = ReportTable(("", "ROC-AUC", "F1"), [("this model", "0.9", "0.8")]).html(stacked=True)
+    """On a phone cells are shown below each other."""
+    html = ReportTable(("", "ROC-AUC", "F1"), [("this model", "0.9", "0.8")]).html(stacked=True)
     assert (
-        '<td data-title="ROC-AUC">0.9</td><td data-title="F1">0.8</td>' in grid and 'class="scroll stacked"' in grid
+        '<td data-title="ROC-AUC">0.9</td><td data-title="F1">0.8</td>' in html and 'class="scroll stacked"' in html
     )
     assert ".stacked td::before { content: attr(data-title)" in page.STYLE.read_text()
 
 
 def test_only_long_words_may_be_broken() -> None:
     long = "x" * (tables.LONGEST_WORD + 1)
-    grid = ReportTable(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1)).html()
-    assert f'<th scope="row" class="words long">{long}</th><td class="words">a b</td><td>{long}</td>' in grid
-    assert f'<th scope="row" class="words">y</th><td class="words long">{long}</td><td>1</td>' in grid
+    html = ReportTable(("id", "truth", "length"), [(long, "a b", long), ("y", long, "1")], words=(0, 1)).html()
+    assert f'<th scope="row" class="words long">{long}</th><td class="words">a b</td><td>{long}</td>' in html
+    assert f'<th scope="row" class="words">y</th><td class="words long">{long}</td><td>1</td>' in html
 
 
 # --- Scores by metric ---
@@ -80,7 +80,7 @@ def scored(records: int, value: float) -> Evaluation:
     return Evaluation("files", "files", "chordmixer", "roc_auc", records, 0.1, scores, guess, [])
 
 
-def found(unseen: Evaluation | None, seen: dict[str, int] | None) -> Any:
+def files_evaluation(unseen: Evaluation | None, seen: dict[str, int] | None) -> Any:
     return FilesEvaluation(scored(1_200, 0.95), unseen, seen, None, Rows())  # type: ignore[arg-type]
 
 
@@ -105,11 +105,11 @@ def found(unseen: Evaluation | None, seen: dict[str, int] | None) -> Any:
     ids=["some", "all", "unknown", "none"],
 )
 def test_seen_records_are_counted(unseen: Evaluation | None, seen: dict[str, int] | None, line: str) -> None:
-    assert tables.seen_line(found(unseen, seen)) == line
+    assert tables.seen_line(files_evaluation(unseen, seen)) == line
 
 
 def test_every_metric_the_headline_first_and_unseen_records_before_all() -> None:
-    columns = tables.seen_and_unseen(found(scored(200, 0.6), {"training": 1_000, "validation": 0}))
+    columns = tables.seen_and_unseen(files_evaluation(scored(200, 0.6), {"training": 1_000, "validation": 0}))
     _, *rows = printed(tables.metrics_table(columns).terminal())
     assert rows == [
         ["metric", "unseen, 200 records", "all, 1,200 records", "constant"],
@@ -117,7 +117,7 @@ def test_every_metric_the_headline_first_and_unseen_records_before_all() -> None
         ["accuracy", "0.800 (0.700 to 0.900)", "0.800 (0.700 to 0.900)", "0.500"],
         ["Matthews correlation", "-", "-", "-"],
     ]
-    assert [*tables.seen_and_unseen(found(None, None))] == ["all"]
+    assert [*tables.seen_and_unseen(files_evaluation(None, None))] == ["all"]
 
 
 # --- Scores by length ---
@@ -152,8 +152,8 @@ def test_a_row_per_bin_then_all_and_the_constant_prediction(several: list[Evalua
     ]
 
 
-def of_numbers(models: int) -> list[Evaluation]:
-    """Of regression: R² of the records of one length is no use; their error has the targets' unit and no per cent."""
+def regression_evaluations(models: int) -> list[Evaluation]:
+    """For regression, R² of records of one length is of no use; their error has the targets' unit, not per cent."""
     score = {"r2": Score(-5.0, -80.0, 0.2), "mae": Score(12.5, 10.0, 15.0)}
     bins = [LengthBin(50, 10, 90, 5, score), LengthBin(100, 91, 200, 5, score)]
     guess = {"r2": 0.0, "mae": 20.0}
@@ -162,7 +162,7 @@ def of_numbers(models: int) -> list[Evaluation]:
 
 @pytest.mark.parametrize("models", [1, 4])
 def test_regression_has_the_error_by_length(models: int) -> None:
-    text = str(printed(length_table(of_numbers(models), 100)))
+    text = str(printed(length_table(regression_evaluations(models), 100)))
     assert "files: mean absolute error by length" in text
     assert "12.50 (10.00 to 15.00)" in text and "20.00" in text and "-8000" not in text and "-500" not in text
 
@@ -189,8 +189,8 @@ def test_many_models_have_a_row_each(several: list[Evaluation], width: int, show
 def test_runs_of_one_model_become_their_mean_and_range() -> None:
     runs = [evaluation("chordmixer", value) for value in (0.8, 0.9, 0.7)]
     single = evaluation("luna", 0.5)
-    mean, other = mean_over_seeds([runs[0], single, *runs[1:]])
-    assert other is single
+    mean, unchanged = mean_over_seeds([runs[0], single, *runs[1:]])
+    assert unchanged is single
     assert mean.scores["accuracy"] == Score(pytest.approx(0.8), 0.7, 0.9)
     assert [row.scores["accuracy"] for row in mean.by_length] == [Score(pytest.approx(0.8), 0.7, 0.9)] * 3
     assert (mean.encoder, mean.records, mean.loss) == ("chordmixer", 50, pytest.approx(0.01))
@@ -203,7 +203,7 @@ def test_a_table_of_several_seeds_says_what_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoders", "words"),
+    ("encoders", "expected"),
     [
         (["a"], "95 % interval"),
         (["a", "b"], "95 % interval"),
@@ -211,17 +211,17 @@ def test_a_table_of_several_seeds_says_what_stands_in_brackets() -> None:
         (["a", "a", "b"], "lowest to highest of 2 runs, 95 % interval of a single one"),
     ],
 )
-def test_bars_in_words(encoders: list[str], words: str) -> None:
-    assert interval_name([evaluation(name, 0.5) for name in encoders]) == words
+def test_bars_in_words(encoders: list[str], expected: str) -> None:
+    assert interval_name([evaluation(name, 0.5) for name in encoders]) == expected
 
 
 def test_runs_on_other_records_have_no_mean() -> None:
-    one = evaluation("chordmixer", 0.5)
-    other = replace(one, by_length=one.by_length[:2])
+    first = evaluation("chordmixer", 0.5)
+    second = replace(first, by_length=first.by_length[:2])
     with pytest.raises(
         ValueError, match="2 evaluations of chordmixer are of different records: only runs on the same"
     ):
-        mean_over_seeds([one, other])
+        mean_over_seeds([first, second])
 
 
 def test_scores_without_an_interval(several: list[Evaluation]) -> None:
