@@ -166,7 +166,17 @@ def _fit_file_baselines(task: Files) -> Iterator[Baseline]:
         task.target,
         task.kind,
         words=TextWords.of(task.store.tokenizer),
+        groups=_groups(task),
     )
+
+
+def _groups(task: Files) -> np.ndarray | None:
+    """A group for each training record: its own group, or that of its exact copies; None if more belong together."""
+    if task.split.method == "similarity":
+        return None
+    groups = task.groups("training")
+    tokens = task.tokens("training")
+    return leakage.copies(leakage.digests(tokens, canonical=False)) if groups is None else groups
 
 
 def _row(task: Any, baseline: Baseline) -> Row:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import threadpoolctl
@@ -66,6 +68,42 @@ def test_a_class_that_training_has_not_leaves_the_temperature_alone() -> None:
     seen = changed.answers["validation"] != 7
     assert (changed.target.decided(linear.outputs)[seen] == changed.answers["validation"][seen]).mean() > 0.9
     assert np.exp(linear.outputs[:, 7]).max() < 1e-11
+
+
+def few(validation: list[int]) -> Data:
+    """300 training records whose classes are told by words, and validation records with these wrong classes."""
+    dataset = data(share=1.0)
+    answers = {"training": dataset.answers["training"], "validation": np.array(validation)}
+    groups = np.arange(300)
+    return Data(dataset.training, dataset.validation[: len(validation)], answers, dataset.target, groups)
+
+
+def test_few_validation_records_do_not_choose() -> None:
+    """Training records that are left out choose and calibrate, since all validation classes are wrong here."""
+    misleading = few([int(label) for label in (CLASSES[300:312] + 1) % MANY])
+    without_folds = Data(misleading.training, misleading.validation, misleading.answers, misleading.target)
+    (linear,) = choose([Candidate("protein", (3,))], misleading, neighbours=False)
+    (fooled,) = choose([Candidate("protein", (3,))], without_folds, neighbours=False)
+    assert len(linear.judged) == 300 and len(fooled.judged) == 12
+    assert (misleading.target.decided(linear.judged) == misleading.answers["training"]).mean() > 0.9
+    assert linear.loss == loss_of(linear.judged, misleading.answers["training"], misleading.target) < 1 < fooled.loss
+    assert np.exp(linear.outputs.max(axis=1)).mean() > 0.3 > np.exp(fooled.outputs.max(axis=1)).mean()
+
+
+def test_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = few([0] * 12)
+    grouped = replace(dataset, groups=np.arange(300) // 10)
+    folds = grouped.folds
+    assert folds is not None and np.bincount(folds).tolist() == [60] * choosing.FOLDS
+    assert all(len(set(folds[start : start + 10].tolist())) == 1 for start in range(0, 300, 10))
+    part = grouped.fold(folds == 2)
+    assert (len(part.training), len(part.validation), part.folds) == (240, 60, None)
+    assert np.array_equal(part.answers["validation"], dataset.answers["training"][folds == 2])
+    assert replace(dataset, groups=np.arange(300) // 20).folds is None, "too few groups"
+    assert replace(dataset, groups=None).folds is None
+    assert replace(data(), groups=np.arange(300)).folds is None, "100 validation records choose well"
+    monkeypatch.setattr(choosing, "MAX_FOLDED_TOKENS", 1_000)
+    assert dataset.folds is None
 
 
 @pytest.mark.parametrize(("current", "limit"), [(16, 4), (2, 2)])

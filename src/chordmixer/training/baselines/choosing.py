@@ -17,6 +17,7 @@ from chordmixer.training.baselines.features import MAX_ENTRIES, Features, Series
 from chordmixer.training.baselines.linear import (
     ABSENT_SCORE,
     MAX_LEFT_OUT_RECORDS,
+    MIN_PROBABILITY,
     Linear,
     as_outputs,
     fit_left_out,
@@ -27,6 +28,7 @@ from chordmixer.training.baselines.nonlinear import (
     MAX_KERNEL_RECORDS,
     MAX_NEIGHBOUR_ENTRIES,
     NEAREST,
+    Kernel,
     Neighbours,
     Trees,
     fit_kernel,
@@ -48,6 +50,9 @@ MAX_WORK_FOR_BOTH = 10_000_000
 MIN_VALIDATION_RECORDS = 100
 """Minimum number of validation records to choose a strength; with fewer it is chosen by leave-one-out on the training
 records."""
+FOLDS, MIN_GROUPS, MAX_FOLDED_TOKENS = 5, 20, 4_000_000
+"""Number of folds of the training records that choose where the validation records are few; the minimum number of
+groups, and the maximum number of tokens for it."""
 MAX_TREE_COLUMNS = 1500
 """Maximum number of features for trees; of series these are the descriptive ones and some of the convolutions."""
 MAX_THREADS = 4
@@ -65,11 +70,34 @@ class Data:
     answers: dict[str, ndarray]
     """The targets of the records of each part."""
     target: RecordTarget
+    groups: ndarray | None = None
+    """The group of each training record, which no fold separates; None: no folds."""
 
     @property
     def max_entries(self) -> int:
         """Maximum number of entries of a sparse training matrix."""
         return MAX_ENTRIES * len(self.training) // (len(self.training) + len(self.validation))
+
+    @property
+    def folds(self) -> ndarray | None:
+        """The fold of each training record where the validation records are too few to choose; else None."""
+        if self.groups is None or len(self.validation) >= MIN_VALIDATION_RECORDS:
+            return None
+        if len(self.training) > MAX_LEFT_OUT_RECORDS or sum(map(len, self.training)) > MAX_FOLDED_TOKENS:
+            return None
+        names, numbers = np.unique(self.groups, return_inverse=True)
+        if len(names) < MIN_GROUPS:
+            return None
+        return np.asarray(np.random.default_rng(0).permutation(len(names))[numbers] % FOLDS)
+
+    def fold(self, part: ndarray) -> Data:
+        """The training records without those of `part`, a mask, which become the validation records."""
+        answers = {"training": self.answers["training"][~part], "validation": self.answers["training"][part]}
+        records = [
+            [record for record, inside in zip(self.training, part, strict=True) if inside == side]
+            for side in (False, True)
+        ]
+        return Data(records[0], records[1], answers, self.target)
 
 
 @dataclass(frozen=True)
@@ -83,9 +111,18 @@ class Choice:
     outputs: ndarray
     """These scores converted by `as_outputs`."""
     loss: float
-    """Mean loss on the validation records."""
+    """Mean loss on the records that choose: see `choose`."""
     description: str
     """Description of the model."""
+    step: int
+    """Number of the model in a series of increasing strength or size."""
+    judged: ndarray
+    """Outputs for the records that choose."""
+
+    @property
+    def key(self) -> tuple[Candidate, str, int]:
+        """The same for models that differ only in their training records."""
+        return self.candidate, type(self.member.model).__name__ + self.description[:8], self.step
 
     @property
     def is_neighbours(self) -> bool:
@@ -104,14 +141,62 @@ class Choice:
 
 
 def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True) -> list[Choice]:
-    """Choose the best model of each family by its validation loss; `neighbours` allows neighbours and trees."""
+    """Choose the best model of each family by its loss; `neighbours` allows neighbours and trees.
+
+    The loss is that of the validation records. A few of them choose by chance: then it is that of the training
+    records, each predicted by models that were fitted on the other folds.
+    """
     best: dict[int, Choice] = {}
+    candidates, folds = list(candidates), data.folds
     with few_threads():
+        left_out = None if folds is None else _left_out_outputs(candidates, data, neighbours, folds)
         for candidate in candidates:
-            for choice in _fitted_choices(candidate, data, neighbours):
+            for choice in _fitted_choices(candidate, data, neighbours, whole=left_out is not None):
+                if left_out is not None:
+                    if choice.key not in left_out:
+                        continue
+                    choice = _judged_by(choice, left_out[choice.key], data)
                 if choice.family not in best or choice.loss < best[choice.family].loss:
                     best[choice.family] = choice
     return [best[family] for family in sorted(best)]
+
+
+def _judged_by(choice: Choice, left_out: ndarray, data: Data) -> Choice:
+    """Calibrate a model and compute its loss by its outputs for the training records, each left out once."""
+    target, answers, features = data.target, data.answers["training"], choice.member.features
+    model = choice.member.model
+    if not isinstance(target, Regression):
+        assert not isinstance(model, Kernel), "it predicts numbers"
+        odds, known = left_out + unweighting(target), np.ones(len(answers), bool)
+        if isinstance(target, Classification):  # a class may be in one fold alone
+            known = left_out[np.arange(len(answers)), answers] > np.log(MIN_PROBABILITY) + 1
+        temperature = fit_temperature(odds[known], answers[known]) if known.any() else 1.0
+        model = model.cooled(temperature, target)
+        left_out = as_outputs(odds / temperature - unweighting(target), target)
+    scores = model.scores(features(data.validation), target)
+    loss = loss_of(left_out, answers, target)
+    member, outputs = Member(features, model), as_outputs(scores, target)
+    return replace(choice, member=member, scores=scores, outputs=outputs, judged=left_out, loss=loss)
+
+
+def _left_out_outputs(
+    candidates: Sequence[Candidate], data: Data, neighbours: bool, folds: ndarray
+) -> dict[tuple[Candidate, str, int], ndarray]:
+    """Outputs for each training record by models that were fitted without its fold; only models of all folds."""
+    found: dict[tuple[Candidate, str, int], dict[int, ndarray]] = {}
+    for fold in np.unique(folds).tolist():
+        part = data.fold(folds == fold)
+        for candidate in candidates:
+            for choice in _fitted_choices(candidate, part, neighbours, whole=True):
+                found.setdefault(choice.key, {})[fold] = choice.outputs
+    count = len(np.unique(folds))
+    left_out = {}
+    for key, outputs in found.items():
+        if len(outputs) == count:
+            left_out[key] = np.empty((len(folds), data.target.outputs), np.float32)
+            for fold, rows in outputs.items():
+                left_out[key][folds == fold] = rows
+    return left_out
 
 
 def loss_of(outputs: ndarray, answers: ndarray, target: RecordTarget) -> float:
@@ -119,12 +204,13 @@ def loss_of(outputs: ndarray, answers: ndarray, target: RecordTarget) -> float:
     return float(target.losses(torch.from_numpy(outputs), torch.from_numpy(answers)).mean())
 
 
-def _fitted_choices(candidate: Candidate, data: Data, neighbours: bool) -> Iterator[Choice]:
+def _fitted_choices(candidate: Candidate, data: Data, neighbours: bool, whole: bool) -> Iterator[Choice]:
+    """Fit the models on a candidate, calibrated, until the validation loss rises; `whole`: all, not calibrated."""
     features, rows = candidate.fit(data.training, data.max_entries)
     max_features = MAX_WEIGHTS // data.target.outputs
     if isinstance(features, Positions):
         if features.width <= max_features:
-            yield from _linear(candidate, features, rows, data, SPARSE_STRENGTHS)
+            yield from _linear(candidate, features, rows, data, SPARSE_STRENGTHS, whole)
         return
     if not isinstance(features, TfIdf):
         uses_left_out = (
@@ -133,34 +219,34 @@ def _fitted_choices(candidate: Candidate, data: Data, neighbours: bool) -> Itera
         if uses_left_out:
             yield _left_out(candidate, features, rows, data)
         if not uses_left_out or len(data.validation) >= MIN_VALIDATION_RECORDS:
-            yield from _linear(candidate, features, rows, data, DENSE_STRENGTHS)
+            yield from _linear(candidate, features, rows, data, DENSE_STRENGTHS, whole)
         if isinstance(data.target, Regression) and len(rows) <= MAX_KERNEL_RECORDS:
             yield from _kernel(candidate, features, rows, data, data.target)
         if neighbours and candidate.trees and isinstance(data.target, Regression | Classification):
-            yield from _trees(candidate, features, rows, data, data.target)
+            yield from _trees(candidate, features, rows, data, data.target, whole)
         return
     if neighbours and candidate.neighbours and rows.nnz <= MAX_NEIGHBOUR_ENTRIES:
-        yield _neighbours(candidate, features, rows, data)
+        yield from _neighbours(candidate, features, rows, data, whole)
     if features.width > max_features:
         features, rows = features.limited(rows, max_features)
-    yield from _linear(candidate, features, rows, data, SPARSE_STRENGTHS)
+    yield from _linear(candidate, features, rows, data, SPARSE_STRENGTHS, whole)
 
 
 def _linear(
-    candidate: Candidate, features: Features, rows: Any, data: Data, strengths: Sequence[float]
+    candidate: Candidate, features: Features, rows: Any, data: Data, strengths: Sequence[float], whole: bool
 ) -> Iterator[Choice]:
     """Fit models of increasing strength until the validation loss rises."""
     validation_rows = features(data.validation)
     with one_thread():
         for models, description in _linear_models(candidate, rows, data, strengths):
             lowest = np.inf
-            for model in models:
-                model = _calibrated(model, model.scores(validation_rows, data.target), data)
-                choice = _choice(
-                    candidate, Member(features, model), model.scores(validation_rows, data.target), data, description
-                )
+            for step, model in enumerate(models):
+                if not whole:
+                    model = _calibrated(model, model.scores(validation_rows, data.target), data)
+                scores = model.scores(validation_rows, data.target)
+                choice = _choice(candidate, Member(features, model), scores, data, description, step)
                 yield choice
-                if choice.loss > lowest:
+                if choice.loss > lowest and not whole:
                     break
                 lowest = choice.loss
 
@@ -195,24 +281,31 @@ def _kernel(
     candidate: Candidate, features: Features, rows: ndarray, data: Data, target: Regression
 ) -> Iterator[Choice]:
     validation_rows = features(data.validation)
-    for model in fit_kernel(rows, data.answers["training"], target):
-        description = "kernel ridge regression on"
-        yield _choice(candidate, Member(features, model), model.scores(validation_rows, target), data, description)
+    for step, model in enumerate(fit_kernel(rows, data.answers["training"], target)):
+        scores, description = model.scores(validation_rows, target), "kernel ridge regression on"
+        yield _choice(candidate, Member(features, model), scores, data, description, step)
 
 
 def _trees(
-    candidate: Candidate, features: Features, rows: ndarray, data: Data, target: Regression | Classification
+    candidate: Candidate,
+    features: Features,
+    rows: ndarray,
+    data: Data,
+    target: Regression | Classification,
+    whole: bool,
 ) -> Iterator[Choice]:
     """Fit increasing numbers of trees until the validation loss rises."""
     validation_rows, lowest = features(data.validation), np.inf
     columns = _tree_columns(features, rows.shape[1])
-    for model in fit_trees(rows[:, columns], data.answers["training"], target):
+    for step, model in enumerate(fit_trees(rows[:, columns], data.answers["training"], target)):
         model = replace(model, feature=columns[model.feature].astype(np.int32))
-        model = _calibrated(model, model.scores(validation_rows, target), data)
+        if not whole:
+            model = _calibrated(model, model.scores(validation_rows, target), data)
         description = f"{len(model.roots)} gradient-boosted trees of each output on"
-        choice = _choice(candidate, Member(features, model), model.scores(validation_rows, target), data, description)
+        scores = model.scores(validation_rows, target)
+        choice = _choice(candidate, Member(features, model), scores, data, description, step)
         yield choice
-        if choice.loss > lowest:
+        if choice.loss > lowest and not whole:
             return
         lowest = choice.loss
 
@@ -227,23 +320,27 @@ def _tree_columns(features: Features, width: int) -> ndarray:
     )
 
 
-def _neighbours(candidate: Candidate, features: TfIdf, rows: Any, data: Data) -> Choice:
-    """Nearest neighbours with the sharpness of the lowest validation loss."""
+def _neighbours(candidate: Candidate, features: TfIdf, rows: Any, data: Data, whole: bool) -> Iterator[Choice]:
+    """Nearest neighbours with the sharpness of the lowest validation loss; with `whole`, with each."""
     target, choices = data.target, []
     first = Neighbours.fit(rows, data.answers["training"], target, SHARPNESSES[0])
     nearest = first.nearest(features(data.validation))
     description = f"the answers of the {NEAREST} nearest training records by"
-    for sharpness in SHARPNESSES:
+    for step, sharpness in enumerate(SHARPNESSES):
         model = first.sharpened(sharpness)
-        model = _calibrated(model, model.voted(*nearest, target), data)
-        choices.append(_choice(candidate, Member(features, model), model.voted(*nearest, target), data, description))
-    return min(choices, key=lambda choice: choice.loss)
+        if not whole:
+            model = _calibrated(model, model.voted(*nearest, target), data)
+        scores = model.voted(*nearest, target)
+        choices.append(_choice(candidate, Member(features, model), scores, data, description, step))
+    yield from choices if whole else [min(choices, key=lambda choice: choice.loss)]
 
 
-def _choice(candidate: Candidate, member: Member, scores: ndarray, data: Data, description: str) -> Choice:
+def _choice(
+    candidate: Candidate, member: Member, scores: ndarray, data: Data, description: str, step: int = 0
+) -> Choice:
     outputs = as_outputs(scores, data.target)
     loss = loss_of(outputs, data.answers["validation"], data.target)
-    return Choice(candidate, member, scores, outputs, loss, f"{description} {candidate.sentence}")
+    return Choice(candidate, member, scores, outputs, loss, f"{description} {candidate.sentence}", step, outputs)
 
 
 def _calibrated(model: Any, scores: ndarray, data: Data) -> Any:

@@ -16,7 +16,7 @@ from numpy import ndarray
 from chordmixer.data.features import TextWords
 from chordmixer.tasks.targets import Classification, Regression
 from chordmixer.training.baselines.candidates import KINDS, Candidate, candidates
-from chordmixer.training.baselines.choosing import Choice, Data, choose, loss_of, one_thread, regression
+from chordmixer.training.baselines.choosing import FOLDS, Choice, Data, choose, loss_of, one_thread, regression
 from chordmixer.training.baselines.linear import MIN_PROBABILITY, as_outputs, fit_linear
 from chordmixer.training.baselines.stored import FittedBaseline
 from chordmixer.training.combination import fit_weights
@@ -68,13 +68,15 @@ def fit_baselines(
     k: int = 0,
     single: bool = False,
     words: TextWords | None = None,
+    groups: ndarray | None = None,
 ) -> Iterator[Baseline]:
     """Fit all baselines for a kind of tokens (one of `KINDS`; `real` are series), one after the other.
 
     `parts` has the indices of the records of `training`, `validation` and `test`. Without sequences, only lengths are
     used; if all records have the same length, there is no length baseline. By default `k` is chosen on the validation
     part. `single` omits sets of several k-mer lengths, trees and neighbours. `words` splits a text into words;
-    without it only characters are counted.
+    without it only characters are counted. With `groups` of the training records, cross-validation on these chooses
+    where the validation part is small.
 
     >>> series = [np.full((n, 1), n % 2, dtype=np.float32) for n in range(2, 42)]
     >>> parts = {"training": range(20), "validation": range(20, 30), "test": range(30, 40)}
@@ -96,7 +98,7 @@ def fit_baselines(
     if sequences is None:
         return
     part_sequences = {part: [sequences[i] for i in rows.tolist()] for part, rows in indices.items()}
-    data = Data(part_sequences["training"], part_sequences["validation"], answers, target)
+    data = Data(part_sequences["training"], part_sequences["validation"], answers, target, groups)
     records, tokens = len(part_sequences["training"]), int(part_lengths["training"].sum())
     sets = list(candidates(kind, records, tokens, k, single, words))
     yield from _content(sets, data, part_sequences["test"], neighbours=not (k or single))
@@ -160,41 +162,44 @@ def _content(sets: Sequence[Candidate], data: Data, test: Sequence[ndarray], nei
         name = f"{kind}{choice.candidate.name}"
         yield Baseline(
             name,
-            choice.description + _options(sets),
+            choice.description + _options(sets, data),
             fitted.combined(scores[-1:]),
             choice.outputs,
             choice.loss,
             fitted,
         )
-    weights, shift = _combination_weights(choices, data)
+    judging = data.answers["validation" if data.folds is None else "training"]
+    weights, shift, judged = _combination_weights(choices, judging, data.target)
     if len(weights) > 1:
         used = [choices[i] for i in sorted(weights)]
         combination = FittedBaseline(
             data.target, tuple(choice.member for choice in used), tuple(weights[i] for i in sorted(weights)), shift
         )
         validation = combination.combined([choice.scores for choice in used])
-        loss = loss_of(validation, data.answers["validation"], data.target)
+        loss = loss_of(validation if data.folds is None else judged, judging, data.target)
         sentence = f"the {len(used)} models together, each with the weight that the validation part gives it"
         outputs = combination.combined([scores[i] for i in sorted(weights)])
         yield Baseline(_joined(used), sentence, outputs, validation, loss, combination)
 
 
-def _combination_weights(chosen: Sequence[Choice], data: Data) -> tuple[dict[int, float], float]:
-    """The weight of each model, by its index, and the shift of a number.
+def _combination_weights(
+    chosen: Sequence[Choice], judging: ndarray, target: RecordTarget
+) -> tuple[dict[int, float], float, ndarray]:
+    """The weight of each model, by its index, the shift of a number, and the combined outputs.
 
     The other models are added to the best one in the order of their losses, if that lowers the loss in
-    cross-validation on the validation part.
+    cross-validation on the records that choose, whose targets are `judging`.
     """
     first, *others = sorted(range(len(chosen)), key=lambda i: chosen[i].loss)
-    weights, shift, outputs = {first: 1.0}, 0.0, chosen[first].outputs
+    weights, shift, outputs = {first: 1.0}, 0.0, chosen[first].judged
     for i in others:
-        combination = fit_weights(data.target, outputs, chosen[i].outputs, data.answers["validation"])
+        combination = fit_weights(target, outputs, chosen[i].judged, judging)
         kept_weight, added_weight, added_shift = combination.weights["both"]
         if combination.using == "both" and kept_weight and added_weight:
             weights = {**{index: kept_weight * weight for index, weight in weights.items()}, i: added_weight}
             shift = kept_weight * shift + added_shift
-            outputs = combination.outputs(data.target, outputs, chosen[i].outputs)
-    return weights, shift
+            outputs = combination.outputs(target, outputs, chosen[i].judged)
+    return weights, shift, outputs
 
 
 def _joined(choices: Sequence[Choice]) -> str:
@@ -204,10 +209,11 @@ def _joined(choices: Sequence[Choice]) -> str:
     return f"{', '.join(names)} and {last}"
 
 
-def _options(sets: Sequence[Candidate]) -> str:
+def _options(sets: Sequence[Candidate], data: Data) -> str:
     if len(sets) == 1:
         return ""
-    return f"; chosen from {len(sets)} sets of features by the validation loss"
+    how = "the validation loss" if data.folds is None else f"{FOLDS}-fold cross-validation on the training records"
+    return f"; chosen from {len(sets)} sets of features by {how}"
 
 
 # --- Variants ---
