@@ -177,7 +177,8 @@ def _content(sets: Sequence[Candidate], data: Data, test: Sequence[ndarray], nei
         )
         validation = combination.combined([choice.scores for choice in used])
         loss = loss_of(validation if data.folds is None else judged, judging, data.target)
-        sentence = f"the {len(used)} models together, each with the weight that the validation part gives it"
+        judge = "the validation part" if data.folds is None else "cross-validation on the training records"
+        sentence = f"the {len(used)} models together, each with the weight that {judge} gives it"
         outputs = combination.combined([scores[i] for i in sorted(weights)])
         yield Baseline(_joined(used), sentence, outputs, validation, loss, combination)
 
