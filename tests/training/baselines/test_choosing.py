@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
+from chordmixer.data.features import TextWords
 from chordmixer.tasks.targets import Classification
 from chordmixer.training.baselines import choosing
 from chordmixer.training.baselines.candidates import Candidate
@@ -88,6 +89,17 @@ def test_few_validation_records_do_not_choose() -> None:
     assert (misleading.target.decided(linear.judged) == misleading.answers["training"]).mean() > 0.9
     assert linear.loss == loss_of(linear.judged, misleading.answers["training"], misleading.target) < 1 < fooled.loss
     assert np.exp(linear.outputs.max(axis=1)).mean() > 0.3 > np.exp(fooled.outputs.max(axis=1)).mean()
+
+
+def test_models_of_folds_are_told_apart() -> None:
+    """With and without ratios, in each strength; a splitter of texts into words is part of a candidate too."""
+    dataset, words = few([0] * 12), TextWords(np.arange(32, 53, dtype=np.uint32))
+    candidates = [Candidate("text", (2,)), Candidate("text", (1, 2), words=words)]
+    assert dataset.folds is not None
+    left_out = choosing._left_out_outputs(candidates, dataset, False, dataset.folds)
+    assert len(left_out) == len(candidates) * 2 * len(choosing.SPARSE_STRENGTHS)
+    assert len({outputs.tobytes() for outputs in left_out.values()}) > len(left_out) / 2
+    assert all(np.isfinite(outputs).all() for outputs in left_out.values())
 
 
 def test_folds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,10 @@ class Data:
         return Data(records[0], records[1], answers, self.target)
 
 
+Key = tuple[str, str, int]
+"""The features and the description of a model, and its number in a series of increasing strength or size."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """A fitted candidate and its results on the validation part."""
@@ -120,9 +124,9 @@ class Choice:
     """Outputs for the records that choose."""
 
     @property
-    def key(self) -> tuple[Candidate, str, int]:
+    def key(self) -> Key:
         """The same for models that differ only in their training records."""
-        return self.candidate, type(self.member.model).__name__ + self.description[:8], self.step
+        return self.candidate.name, self.description, self.step
 
     @property
     def is_neighbours(self) -> bool:
@@ -181,9 +185,9 @@ def _judged_by(choice: Choice, left_out: ndarray, data: Data) -> Choice:
 
 def _left_out_outputs(
     candidates: Sequence[Candidate], data: Data, neighbours: bool, folds: ndarray
-) -> dict[tuple[Candidate, str, int], ndarray]:
+) -> dict[Key, ndarray]:
     """Outputs for each training record by models that were fitted without its fold; only models of all folds."""
-    found: dict[tuple[Candidate, str, int], dict[int, ndarray]] = {}
+    found: dict[Key, dict[int, ndarray]] = {}
     for fold in np.unique(folds).tolist():
         part = data.fold(folds == fold)
         for candidate in candidates:
