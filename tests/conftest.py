@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -69,6 +70,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder / "chordmixer" / "stores"
+
+
+GENERATORS: dict[str, dict[str, Any]] = {}
+"""The state of each module's generator `RNG` after its import."""
+
+
+@pytest.fixture(autouse=True)
+def restart_generator(request: pytest.FixtureRequest) -> None:
+    """A test draws the same numbers in whatever order the tests run, and in whichever process."""
+    generator = getattr(request.module, "RNG", None) if hasattr(request, "module") else None
+    if isinstance(generator, np.random.Generator):
+        state = GENERATORS.setdefault(request.module.__name__, generator.bit_generator.state)  # type: ignore[arg-type]
+        generator.bit_generator.state = state
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,12 +17,12 @@ from chordmixer import Dataset, Predictor, fit
 from chordmixer.training.prediction import predict as predict_files
 
 QUICK = {"training.steps": 2, "training.trial": 0.0, "training.device": "cpu"}
-rng = np.random.default_rng(0)
-LENGTHS = rng.integers(9, 40, 45).tolist()
+RNG = np.random.default_rng(0)
+LENGTHS = RNG.integers(9, 40, 45).tolist()
 
 
 def letters(alphabet: str) -> list[str]:
-    return ["".join(rng.choice(list(alphabet), n)) for n in LENGTHS]
+    return ["".join(RNG.choice(list(alphabet), n)) for n in LENGTHS]
 
 
 KINDS: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[list[Any], list[Any], dict[str, Any]]] = {
     "numbers": (letters("ACDEFGHIKLMNPQRSTVWY"), [float(n) for n in LENGTHS], {}),
     "strands": (letters("ACGT"), ["worm", "fly", "fish"] * 15, {"both_strands": True}),
     "text": (letters("ab cäö"), ["good", "bad", "good"] * 15, {"tokenizer": "bytes"}),
-    "series": ([rng.normal(size=(n, 2)).astype(np.float32) for n in LENGTHS], [0, 1, 1] * 15, {}),
+    "series": ([RNG.normal(size=(n, 2)).astype(np.float32) for n in LENGTHS], [0, 1, 1] * 15, {}),
 }
 
 
