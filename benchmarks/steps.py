@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import date
@@ -31,6 +32,8 @@ from torch.profiler import ProfilerActivity, profile
 
 CASES = ("adding-1000-20", "adding-1000-64", "adding-200-64", "listops", "rna")
 VERSIONS = ("old", "plain", "graphs")
+KERNELS = 12
+"""Kernels whose milliseconds a step are listed, the longest first."""
 
 
 def lookup(name: str, *modules: str) -> Any:
@@ -64,7 +67,7 @@ def experiment(case: str, rna: Path | None, graphs: bool) -> Any:
     return replace(result, training=replace(result.training, epochs=10_000, steps=0, **settings))
 
 
-def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, profiled: int) -> dict[str, float]:
+def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, profiled: int) -> dict[str, Any]:
     run_class = lookup("TrainingRun", "training.loop") if hasattr(_loop(), "TrainingRun") else _loop().Run
     with tempfile.TemporaryDirectory() as folder:
         run = run_class(experiment(case, rna, graphs), Path(folder) / "run", False, Console(quiet=True))
@@ -92,7 +95,12 @@ def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, pr
             events = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
             sizes = len(run.captured.buffers) if getattr(run, "captured", None) else 0
     busy = sum(e.time_range.elapsed_us() for e in events) / 1e6 / profiled
-    return {"ms": 1e3 * seconds, "gpu_ms": 1e3 * busy, "busy": busy / seconds, "warm_ms": 1e3 * first, "sizes": sizes}
+    kernels: dict[str, float] = defaultdict(float)
+    for event in events:
+        kernels[event.name[:60]] += event.time_range.elapsed_us() / 1e3 / profiled
+    longest = sorted(kernels.items(), key=lambda kernel: -kernel[1])[:KERNELS]
+    row = {"ms": 1e3 * seconds, "gpu_ms": 1e3 * busy, "busy": busy / seconds, "warm_ms": 1e3 * first, "sizes": sizes}
+    return {**row, "kernels_ms": {name: round(ms, 4) for name, ms in longest}}
 
 
 def _loop() -> Any:
@@ -138,7 +146,7 @@ def main() -> None:
                 )
 
 
-def _run_case(case: str, version: str, args: argparse.Namespace) -> dict[str, float]:
+def _run_case(case: str, version: str, args: argparse.Namespace) -> dict[str, Any]:
     source = args.old if version == "old" else Path(lookup("__file__", "version")).parents[1]
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(source)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source.resolve()), *others])}
@@ -147,7 +155,7 @@ def _run_case(case: str, version: str, args: argparse.Namespace) -> dict[str, fl
     completed = subprocess.run(command, env=environment, capture_output=True, text=True)
     if completed.returncode:
         raise SystemExit(f"{case}, {version}: {completed.stderr[-2000:]}")
-    row: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+    row: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return row
 
 
