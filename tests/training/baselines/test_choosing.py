@@ -114,8 +114,17 @@ def test_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replace(dataset, groups=np.arange(300) // 20).folds is None, "too few groups"
     assert replace(dataset, groups=None).folds is None
     assert replace(data(), groups=np.arange(300)).folds is None, "100 validation records choose well"
-    monkeypatch.setattr(choosing, "MAX_FOLDED_TOKENS", 1_000)
-    assert dataset.folds is None
+    for limit in ("MAX_FOLDED_TOKENS", "MAX_FOLDED_OUTPUTS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(choosing, limit, 1_000)
+            assert dataset.folds is None
+
+
+def test_validation_records_choose_if_no_model_has_all_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_left_out_outputs", lambda *_: {})
+    dataset = few([0] * 12)
+    (linear,) = choose([Candidate("protein", (3,))], dataset, neighbours=False)
+    assert linear.judging is dataset.answers["validation"] and len(linear.judged) == 12
 
 
 @pytest.mark.parametrize(("current", "limit"), [(16, 4), (2, 2)])

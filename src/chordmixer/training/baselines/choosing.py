@@ -50,9 +50,11 @@ MAX_WORK_FOR_BOTH = 10_000_000
 MIN_VALIDATION_RECORDS = 100
 """Minimum number of validation records to choose a strength; with fewer it is chosen by leave-one-out on the training
 records."""
-FOLDS, MIN_GROUPS, MAX_FOLDED_TOKENS = 5, 20, 4_000_000
-"""Number of folds of the training records that choose where the validation records are few; the minimum number of
-groups, and the maximum number of tokens for it."""
+FOLDS, MIN_GROUPS = 5, 20
+"""Number of folds of the training records that choose where the validation records are few, and the minimum number
+of groups for it."""
+MAX_FOLDED_TOKENS, MAX_FOLDED_OUTPUTS = 4_000_000, 250_000
+"""Maximum number of tokens of these records, and of records times outputs."""
 MAX_TREE_COLUMNS = 1500
 """Maximum number of features for trees; of series these are the descriptive ones and some of the convolutions."""
 MAX_THREADS = 4
@@ -83,7 +85,10 @@ class Data:
         """The fold of each training record where the validation records are too few to choose; else None."""
         if self.groups is None or len(self.validation) >= MIN_VALIDATION_RECORDS:
             return None
-        if len(self.training) > MAX_LEFT_OUT_RECORDS or sum(map(len, self.training)) > MAX_FOLDED_TOKENS:
+        count = len(self.training)
+        if count > MAX_LEFT_OUT_RECORDS or count * self.target.outputs > MAX_FOLDED_OUTPUTS:
+            return None
+        if sum(map(len, self.training)) > MAX_FOLDED_TOKENS:
             return None
         names, numbers = np.unique(self.groups, return_inverse=True)
         if len(names) < MIN_GROUPS:
@@ -122,6 +127,8 @@ class Choice:
     """Number of the model in a series of increasing strength or size."""
     judged: ndarray
     """Outputs for the records that choose."""
+    judging: ndarray
+    """Targets of these records."""
 
     @property
     def key(self) -> Key:
@@ -162,6 +169,8 @@ def choose(candidates: Iterable[Candidate], data: Data, neighbours: bool = True)
                     choice = _judged_by(choice, left_out[choice.key], data)
                 if choice.family not in best or choice.loss < best[choice.family].loss:
                     best[choice.family] = choice
+    if not best and left_out is not None:  # no model could be fitted on all folds
+        return choose(candidates, replace(data, groups=None), neighbours)
     return [best[family] for family in sorted(best)]
 
 
@@ -180,7 +189,7 @@ def _judged_by(choice: Choice, left_out: ndarray, data: Data) -> Choice:
     scores = model.scores(features(data.validation), target)
     loss = loss_of(left_out, answers, target)
     member, outputs = Member(features, model), as_outputs(scores, target)
-    return replace(choice, member=member, scores=scores, outputs=outputs, judged=left_out, loss=loss)
+    return replace(choice, member=member, scores=scores, outputs=outputs, judged=left_out, judging=answers, loss=loss)
 
 
 def _left_out_outputs(
@@ -344,7 +353,8 @@ def _choice(
 ) -> Choice:
     outputs = as_outputs(scores, data.target)
     loss = loss_of(outputs, data.answers["validation"], data.target)
-    return Choice(candidate, member, scores, outputs, loss, f"{description} {candidate.sentence}", step, outputs)
+    answers, sentence = data.answers["validation"], f"{description} {candidate.sentence}"
+    return Choice(candidate, member, scores, outputs, loss, sentence, step, outputs, answers)
 
 
 def _calibrated(model: Any, scores: ndarray, data: Data) -> Any:

@@ -162,39 +162,37 @@ def _content(sets: Sequence[Candidate], data: Data, test: Sequence[ndarray], nei
         name = f"{kind}{choice.candidate.name}"
         yield Baseline(
             name,
-            choice.description + _options(sets, data),
+            choice.description + _options(sets, choice.judging is not data.answers["validation"]),
             fitted.combined(scores[-1:]),
             choice.outputs,
             choice.loss,
             fitted,
         )
-    judging = data.answers["validation" if data.folds is None else "training"]
-    weights, shift, judged = _combination_weights(choices, judging, data.target)
+    weights, shift, judged = _combination_weights(choices, data.target)
     if len(weights) > 1:
         used = [choices[i] for i in sorted(weights)]
         combination = FittedBaseline(
             data.target, tuple(choice.member for choice in used), tuple(weights[i] for i in sorted(weights)), shift
         )
         validation = combination.combined([choice.scores for choice in used])
-        loss = loss_of(validation if data.folds is None else judged, judging, data.target)
-        judge = "the validation part" if data.folds is None else "cross-validation on the training records"
+        folded = choices[0].judging is not data.answers["validation"]
+        loss = loss_of(judged if folded else validation, choices[0].judging, data.target)
+        judge = "cross-validation on the training records" if folded else "the validation part"
         sentence = f"the {len(used)} models together, each with the weight that {judge} gives it"
         outputs = combination.combined([scores[i] for i in sorted(weights)])
         yield Baseline(_joined(used), sentence, outputs, validation, loss, combination)
 
 
-def _combination_weights(
-    chosen: Sequence[Choice], judging: ndarray, target: RecordTarget
-) -> tuple[dict[int, float], float, ndarray]:
+def _combination_weights(chosen: Sequence[Choice], target: RecordTarget) -> tuple[dict[int, float], float, ndarray]:
     """The weight of each model, by its index, the shift of a number, and the combined outputs.
 
     The other models are added to the best one in the order of their losses, if that lowers the loss in
-    cross-validation on the records that choose, whose targets are `judging`.
+    cross-validation on the records that choose.
     """
     first, *others = sorted(range(len(chosen)), key=lambda i: chosen[i].loss)
     weights, shift, outputs = {first: 1.0}, 0.0, chosen[first].judged
     for i in others:
-        combination = fit_weights(target, outputs, chosen[i].judged, judging)
+        combination = fit_weights(target, outputs, chosen[i].judged, chosen[i].judging)
         kept_weight, added_weight, added_shift = combination.weights["both"]
         if combination.using == "both" and kept_weight and added_weight:
             weights = {**{index: kept_weight * weight for index, weight in weights.items()}, i: added_weight}
@@ -210,10 +208,10 @@ def _joined(choices: Sequence[Choice]) -> str:
     return f"{', '.join(names)} and {last}"
 
 
-def _options(sets: Sequence[Candidate], data: Data) -> str:
+def _options(sets: Sequence[Candidate], folded: bool) -> str:
     if len(sets) == 1:
         return ""
-    how = "the validation loss" if data.folds is None else f"{FOLDS}-fold cross-validation on the training records"
+    how = f"{FOLDS}-fold cross-validation on the training records" if folded else "the validation loss"
     return f"; chosen from {len(sets)} sets of features by {how}"
 
 
