@@ -254,3 +254,14 @@ def test_a_run_without_a_baseline(delivered: Path, motifs: list[str], tmp_path: 
     assert Engine(run).combined is None and Engine(run, using="network").combined is None
     with pytest.raises(ValueError, match="keeps no baseline for --using both: leave it out, or train again"):
         Engine(run, using="both")
+
+
+def test_a_poor_network_has_little_weight_on_few_numbers() -> None:
+    """Its squared error is five times the baseline's. Without units of the noise its weight was 0.31."""
+    rng = np.random.default_rng(0)
+    target, targets = Regression(), rng.normal(size=22).astype(np.float32)
+    network, baseline = (targets[:, None] + size * rng.normal(size=(22, 1)) for size in (0.6, 0.17))
+    fitted = fit_weights(target, network, baseline, targets, combination.NETWORK_SHARE)
+    share, rest, _ = fitted.weights["both"]
+    assert share < 0.22 and rest > 0.7
+    assert fitted.losses["both"] < 1.2 * fitted.losses["baseline"] < fitted.losses["network"]

@@ -23,6 +23,7 @@ from tests.training.trained_runs import contents
 from chordmixer import files
 from chordmixer.config import override
 from chordmixer.data.reading import Reading
+from chordmixer.data.splits import SplitConfig
 from chordmixer.models import Model
 from chordmixer.packed import Packed
 from chordmixer.recipes import files as recipe
@@ -176,6 +177,8 @@ def test_baselines_are_written(full_run: Path, tmp_path: Path, log: pytest.LogCa
     assert names[3] == "letters by position" and names[4].startswith("neighbours by ")
     assert written["format"] == 1 and all(row["sentence"] for row in written["baselines"])
     assert [e.encoder for e in baselines] == [row["name"] for row in written["baselines"]] and log.messages == []
+    chosen = "chosen from 8 sets of features by 5-fold cross-validation on the training records"  # 20 for validation
+    assert written["baselines"][2]["sentence"].endswith(chosen)
     assert baselines[2].scores["roc_auc"].value > 0.75 > baselines[1].scores["roc_auc"].value
     assert {e.records for e in baselines} == {40} and baselines[0].headline == "roc_auc"
     files.verify(run, ["baselines.json", "baselines.parquet"])
@@ -184,6 +187,25 @@ def test_baselines_are_written(full_run: Path, tmp_path: Path, log: pytest.LogCa
         difference = model["scores"]["roc_auc"]["value"] - baseline["scores"]["roc_auc"]["value"]
         assert row["difference"]["value"] == pytest.approx(difference)
         assert row["difference"]["low"] <= difference + 1e-9 and row["difference"]["over"] == "records"
+
+
+def test_folds_separate_neither_groups_nor_copies(tmp_path: Path) -> None:
+    """Reverse complements are copies of DNA. What else is similar is not known, and then there are no folds."""
+    rng = np.random.default_rng(0)
+    letters = ["".join(rng.choice(list("ACGT"), 60)) for _ in range(40)]
+    complements = [sequence[::-1].translate(str.maketrans("ACGT", "TGCA")) for sequence in letters[:10]]
+    rows = [(sequence, i % 2, f"g{i // 4}") for i, sequence in enumerate(letters)]
+    rows += [(sequence, i % 2, f"g{i // 4}") for i, sequence in enumerate(complements)]
+    table = tmp_path / "t.csv"
+    lines = [f"{sequence},c{label},{group}" for sequence, label, group in rows]
+    table.write_text("\n".join(["sequence,label,group", *lines]) + "\n")
+    grouped = Files(FilesConfig((str(table),)))
+    assert np.array_equal(results._groups(grouped), grouped.groups("training"))
+    table.write_text("\n".join(["sequence,label", *(line.rpartition(",")[0] for line in lines)]) + "\n")
+    alone = Files(FilesConfig((str(table),)))
+    groups = results._groups(alone)
+    assert groups is not None and len(set(groups.tolist())) < len(groups) == len(alone.records("training"))
+    assert results._groups(Files(FilesConfig((str(table),), split=SplitConfig("similarity")))) is None
 
 
 def test_whole_groups_are_resampled(motifs: list[str], tmp_path: Path) -> None:

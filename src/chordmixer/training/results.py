@@ -175,8 +175,9 @@ def _groups(task: Files) -> np.ndarray | None:
     if task.split.method == "similarity":
         return None
     groups = task.groups("training")
-    tokens = task.tokens("training")
-    return leakage.copies(leakage.digests(tokens, canonical=False)) if groups is None else groups
+    if groups is not None:
+        return groups
+    return leakage.copies(leakage.digests(task.tokens("training"), canonical=task.kind == "dna"))
 
 
 def _row(task: Any, baseline: Baseline) -> Row:

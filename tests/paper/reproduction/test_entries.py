@@ -124,6 +124,11 @@ def test_like_a_network_on_files(name: str, parts: str, tmp_path: Path) -> None:
         Model(made.model)
 
 
+def test_files_of_dna_have_words(motifs: list[str]) -> None:
+    made = build(RUNS["introns"], motifs, like="files")
+    assert made.model.words.lengths == (4, 6, 8) and made.model.network.prenorm == "layer"
+
+
 def test_a_pair_keeps_its_head() -> None:
     experiment = build(RUNS["listops"])
     pair = replace(experiment, model=replace(experiment.model, head="pair"))

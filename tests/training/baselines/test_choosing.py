@@ -127,11 +127,17 @@ def test_validation_records_choose_if_no_model_has_all_folds(monkeypatch: pytest
     assert linear.judging is dataset.answers["validation"] and len(linear.judged) == 12
 
 
-@pytest.mark.parametrize(("current", "limit"), [(16, 4), (2, 2)])
-def test_few_threads(current: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never more threads than before, since OpenMP would start them."""
-    limits: list[int] = []
-    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: [{"num_threads": 1}, {"num_threads": current}])
+def test_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more threads than before, so that a user's own number stays."""
+    limits: list[dict[str, int]] = []
+    pools = [("blas", 16), ("openmp", 1), ("openmp", 2)]
+    info = [{"user_api": api, "num_threads": threads} for api, threads in pools]
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: info)
     monkeypatch.setattr(threadpoolctl, "threadpool_limits", limits.append)
     few_threads()
-    assert limits == [limit]
+    assert limits == [{"blas": 4, "openmp": 2}]
+
+
+def test_the_limits_are_in_force() -> None:
+    with few_threads():
+        assert all(pool["num_threads"] <= choosing.MAX_THREADS for pool in threadpoolctl.threadpool_info())

@@ -105,17 +105,18 @@ def with_parts(experiment: Experiment) -> Experiment:
             f"--like files: its pooling would replace the head {experiment.model.head} of {experiment.task}, whose "
             "records are not single sequences; leave it out"
         )
-    task, kind = experiment.build_task(), KINDS.get(experiment.task, "real")
+    task: Any = experiment.build_task()
+    kind = getattr(task, "kind", None) or KINDS.get(experiment.task, "real")  # files say what they are
     lengths, cpu = task.records("training").lengths, not torch.cuda.is_available()
     parts = parts_around(experiment.model.embedding, kind, lengths, cpu=cpu)
     if isinstance(task.target, Regression):
         parts["within_record"] = False  # the target may be a magnitude
-    hidden = max(experiment.model.drop_tokens, parts["drop_tokens"])
+    drop_tokens = max(experiment.model.drop_tokens, parts["drop_tokens"])
     training = replace(training, beta2=0.98, weight_decay=0.1, ema=0.05)
     if not network.prenorm:
         network = replace(network, prenorm="layer", init="identity", dropout=max(network.dropout, 0.2))
         training = replace(training, learning_rate=1e-3)
-    model = replace(experiment.model, **{**parts, "drop_tokens": hidden}, network=network)
+    model = replace(experiment.model, **{**parts, "drop_tokens": drop_tokens}, network=network)
     return replace(experiment, model=model, training=training)
 
 

@@ -231,7 +231,7 @@ def _fitted_choices(candidate: Candidate, data: Data, neighbours: bool, whole: b
         )
         if uses_left_out:
             yield _left_out(candidate, features, rows, data)
-        if not uses_left_out or len(data.validation) >= MIN_VALIDATION_RECORDS:
+        if not uses_left_out or (len(data.validation) >= MIN_VALIDATION_RECORDS and not whole):
             yield from _linear(candidate, features, rows, data, DENSE_STRENGTHS, whole)
         if isinstance(data.target, Regression) and len(rows) <= MAX_KERNEL_RECORDS:
             yield from _kernel(candidate, features, rows, data, data.target)
@@ -384,12 +384,18 @@ def _centroids(rows: Any, answers: ndarray, target: Classification) -> Iterator[
 
 
 def few_threads() -> AbstractContextManager[Any]:
-    """Limit BLAS and OpenMP to `MAX_THREADS`, or fewer if the process has fewer: more gain little, and where other
-    programs run, all threads of a parallel region wait for the one without a core."""
+    """Limit BLAS and OpenMP to `MAX_THREADS` each, or to as many as they have if that is fewer.
+
+    More gain little, and where other programs run, all threads of a parallel region wait for the one without a core.
+    """
     import threadpoolctl  # type: ignore[import-untyped]
 
-    now: int = max((pool["num_threads"] for pool in threadpoolctl.threadpool_info()), default=1)
-    limits: AbstractContextManager[Any] = threadpoolctl.threadpool_limits(min(now, MAX_THREADS))
+    most: dict[str, int] = {}
+    for pool in threadpoolctl.threadpool_info():
+        most[pool["user_api"]] = max(most.get(pool["user_api"], 1), pool["num_threads"])
+    limits: AbstractContextManager[Any] = threadpoolctl.threadpool_limits(
+        {api: min(threads, MAX_THREADS) for api, threads in most.items()}
+    )
     return limits
 
 
