@@ -235,12 +235,12 @@ def page(rows: list[dict[str, Any]], setup: str) -> str:
     lines = [
         f"# Default runs on real data, {date.today().isoformat()}",
         "",
-        f"{setup} `chordmixer train FILES --out RUN`, no option but files and groups; the test records were",
-        "scored once. *Delivered* is what `predict` answers: the network, the best baseline or both, as the",
-        "validation records chose. *Before* is commit 9c7ea76. *Less baseline* is the paired difference to the",
-        "baseline that is best on the test records, with its 95 % interval.",
+        f"{setup} `chordmixer train FILES --out RUN`, no option but files and groups; each run scored the test records",
+        "once. *Delivered* is what `predict` returns: the network, the best baseline or both, as the validation records",
+        "chose. *Before* is commit 9c7ea76. The difference is paired, to the baseline that is best on the test records,",
+        "with its 95 % interval, for the first seed. Of several seeds: the mean, and the range in brackets.",
         "",
-        f"| data | metric | before | baseline |{local[0]} network | **delivered** | less baseline | published "
+        f"| data | metric | before | baseline |{local[0]} network | **delivered** | delivered minus baseline | published "
         "| trained, s |",
         f"|---|---|---|---|{local[1]}---|---|---|---|---|",
     ]
@@ -263,7 +263,7 @@ def page(rows: list[dict[str, Any]], setup: str) -> str:
 
 def _mean(rows: list[dict[str, Any]], key: str) -> str:
     values = [row[key]["value"] for row in rows]
-    spread = f" [{min(values):.3f} to {max(values):.3f}]" if len(values) > 1 else ""
+    spread = f" [{min(values):.3f} to {max(values):.3f}]" if min(values) < max(values) else ""
     return f"{_number(sum(values) / len(values))}{spread}"
 
 

@@ -8,7 +8,7 @@ import threadpoolctl
 
 from chordmixer.data.features import TextWords
 from chordmixer.tasks.targets import Classification
-from chordmixer.training.baselines import choosing
+from chordmixer.training.baselines import choosing, nonlinear
 from chordmixer.training.baselines.candidates import Candidate
 from chordmixer.training.baselines.choosing import Data, choose, few_threads, loss_of
 from chordmixer.training.baselines.linear import Linear
@@ -56,8 +56,9 @@ def test_weights_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert neighbours.member.features.width > 100
 
 
-def test_large_training_parts_have_no_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "MAX_NEIGHBOUR_ENTRIES", 1_000)
+@pytest.mark.parametrize("limit", ["MAX_NEIGHBOUR_ENTRIES", "MAX_NEIGHBOUR_WORK"])
+def test_large_training_parts_have_no_neighbours(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonlinear, limit, 10)
     assert [choice.is_neighbours for choice in choose([Candidate("protein", (3,))], data())] == [False]
 
 

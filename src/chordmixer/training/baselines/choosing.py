@@ -26,13 +26,13 @@ from chordmixer.training.baselines.linear import (
 )
 from chordmixer.training.baselines.nonlinear import (
     MAX_KERNEL_RECORDS,
-    MAX_NEIGHBOUR_ENTRIES,
     NEAREST,
     Kernel,
     Neighbours,
     Trees,
     fit_kernel,
     fit_trees,
+    neighbours_are_affordable,
 )
 from chordmixer.training.baselines.positions import Positions
 from chordmixer.training.baselines.stored import Member
@@ -238,7 +238,7 @@ def _fitted_choices(candidate: Candidate, data: Data, neighbours: bool, whole: b
         if neighbours and candidate.trees and isinstance(data.target, Regression | Classification):
             yield from _trees(candidate, features, rows, data, data.target, whole)
         return
-    if neighbours and candidate.neighbours and rows.nnz <= MAX_NEIGHBOUR_ENTRIES:
+    if neighbours and candidate.neighbours and neighbours_are_affordable(rows):
         yield from _neighbours(candidate, features, rows, data, whole)
     if features.width > max_features:
         features, rows = features.limited(rows, max_features)

@@ -74,10 +74,21 @@ def fit_kernel(
 
 NEAREST = 50
 """Number of training records that vote."""
-MAX_NEIGHBOUR_ENTRIES = 9_000_000
-"""Maximum number of entries of the stored matrix: 54 MB. Larger training parts have no neighbours."""
+MAX_NEIGHBOUR_ENTRIES = 40_000_000
+"""Maximum number of entries of the stored matrix: 240 MB. Larger training parts have no neighbours."""
+MAX_NEIGHBOUR_WORK = 500_000
+"""Maximum number of products of two entries to compare a record with all training records: about 2 ms. N-grams that
+most texts share exceed it sooner than k-mers."""
 CHUNK_ROWS = 512
 """Number of records that are compared with the training records at a time."""
+
+
+def neighbours_are_affordable(rows: Any) -> bool:
+    """Whether sparse training rows are few enough to be stored, and to be compared with records like them."""
+    if rows.nnz > MAX_NEIGHBOUR_ENTRIES:
+        return False
+    sharing = np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
+    return float((sharing**2).sum()) <= MAX_NEIGHBOUR_WORK * rows.shape[0]
 
 
 @dataclass(frozen=True)
