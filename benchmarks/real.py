@@ -235,13 +235,14 @@ def page(rows: list[dict[str, Any]], setup: str) -> str:
     lines = [
         f"# Default runs on real data, {date.today().isoformat()}",
         "",
-        f"{setup} `chordmixer train FILES --out RUN`, no option but files and groups; each run scored the test records",
-        "once. *Delivered* is what `predict` returns: the network, the best baseline or both, as the validation records",
-        "chose. *Before* is commit 9c7ea76. The difference is paired, to the baseline that is best on the test records,",
-        "with its 95 % interval, for the first seed. Of several seeds: the mean, and the range in brackets.",
+        f"{setup} `chordmixer train FILES --out RUN`, no option but files and groups; each run scored the test",
+        "records once. *Delivered* is what `predict` returns: the network, the best baseline or both, as the",
+        "validation records chose. *Before* is commit 9c7ea76. The difference is paired, to the baseline that is best",
+        "on the test records, with its 95 % interval, for the first seed. Of several seeds: the mean, and the range",
+        "in brackets.",
         "",
-        f"| data | metric | before | baseline |{local[0]} network | **delivered** | delivered minus baseline | published "
-        "| trained, s |",
+        f"| data | metric | before | baseline |{local[0]} network | **delivered** | delivered minus baseline "
+        "| published | trained, s |",
         f"|---|---|---|---|{local[1]}---|---|---|---|---|",
     ]
     for name, dataset in SETS.items():
