@@ -237,7 +237,7 @@ def page(rows: list[dict[str, Any]], setup: str) -> str:
         "",
         f"{setup} `chordmixer train FILES --out RUN`, no option but files and groups; each run scored the test",
         "records once. *Delivered* is what `predict` returns: the network, the best baseline or both, as the",
-        "validation records chose. *Before* is commit 9c7ea76. The difference is paired, to the baseline that is best",
+        "validation records chose. *Before* is commit 9c7ea76. The difference is paired, to the best baseline",
         "on the test records, with its 95 % interval, for the first seed. Of several seeds: the mean, and the range",
         "in brackets.",
         "",

@@ -88,7 +88,7 @@ def neighbours_are_affordable(rows: Any) -> bool:
     if rows.nnz > MAX_NEIGHBOUR_ENTRIES:
         return False
     sharing = np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
-    return float((sharing**2).sum()) <= MAX_NEIGHBOUR_WORK * rows.shape[0]
+    return bool((sharing**2).sum() <= MAX_NEIGHBOUR_WORK * rows.shape[0])
 
 
 @dataclass(frozen=True)
