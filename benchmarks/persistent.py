@@ -3,10 +3,10 @@
 PYTHONPATH=src python benchmarks/persistent.py --out results.json
 
 An experiment in Triton's Gluon (3.6) for Hopper GPUs, bfloat16 and 128 hidden units; the package does not use these
-kernels. A program keeps both weight matrices and takes one tile of 128 tokens after the other. A thread has two tokens of
-a tile, and eight channels in a row of each chunk of 32: rotated tokens, residuals and outputs move in 16 bytes per
-thread, nothing but the weights is in shared memory, and no warp waits for another. The matrix units want the channels of
-a chunk in another order, so the weights are stored in that order.
+kernels. A program keeps both weight matrices and takes one tile of 128 tokens after the other. A thread has two
+tokens of a tile, and eight channels in a row of each chunk of 32: rotated tokens, residuals and outputs move in 16
+bytes per thread, nothing but the weights is in shared memory, and no warp waits for another. The matrix units want
+the channels of a chunk in another order, so the weights are stored in that order.
 
 Names: `p_` pointer, `b_` block of values, `o_` offset, `m_` mask, `i_` program index, `s_` shared memory.
 """
