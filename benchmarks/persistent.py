@@ -243,6 +243,49 @@ def _factor(b_chunk, seed, o_token, dropout, CHUNK: gl.constexpr, NORM: gl.const
     return b_x
 
 
+@gluon.jit
+def _first_chunks(
+    p_x, p_mean, p_rstd, start, length, position, C: gl.constexpr, S: gl.constexpr, NORM: gl.constexpr,
+    AHEAD: gl.constexpr,
+):  # fmt: skip
+    """The first chunks of a tile's rotated tokens, and the rotation of the last one of them."""
+    step = gl.full([128, 4], 0, gl.int32, SQUARE)
+    b_ahead = ()
+    for c in gl.static_range(AHEAD):
+        step = _step(step, length, c, S)
+        b_ahead = b_ahead + (_read(p_x, p_mean, p_rstd, start, length, position, step, c, C, NORM),)
+    return step, b_ahead
+
+
+@gluon.jit
+def _hidden_before(
+    p_x, p_mean, p_rstd, p_bias, p_fetched, s_w1, start, length, position, step, b_ahead, o_token, seed, dropout,
+    zero, C: gl.constexpr, S: gl.constexpr, H: gl.constexpr, NORM: gl.constexpr, DROP: gl.constexpr, AHEAD: gl.constexpr,
+    FETCHED: gl.constexpr,
+):  # fmt: skip
+    """The hidden layer before its GELU; with FETCHED the same places of another tensor are brought to L2."""
+    NC: gl.constexpr = (C + 31) // 32
+    FIRST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, H, 16])
+    b_hidden = gl.full([128, H], 0.0, gl.float32, FIRST)
+    b_used = ()
+    for c in gl.static_range(NC):
+        b_x = _factor(b_ahead[0], seed, o_token, dropout, c, NORM, DROP)
+        b_x = _placed(b_x, 32, gl.DotOperandLayout(0, FIRST, 2))
+        b_hidden = warpgroup_mma(b_x, s_w1.index(c + zero).permute((1, 0)), b_hidden, is_async=True)
+        b_ahead = b_ahead[1:]
+        if c + AHEAD < NC:
+            step = _step(step, length, c + AHEAD, S)
+            b_ahead = b_ahead + (_read(p_x, p_mean, p_rstd, start, length, position, step, c + AHEAD, C, NORM),)
+            if FETCHED:
+                _fetch(p_fetched + _at(_turned(start, length, position, step), c + AHEAD, C))
+        if c:
+            b_hidden = warpgroup_mma_wait(1, deps=[b_hidden, b_used[0]])[0]
+        b_used = (b_x,)
+    b_hidden = warpgroup_mma_wait(0, deps=[b_hidden, b_used[0]])[0]
+    b_bias = gl.load(p_bias + zero * 4 + gl.arange(0, H, gl.SliceLayout(0, UNITS)))
+    return _natural(b_hidden, H) + b_bias[None, :], step
+
+
 # --- Forward -------------------------------------------------------------------------------------------------
 
 
@@ -256,7 +299,6 @@ def forward_kernel(
     """AHEAD: chunks of rotated tokens that are loaded ahead; FETCH: what is brought to L2 before, 1 the residual, 2
     rotated tokens, 3 both."""
     NC: gl.constexpr = (C + 31) // 32
-    FIRST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, H, 16])
     SECOND: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, 32, 16])
     kind: gl.constexpr = p_x.dtype.element_ty
     s_w1 = gl.allocate_shared_memory(kind, [NC, H, 32], gl.NVMMASharedLayout(64, 16, 2))
@@ -265,13 +307,8 @@ def forward_kernel(
 
     tiles, programs = gl.cdiv(tokens, 128), gl.num_programs(0)
     start, length, position = _tokens_at(p_places, gl.program_id(0), tokens)
-    step = gl.full([128, 4], 0, gl.int32, SQUARE)
-    b_ahead = ()
-    for c in gl.static_range(AHEAD):
-        step = _step(step, length, c, S)
-        b_ahead = b_ahead + (_read(p_x, p_mean, p_rstd, start, length, position, step, c, C, NORM),)
-    o_channel, o_unit = gl.arange(0, 32, COLUMNS), gl.arange(0, H, gl.SliceLayout(0, UNITS))
-    o_local = gl.arange(0, 128, TOKENS)
+    step, b_ahead = _first_chunks(p_x, p_mean, p_rstd, start, length, position, C, S, NORM, AHEAD)
+    o_channel, o_local = gl.arange(0, 32, COLUMNS), gl.arange(0, 128, TOKENS)
     o_place = o_local[:, None] * C + o_channel[None, :]
     for i_tile in range(gl.program_id(0), tiles, programs):
         zero = _unknown_zero(i_tile)
@@ -283,26 +320,16 @@ def forward_kernel(
         next_start, next_length, next_position = _tokens_at(p_places, next_tile, tokens)
         if FETCH % 2:
             _fetch_tile(p_own, tokens - i_tile * 128, C)
-        b_hidden = gl.full([128, H], 0.0, gl.float32, FIRST)
-        b_used = ()
-        for c in gl.static_range(NC):
-            b_x = _factor(b_ahead[0], seed, o_token, dropout, c, NORM, DROP)
-            b_x = _placed(b_x, 32, gl.DotOperandLayout(0, FIRST, 2))
-            b_hidden = warpgroup_mma(b_x, s_w1.index(c + zero).permute((1, 0)), b_hidden, is_async=True)
-            b_ahead = b_ahead[1:]
-            if c + AHEAD < NC:
-                step = _step(step, length, c + AHEAD, S)
-                b_ahead = b_ahead + (_read(p_x, p_mean, p_rstd, start, length, position, step, c + AHEAD, C, NORM),)
-            if c:
-                b_hidden = warpgroup_mma_wait(1, deps=[b_hidden, b_used[0]])[0]
-            b_used = (b_x,)
-        b_hidden = warpgroup_mma_wait(0, deps=[b_hidden, b_used[0]])[0]
+        b_hidden, step = _hidden_before(
+            p_x, p_mean, p_rstd, p_b1, p_x, s_w1, start, length, position, step, b_ahead, o_token, seed, dropout,
+            zero, C, S, H, NORM, DROP, AHEAD, False,
+        )  # fmt: skip
+        b_ahead = ()
         start, length, position = next_start, next_length, next_position
         b_own = ()
         for c in gl.static_range(3):
             mask = m_token & (c * 32 + o_channel < C)[None, :]
             b_own = b_own + (gl.load(p_own + o_place + c * 32, mask=mask, other=0.0, cache_modifier=".cg"),)
-        b_hidden = _natural(b_hidden, H) + gl.load(p_b1 + zero * 4 + o_unit)[None, :]
         b_cdf, _ = _gaussian(b_hidden)
         b_active = _placed((b_hidden * b_cdf).to(kind), H, gl.DotOperandLayout(0, SECOND, 2))
         b_none = gl.full([128, 32], 0.0, gl.float32, SECOND)
@@ -370,11 +397,7 @@ def backward_kernel(
 
     tiles, programs = gl.cdiv(tokens, 128), gl.num_programs(0)
     start, length, position = _tokens_at(p_places, gl.program_id(0), tokens)
-    step = gl.full([128, 4], 0, gl.int32, SQUARE)
-    b_ahead = ()
-    for c in gl.static_range(AHEAD):
-        step = _step(step, length, c, S)
-        b_ahead = b_ahead + (_read(p_x, p_mean, p_rstd, start, length, position, step, c, C, NORM),)
+    step, b_ahead = _first_chunks(p_x, p_mean, p_rstd, start, length, position, C, S, NORM, AHEAD)
     o_channel, o_unit = gl.arange(0, 32, COLUMNS), gl.arange(0, H, gl.SliceLayout(0, UNITS))
     o_local, o_row = gl.arange(0, 128, TOKENS), gl.arange(0, 128, gl.SliceLayout(1, UNITS))
     o_place, o_kept = o_local[:, None] * C + o_channel[None, :], o_row[:, None] * H + o_unit[None, :]
@@ -386,26 +409,14 @@ def backward_kernel(
         m_token, m_kept = (o_token < tokens)[:, None], (i_tile * 128 + o_row < tokens)[:, None]
         if FETCH % 2:
             _fetch_tile(p_own, tokens - i_tile * 128, C)
-        b_before = gl.full([128, H], 0.0, gl.float32, FIRST)
-        b_used = ()
-        for c in gl.static_range(NC):
-            b_x = _factor(b_ahead[0], seed, o_token, dropout, c, NORM, DROP)
-            b_x = _placed(b_x, 32, LEFT)
-            b_before = warpgroup_mma(b_x, s_w1.index(c + zero).permute((1, 0)), b_before, is_async=True)
-            b_ahead = b_ahead[1:]
-            if c + AHEAD < NC:
-                step = _step(step, length, c + AHEAD, S)
-                b_ahead = b_ahead + (_read(p_x, p_mean, p_rstd, start, length, position, step, c + AHEAD, C, NORM),)
-                if FETCH > 1 and RESIDUAL:
-                    _fetch(p_gradient + _at(_turned(start, length, position, step), c + AHEAD, C))
-            if c:
-                b_before = warpgroup_mma_wait(1, deps=[b_before, b_used[0]])[0]
-            b_used = (b_x,)
-        b_before = warpgroup_mma_wait(0, deps=[b_before, b_used[0]])[0]
+        b_before, step = _hidden_before(
+            p_x, p_mean, p_rstd, p_b1, p_gradient, s_w1, start, length, position, step, b_ahead, o_token, seed,
+            dropout, zero, C, S, H, NORM, DROP, AHEAD, FETCH > 1 and RESIDUAL,
+        )  # fmt: skip
+        b_ahead, b_used = (), ()
         for c in gl.static_range(3):
             mask = m_token & (c * 32 + o_channel < C)[None, :]
             b_ahead = b_ahead + (gl.load(p_own + o_place + c * 32, mask=mask, other=0.0, cache_modifier=".cg"),)
-        b_before = _natural(b_before, H) + gl.load(p_b1 + zero * 4 + o_unit)[None, :]
         b_cdf, b_density = _gaussian(b_before)
         gl.store(p_hidden + o_first + o_kept, (b_before * b_cdf).to(kind), mask=m_kept)
         b_slope = (b_cdf + b_before * b_density).to(kind)
