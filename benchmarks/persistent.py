@@ -260,7 +260,8 @@ def _first_chunks(
 @gluon.jit
 def _hidden_before(
     p_x, p_mean, p_rstd, p_bias, p_fetched, s_w1, start, length, position, step, b_ahead, o_token, seed, dropout,
-    zero, C: gl.constexpr, S: gl.constexpr, H: gl.constexpr, NORM: gl.constexpr, DROP: gl.constexpr, AHEAD: gl.constexpr,
+    zero,
+    C: gl.constexpr, S: gl.constexpr, H: gl.constexpr, NORM: gl.constexpr, DROP: gl.constexpr, AHEAD: gl.constexpr,
     FETCHED: gl.constexpr,
 ):  # fmt: skip
     """The hidden layer before its GELU; with FETCHED the same places of another tensor are brought to L2."""
