@@ -82,9 +82,10 @@ def title(metric: str) -> str:
 
 
 def number(value: float) -> str:
-    """
-    >>> number(0.96789), number(24.301), number(1234.5), number(0.00012345), number(float("nan"))
-    ('0.968', '24.30', '1,234', '0.000123', 'undefined')
+    """Format a number with three decimals, or more if it is small or would be rounded to one.
+
+    >>> number(0.96789), number(24.301), number(1234.5), number(0.00012345), number(0.99964), number(float("nan"))
+    ('0.968', '24.30', '1,234', '0.000123', '0.9996', 'undefined')
     """
     if not math.isfinite(value):
         return "undefined"
@@ -92,15 +93,29 @@ def number(value: float) -> str:
         return f"{value:,.0f}"
     if 0 < abs(value) < 0.01:
         return f"{value:.3g}"
+    if 0.9995 <= abs(value) < 1:
+        return f"{value:.{min(6, math.ceil(-math.log10(1 - abs(value))))}f}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:#.4g}".rstrip(".")
 
 
-def interval(score: Score) -> str:
+def texts(score: Score) -> tuple[str, str]:
+    """A value and its interval, with the same number of decimals: enough for two digits of half the width.
+
+    >>> texts(Score(0.9, 0.85, 0.95)), texts(Score(0.9))
+    (('0.900', '0.850 to 0.950'), ('0.900', ''))
+    >>> texts(Score(0.0000762, 0.0000194, 0.000137)), texts(Score(-0.0204, -0.0472, 0.00186))
+    (('0.000076', '0.000019 to 0.000137'), ('-0.020', '-0.047 to 0.002'))
     """
-    >>> interval(Score(0.9, 0.85, 0.95)), interval(Score(0.9))
-    ('0.850 to 0.950', '')
-    """
-    return "" if score.low is None or score.high is None else f"{number(score.low)} to {number(score.high)}"
+    if score.low is None or score.high is None:
+        return number(score.value), ""
+    numbers = (score.value, score.low, score.high)
+    half = (score.high - score.low) / 2
+    if all(map(math.isfinite, numbers)) and half > 0 and max(map(abs, numbers)) < 10:
+        decimals = max(3, min(8, 1 + math.ceil(-math.log10(half))))
+        value, low, high = (f"{n:.{decimals}f}" for n in numbers)
+    else:
+        value, low, high = map(number, numbers)
+    return value, f"{low} to {high}"
 
 
 def sentence(score: Score) -> str:
@@ -108,8 +123,9 @@ def sentence(score: Score) -> str:
     >>> sentence(Score(0.9, 0.85, 0.95)), sentence(Score(1.0))
     ('0.900 (95 % interval 0.850 to 0.950)', '1.000 (too few records for an interval)')
     """
-    interval_text = f"95 % interval {interval(score)}" if interval(score) else "too few records for an interval"
-    return f"{number(score.value)} ({interval_text})"
+    value, interval = texts(score)
+    interval_text = f"95 % interval {interval}" if interval else "too few records for an interval"
+    return f"{value} ({interval_text})"
 
 
 def ends(score: Score) -> tuple[float, float]:

@@ -128,9 +128,7 @@ def _overall(
     description = "; ".join(f"{name} {metrics.sentence(score)}" for name, score in scores)
     dashed_note = f" Dashed: {CONSTANT}, {metrics.number(guess)}." if math.isfinite(guess) else ""
     caption = f"{title} on all test records with 95 % intervals.{dashed_note}"
-    rows = [
-        (name, metrics.number(s.value), metrics.interval(s), _difference(differences.get(name))) for name, s in scores
-    ]
+    rows = [(name, *metrics.texts(s), _difference(differences.get(name))) for name, s in scores]
     numbers = ReportTable(("method", title, "95 % interval", "model minus method"), rows, f"{title} overall")
     return figure(
         f"{title} overall", plot.svg(f"{title} of each method", description), caption, numbers=numbers.html()

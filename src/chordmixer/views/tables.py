@@ -48,7 +48,7 @@ def score_cell(score: Score | None, *, best: bool = False) -> ScoreCell:
     """
     if score is None or not math.isfinite(score.value):
         return ScoreCell(UNDEFINED)
-    return ScoreCell(metrics.number(score.value), metrics.interval(score), best)
+    return ScoreCell(*metrics.texts(score), best)
 
 
 def percent_cell(score: Score, digits: int = 1, interval_digits: int = 0) -> ScoreCell:

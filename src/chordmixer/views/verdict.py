@@ -11,7 +11,7 @@ from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.training.combination import NETWORK
 from chordmixer.training.ensemble import Ensemble
 from chordmixer.training.evaluation import Evaluation
-from chordmixer.training.intervals import Difference
+from chordmixer.training.intervals import Difference, Score
 from chordmixer.training.labels import COLDEST, HOTTEST
 from chordmixer.training.results import DELIVERED, LOCAL, NETWORKS, LadderStep
 from chordmixer.views import inspection, metrics
@@ -188,8 +188,8 @@ def _outcome(difference: Difference | None) -> tuple[int | None, str]:
     sign = 1 if difference.low > 0 else -1 if difference.high < 0 else 0
     low, high = sorted((abs(difference.low), abs(difference.high)))
     resampled = ", resampling groups" if difference.over == "groups" else ""
-    value, low_end, high_end = (metrics.number(number) for number in (abs(difference.value), low, high))
-    return sign, f"{value} ({low_end} to {high_end}{resampled})"
+    value, interval = metrics.texts(Score(abs(difference.value), low, high))
+    return sign, f"{value} ({interval}{resampled})"
 
 
 def _constant_prediction(test: Evaluation) -> Iterator[str]:
