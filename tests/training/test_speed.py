@@ -58,8 +58,13 @@ def clock(seconds: dict[int, float]) -> Callable[[], float]:
         ({1: 0.08, 4: 0.02, 8: 0.01}, "threads: 8 of 8, measured 8.0 times as fast as 1"),
         ({1: 0.08, 4: 0.01, 8: 0.03}, "threads: 4 of 8, measured 3.0 times as fast as 8"),
         ({1: 0.104, 4: 0.102, 8: 0.1}, "threads: 1 of 8, measured as fast as 8"),
+        (
+            {1: 0.013, 4: 0.010, 8: 0.03},
+            "threads: 1 of 8, since 4 are only 1.3 times as fast, and slow as soon as other programs run: "
+            "OMP_NUM_THREADS=4 uses them",
+        ),
     ],
-    ids=["busy", "idle", "half", "no gain"],
+    ids=["busy", "idle", "half", "no gain", "little gain"],
 )
 def test_the_fewest_that_are_fast(machine: list[int], seconds: dict[int, float], line: str) -> None:
     choice = speed.choose_threads(clock(seconds))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -43,6 +43,8 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 THREADS_SPEEDUP = 1.4
 """Fewer threads are preferred unless more are this many times as fast: on short steps, many threads become twenty
 times slower as soon as another program needs a core."""
+SAME_SPEED = 1.05
+"""Ratio of times below which two numbers of threads are said to be as fast as each other."""
 LOADED_BATCHES = 4
 """Maximum number of batches from which the time to load a batch is measured."""
 ROUNDS, ROUND_SECONDS = 3, 2.0
@@ -328,12 +330,22 @@ def choose_threads(step: Callable[[], float], stored: int = 0) -> ThreadChoice:
     if 0 < stored <= default:
         return _adopt(ThreadChoice(stored, default, "as this run began"))
     seconds = _measured(step, sorted({1, max(1, default // 2), default}))
-    best = min(seconds.values())
-    threads = next(n for n, measured in seconds.items() if measured <= THREADS_SPEEDUP * best)
+    fastest = min(seconds, key=lambda n: seconds[n])
+    threads = next(n for n, measured in seconds.items() if measured <= THREADS_SPEEDUP * seconds[fastest])
+    return _adopt(ThreadChoice(threads, default, _comparison(seconds, threads, fastest, default)))
+
+
+def _comparison(seconds: Mapping[int, float], threads: int, fastest: int, default: int) -> str:
+    """The reason for a number of threads: how fast another number is."""
+    gain = seconds[threads] / seconds[fastest]
+    if gain >= SAME_SPEED:
+        return (
+            f"since {fastest} are only {gain:.1f} times as fast, and slow as soon as other programs run: "
+            f"OMP_NUM_THREADS={fastest} uses them"
+        )
     other = default if threads < default else 1
     ratio = seconds[other] / seconds[threads]
-    compared = f"{ratio:.1f} times as fast as" if ratio >= 1.05 else "as fast as"
-    return _adopt(ThreadChoice(threads, default, f"measured {compared} {other}"))
+    return f"measured {f'{ratio:.1f} times ' if ratio >= SAME_SPEED else ''}as fast as {other}"
 
 
 @contextmanager
