@@ -168,6 +168,7 @@ def run(
         prepared = SETS[name].prepare(data, work.parent)
     out = work / "run"
     command = ["train", *map(str, prepared.files), *prepared.options, "--out", str(out), "--seed", str(seed), *extra]
+    command += ["--cache", str(work.parent / "stores")]
     command += ["--resume"] if (out / "config.json").exists() else []
     with (work / "log.txt").open("a") as log:
         with device:
