@@ -4,9 +4,9 @@ git worktree add OLD 9c7ea76
 PYTHONPATH=src python benchmarks/steps.py --old OLD/src --rna nrc_ncrna13.csv --out results.json
 
 Each case and each version is a process of its own: it takes steps of a training run as `train` does, first as many as
-it needs to compile kernels and to record graphs, then those that are timed, then some under a profiler. `adding-N-B`
-are batches of B sequences of the Adding problem with base length N; `rna` is the default run on that file, which at
-older commits has another network.
+it needs to compile kernels and to record graphs, then those that are timed, then some under a profiler; then it
+scores the training records as if they were for validation. `adding-N-B` are batches of B sequences of the Adding
+problem with base length N; `rna` is the default run on that file, which at older commits has another network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from rich.console import Console
 from torch.profiler import ProfilerActivity, profile
 
-CASES = ("adding-1000-20", "adding-1000-64", "adding-200-64", "listops", "rna")
+CASES = ("adding-1000-20", "adding-1000-64", "adding-200-64", "adding-128000-5", "listops", "rna")
 VERSIONS = ("old", "plain", "graphs")
 KERNELS = 12
 """Kernels whose milliseconds a step are listed, the longest first."""
@@ -58,7 +58,7 @@ def experiment(case: str, rna: Path | None, graphs: bool) -> Any:
         base, batch = map(int, case.split("-")[1:])
         config = lookup("AddingConfig", "paper.adding", "tasks.adding")
         result = lookup("adding", "paper.recipes", "recipes")(
-            config(base, training=100 * batch, validation=9, test=9)
+            config(base, training=(100 if base < 100_000 else 10) * batch, validation=9, test=9)
         )
         result = replace(result, training=replace(result.training, batch_sequences=batch))
     settings: dict[str, Any] = {"precision": "bf16"}
@@ -93,6 +93,7 @@ def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, pr
             with profile(activities=[ProfilerActivity.CUDA]) as trace:
                 take(profiled)
             events = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+            scored = measure_evaluation(run)
             sizes = len(run.captured.buffers) if getattr(run, "captured", None) else 0
     busy = sum(e.time_range.elapsed_us() for e in events) / 1e6 / profiled
     kernels: dict[str, float] = defaultdict(float)
@@ -100,7 +101,27 @@ def measure(case: str, rna: Path | None, graphs: bool, warm: int, steps: int, pr
         kernels[event.name[:60]] += event.time_range.elapsed_us() / 1e3 / profiled
     longest = sorted(kernels.items(), key=lambda kernel: -kernel[1])[:KERNELS]
     row = {"ms": 1e3 * seconds, "gpu_ms": 1e3 * busy, "busy": busy / seconds, "warm_ms": 1e3 * first, "sizes": sizes}
-    return {**row, "kernels_ms": {name: round(ms, 4) for name, ms in longest}}
+    return {**row, **scored, "kernels_ms": {name: round(ms, 4) for name, ms in longest}}
+
+
+def measure_evaluation(run: Any) -> dict[str, float]:
+    """Records scored per second without gradients, as validation does, and how busy that keeps the GPU."""
+    records, predict = run.task.records("training"), lookup("predict_records", "training.evaluation")
+
+    def seconds() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        predict(run.wrapped, records, run.config, torch.device("cuda"), run.task.target)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    seconds()
+    best = min(seconds() for _ in range(3))
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        seconds()
+    events = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    busy = sum(e.time_range.elapsed_us() for e in events) / 1e6
+    return {"scored_per_second": len(records.lengths) / best, "scoring_busy": busy / best}
 
 
 def _loop() -> Any:
@@ -127,7 +148,8 @@ def main() -> None:
         return
     cases = args.cases or [case for case in CASES if case != "rna" or args.rna]
     rows = []
-    print(f"{'case':16}{'version':>8}{'ms a step':>11}{'GPU ms':>8}{'busy':>6}{'sizes':>7}{'times':>7}", flush=True)
+    columns = f"{'ms a step':>11}{'GPU ms':>8}{'busy':>6}{'sizes':>7}{'times':>7}{'scored/s':>10}{'busy':>6}"
+    print(f"{'case':16}{'version':>8}{columns}", flush=True)
     for case in cases:
         first = None
         for version in args.versions:
@@ -137,7 +159,8 @@ def main() -> None:
             first = first or row["ms"]
             rows.append({"case": case, "version": version, **row})
             print(f"{case:16}{version:>8}{row['ms']:>11.2f}{row['gpu_ms']:>8.2f}{row['busy']:>6.0%}", end="")
-            print(f"{row['sizes']:>7}{first / row['ms']:>7.2f}", flush=True)
+            print(f"{row['sizes']:>7}{first / row['ms']:>7.2f}", end="")
+            print(f"{row['scored_per_second']:>10,.0f}{row['scoring_busy']:>6.0%}", flush=True)
             if args.out:
                 header = {"command": "python benchmarks/steps.py", "device": torch.cuda.get_device_name()}
                 header |= {"torch": torch.__version__}

@@ -36,6 +36,8 @@ T = TypeVar("T")
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
 """Percentiles of length at the upper ends of the bins, as in the paper's figures."""
 RESAMPLES = 1000
+EVALUATION_TOKENS = 1 << 18
+"""Tokens of a batch on a GPU up to which it is larger than a training batch."""
 TEMPERATURES = tuple(2.0 ** (k / 4) for k in range(-8, 17))
 """Temperatures that `calibrated_loss` tries, 1 among them."""
 
@@ -245,16 +247,20 @@ def predict_records(
     rank, count = 0, 1
     if torch.distributed.is_initialized() and not alone and config.context_parallel == 1:
         rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    budget, sequences = config.tokens_for(records.lengths), 4 * config.batch_sequences
-    sampler = TokenSampler(records.lengths, budget, sequences, shuffle=False, rank=rank, ranks=count)
-    rows: dict[int, tuple[ndarray, ndarray]] = {}  # a rank without a share of a batch repeats one record
+    sampler = _evaluation_batches(records, config, device, rank, count)
+    numbers: list[int] = []
+    targets, outputs = [], []
     model.eval()
     half = config.precision == "bf16"
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for batch in Loader(records, sampler, device=device).epoch():
-            outputs = target_outputs(target, model, batch.inputs, batch.targets) if target else model(batch.inputs)
-            pairs = zip(batch.targets.cpu().numpy(), outputs.float().cpu().numpy(), strict=True)
-            rows |= dict(zip(batch.indices, pairs, strict=True))
+            output = target_outputs(target, model, batch.inputs, batch.targets) if target else model(batch.inputs)
+            numbers += batch.indices
+            targets.append(batch.targets)
+            outputs.append(output.float())
+    # copied once: a copy for each batch would wait for the GPU
+    pairs = zip(torch.cat(targets).cpu().numpy(), torch.cat(outputs).cpu().numpy(), strict=True)
+    rows = dict(zip(numbers, pairs, strict=True))  # a rank without a share of a batch repeats one record
     if count > 1:
         rows = {i: row for share in ranks.all_gather(rows) for i, row in share.items()}
     all_targets, all_outputs = zip(*(rows[i] for i in range(len(rows))), strict=True)
@@ -264,6 +270,17 @@ def predict_records(
         np.array(all_targets),
         np.stack(all_outputs),
     )
+
+
+def _evaluation_batches(
+    records: Records, config: TrainingConfig, device: torch.device, rank: int, ranks: int
+) -> TokenSampler:
+    """Batches without gradients; on a GPU of up to four times the tokens of a training batch, which need less memory
+    than its gradients and keep the GPU from waiting for the host."""
+    tokens, sequences = config.tokens_for(records.lengths), 4 * config.batch_sequences
+    if device.type == "cuda":
+        tokens, sequences = max(tokens, min(4 * tokens, EVALUATION_TOKENS)), 4 * sequences
+    return TokenSampler(records.lengths, tokens, sequences, shuffle=False, rank=rank, ranks=ranks)
 
 
 def summarise(predictions: Predictions, target: Target, experiment: Experiment, split: str) -> Evaluation:
