@@ -32,6 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 
 CASES = ("adding-1000-20", "adding-1000-64", "adding-200-64", "adding-128000-5", "listops", "rna")
 VERSIONS = ("old", "plain", "graphs")
+CACHE = str(Path(tempfile.gettempdir()) / "chordmixer-steps")
 KERNELS = 12
 """Kernels whose milliseconds a step are listed, the longest first."""
 
@@ -49,11 +50,13 @@ def lookup(name: str, *modules: str) -> Any:
 def experiment(case: str, rna: Path | None, graphs: bool) -> Any:
     """An experiment that never ends by itself, with batches of the recipe's size."""
     if case == "rna":
-        data = lookup("FilesConfig", "tasks.files")(files=(str(rna),))
+        data = lookup("FilesConfig", "tasks.files")(files=(str(rna),), cache=CACHE)
         result = lookup("files", "recipes")(data)
     elif case == "listops":
         config = lookup("ListOpsConfig", "paper.lra.listops", "tasks.lra.listops")
-        result = lookup("listops", "paper.recipes", "recipes")(config(training=6_000, validation=200, test=200))
+        result = lookup("listops", "paper.recipes", "recipes")(
+            config(training=6_000, validation=200, test=200, cache=CACHE)
+        )
     else:
         base, batch = map(int, case.split("-")[1:])
         config = lookup("AddingConfig", "paper.adding", "tasks.adding")

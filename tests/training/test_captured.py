@@ -131,7 +131,7 @@ def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     step = speed._captured_stepper(PAPER, TrainingConfig(precision="fp32"), torch.device("cpu"), fallback)
     assert 0 < step([3, 9]) != 7 and fallback.call_count == 0
     assert step([3, 9], True) == 7 and fallback.call_count == 1
-    monkeypatch.setattr(captured, "LARGE_TOKENS", 8)
+    monkeypatch.setattr(captured, "LARGE_BATCH", 8)
     assert step([3, 9]) == 7
 
 
@@ -147,8 +147,8 @@ def test_sizes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = CapturedSteps(model, model, REGRESSION, Optimiser(model, CONFIG, 64), None)
     sizes = [stepper._size(batch_of(PAPER, lengths, 0)) for lengths in ((60, 33), (59, 40), (60, 3, 1), (3, 60))]
     assert sizes[0] == sizes[1] == (128, 2, 6) and sizes[2] == (128, 3, 6) and sizes[3] is None
-    monkeypatch.setattr(captured, "LARGE_TOKENS", 64)
-    assert stepper._size(batch_of(PAPER, (60, 33), 0)) is None
+    monkeypatch.setattr(captured, "LARGE_BATCH", 64 * PAPER.network.width)
+    assert stepper._size(batch_of(PAPER, (60, 33), 0)) is None and stepper._size(batch_of(PAPER, (60, 3), 0))
     assert all(
         tokens < captured.buffer_tokens(tokens) <= max(tokens + 64, 1.125 * tokens) for tokens in range(1, 5000)
     )

@@ -38,8 +38,8 @@ from chordmixer.training.optimiser import Ema, Optimiser
 
 logger = logging.getLogger(__name__)
 
-LARGE_TOKENS = 1 << 17
-"""Tokens of a batch from which the GPU takes longer than the host, so that a graph gains nothing."""
+LARGE_BATCH = 1 << 26
+"""Tokens times channels of a batch from which the GPU takes longer than the host, so that a graph gains nothing."""
 MAX_SIZES = 64
 """Maximum number of batch sizes with a graph; each costs memory."""
 
@@ -148,7 +148,9 @@ class CapturedSteps:
     def _size(self, batch: Batch) -> StepSize | None:
         """The size to which a batch is rounded up; None if a graph is no faster, or impossible."""
         tokens, depths = batch.inputs.tokens, [depth(n) for n in batch.inputs.lengths]
-        if self.reason or tokens >= LARGE_TOKENS or any(a < b for a, b in pairwise(depths)):
+        if self.reason or tokens * self.model.config.network.width >= LARGE_BATCH:
+            return None
+        if any(a < b for a, b in pairwise(depths)):
             return None
         return StepSize(buffer_tokens(tokens), len(depths), depths[0])
 

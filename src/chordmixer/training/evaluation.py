@@ -36,7 +36,7 @@ T = TypeVar("T")
 PERCENTILES = (10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 100)
 """Percentiles of length at the upper ends of the bins, as in the paper's figures."""
 RESAMPLES = 1000
-EVALUATION_TOKENS = 1 << 18
+EVALUATION_TOKENS = 1 << 19
 """Tokens of a batch on a GPU up to which it is larger than a training batch."""
 TEMPERATURES = tuple(2.0 ** (k / 4) for k in range(-8, 17))
 """Temperatures that `calibrated_loss` tries, 1 among them."""
