@@ -36,6 +36,9 @@ class DataOptions(TypedDict, total=False):
     """Fractions of training, validation and test records, unless the split is given. Default 0.7, 0.1, 0.2."""
     both_strands: bool
     """Train on either strand of DNA at random, and predict the mean over both. Default False."""
+    on_rare: Literal["error", "reject"]
+    """Classes or labels with too few records or groups for one in each part of a split: an error, or left out and
+    counted. Default `error`."""
     on_bad: str
     """Characters outside the alphabet: `error`, `unknown`, or `reject` the record. Default `error`."""
     cache: Path | str
@@ -190,6 +193,7 @@ def _config(options: DataOptions, files: Sequence[str], reading: Reading | None 
         "files": list(files),
         "target_type": options.get("target_type", "auto"),
         "split": split,
+        "on_rare": options.get("on_rare", "error"),
         "both_strands": options.get("both_strands", False),
         "tokenizer": {"name": options.get("tokenizer", "auto"), "on_bad": options.get("on_bad", "error")},
         "cache": None if options.get("cache") is None else str(options["cache"]),

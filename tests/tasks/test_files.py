@@ -18,10 +18,11 @@ from chordmixer.config import from_dict, override, to_dict
 from chordmixer.data import Loader, TokenSampler, leakage
 from chordmixer.data.columns import Columns
 from chordmixer.data.reading import Reading
-from chordmixer.data.splits import SplitConfig
+from chordmixer.data.splits import SplitConfig, Units
 from chordmixer.data.tokenizers import TokenizerConfig
 from chordmixer.tasks import files, task_class
 from chordmixer.tasks.files import Files, FilesConfig
+from chordmixer.tasks.questions import settle_rare
 from chordmixer.tasks.targets import Classification, Regression
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -139,6 +140,52 @@ def test_texts_numbers_and_several_labels(table: Callable[..., str]) -> None:
     assert several.target.outputs == 2 and several.records("training")[0].target.shape == (2,)
 
 
+def test_rare_classes_are_refused_or_left_out(table: Callable[..., str]) -> None:
+    """By the units of the split: class c has five records of two genes, class d two copies of one sequence."""
+    rows = [f"{'ACGT' * 5}{'A' * i},{'ab'[i % 2]},gene{i}" for i in range(40)]
+    rows += [f"{'CCGT' * 5}{'C' * i},c,other{i % 2}" for i in range(5)] + ["GGGTTTGGG,d,x", "GGGTTTGGG,d,y"]
+    config = FilesConfig((table("rare.csv", "seq,label,group", rows),))
+    with pytest.raises(
+        ValueError, match=r"^2 of 4 classes have fewer than 3 groups, 'd' \(2\), 'c' \(2\): .*--on-rare"
+    ):
+        Files(config)
+    task = Files(replace(config, on_rare="reject"))
+    reason = "of 2 classes with fewer than 3 groups (c, d)"
+    assert task.question.names == ["a", "b"] and set(task.question.targets.tolist()) == {0, 1}
+    assert (task.account.used, task.account.rejected) == (40, {reason: 7})
+    labels = np.array(task.store.column("label").tolist())[task.question.records]
+    assert [task.question.names[k] for k in task.question.targets] == labels.tolist()
+    assert sorted(np.concatenate([*task.split.parts.values()])) == [*range(40)]
+    alone = replace(config, split=SplitConfig("random"))
+    with pytest.raises(ValueError, match=r"^1 of 4 classes have fewer than 3 different records, 'd' \(1\)"):
+        Files(alone)
+    folds = Files(replace(alone, on_rare="reject", split=SplitConfig("random", folds=4)))
+    assert folds.question.names == ["a", "b"], "class c has five records, and four folds and the test need six"
+    with pytest.raises(
+        ValueError, match=r"^--on-rare reject leaves 0 of 2 classes, without those with fewer than 52"
+    ):
+        settle_rare(folds.question, Units("random", np.arange(40), "records"), 52, "reject", str)
+
+
+def test_rare_labels_are_left_out_and_their_records_stay(table: Callable[..., str]) -> None:
+    rows = [f"{'ACGT' * 5}{'A' * i},{('a', 'b', 'a;b')[i % 3]}" for i in range(30)] + ["CCCCC,a;rare", "GGGGG,rarer"]
+    config = FilesConfig((table("rare.csv", "seq,label", rows),), target_type="labels")
+    with pytest.raises(
+        ValueError, match=r"^2 of 4 labels have fewer than 3 different records, 'rarer' \(1\), 'rare' \(1\)"
+    ):
+        Files(config)
+    task = Files(replace(config, on_rare="reject"))
+    assert task.question.names == ["a", "b"] and task.question.targets[-2:].tolist() == [[1, 0], [0, 0]]
+    assert task.account.notes == {"labels left out, with fewer than 3 different records (rare, rarer)": 2}
+    assert task.account.used == 32 and task.target.outputs == 2
+
+
+def test_a_given_split_leaves_no_class_out(table: Callable[..., str]) -> None:
+    rows = [f"{'ACGT' * 5}{'A' * i},{'ab'[i % 2]},{('train', 'dev', 'test')[i % 3]}" for i in range(30)]
+    path = table("given.csv", "seq,label,split", [*rows, "CCCCC,c,train"])
+    assert Files(FilesConfig((path,), on_rare="reject")).question.names == ["a", "b", "c"]
+
+
 def test_series(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("up", "down"):
@@ -248,6 +295,7 @@ def test_records_that_agree_up_to_the_cut_are_copies(table: Callable[..., str]) 
         ),
         ({"target_type": "number"}, "label 'with' of record 'with0' is not a finite number"),
         ({"cut": 0}, "cut=0 is too small: give 1 or more"),
+        ({"on_rare": "merge"}, "--on-rare merge is not a choice: give one of error, reject"),
     ],
     ids=str,
 )

@@ -268,6 +268,10 @@ class TrainOptions(RunOptions):
     """Options that `train` and `plan` share: also the target type, the ensemble and the encoder."""
 
     target_type: TargetType = "auto"
+    on_rare: Annotated[
+        str,
+        option("Classes with too few records or groups to split: error, or reject them.", LEARNING, choices=POLICIES),
+    ] = "error"
     rc: Annotated[
         bool, option("Both strands of DNA are equivalent: train and predict on both.", LEARNING, "--rc")
     ] = False
@@ -284,7 +288,8 @@ class TrainOptions(RunOptions):
 
     def data(self, files: list[str]) -> dict[str, Any]:
         """The fields of a `FilesConfig`."""
-        return super().data(files) | {"target_type": self.target_type, "both_strands": self.rc}
+        learned = {"target_type": self.target_type, "on_rare": self.on_rare, "both_strands": self.rc}
+        return super().data(files) | learned
 
     def changes(self, minutes: bool = True) -> list[str]:
         """Convert the options for common settings, also those of an ensemble, to arguments of --set."""

@@ -148,7 +148,7 @@ def plan(
     paths, reading = files.named(inputs)
     if pretrain:
         _refuse(files, ("labels", "rank", "on_unmatched"))
-        _refuse(args, ("target_type", "rc", "folds", "replicates", "start", "freeze"))
+        _refuse(args, ("target_type", "on_rare", "rc", "folds", "replicates", "start", "freeze"))
         experiment = _masking_experiment(paths, reading, args)
     else:
         experiment = args.files_experiment(paths, reading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -94,18 +94,14 @@ def split(
     >>> split(["a", "b"] * 4, halves, groups=["x", "x", "y", "y", "z", "z", "w", "w"]).parts["training"].tolist()
     [4, 5, 6, 7]
     """
-    if not len(targets):
-        raise ValueError("0 records cannot be split: the data are empty, or all records were rejected; give others")
-    columns = {"given": splits, "grouped": groups, "similarity": sequences}
-    present = {name: column is not None and any(v is not None for v in column) for name, column in columns.items()}
-    method = config.method
-    if method == "auto":
-        method = "given" if present["given"] else "grouped" if present["grouped"] else "random"
-    if method != "random" and not present[method]:
-        wanted = {"given": "a split column", "grouped": "groups", "similarity": "sequences of letters"}[method]
-        raise ValueError(f"split method {method!r} needs {wanted}, which the data lack: give them or another method")
-    group_of = _group_numbers(method, len(targets), groups if present["grouped"] else None, sequences, kind)
-    noun = "groups" if present["grouped"] and method != "random" else "different records"
+    return split_units(targets, config, units(len(targets), config, splits, groups, sequences, kind), splits)
+
+
+def split_units(
+    targets: Targets, config: SplitConfig, units: Units, splits: Sequence[str | None] | None = None
+) -> Split:
+    """Split records by the method of their units."""
+    method, group_of, noun = units
     if method == "given":
         parts = given_parts(splits or [])
         if not len(parts["validation"]):
@@ -120,6 +116,41 @@ def split(
     if config.fold is not None:
         parts |= _fold_parts(parts, group_of, targets, config, noun)
     return Split(**parts, method=method)
+
+
+class Units(NamedTuple):
+    """Records of one unit are never separated: those of a group, or copies."""
+
+    method: str
+    """The method of the split that they are for."""
+    numbers: ndarray
+    """The number of each record's unit."""
+    noun: str
+    """What units are called: groups or different records."""
+
+
+def units(
+    count: int,
+    config: SplitConfig,
+    splits: Sequence[str | None] | None = None,
+    groups: Sequence[Hashable] | None = None,
+    sequences: Sequence[ndarray] | None = None,
+    kind: str = "",
+) -> Units:
+    """The units of `count` records; the other arguments are those of `split`."""
+    if not count:
+        raise ValueError("0 records cannot be split: the data are empty, or all records were rejected; give others")
+    columns = {"given": splits, "grouped": groups, "similarity": sequences}
+    present = {name: column is not None and any(v is not None for v in column) for name, column in columns.items()}
+    method = config.method
+    if method == "auto":
+        method = "given" if present["given"] else "grouped" if present["grouped"] else "random"
+    if method != "random" and not present[method]:
+        wanted = {"given": "a split column", "grouped": "groups", "similarity": "sequences of letters"}[method]
+        raise ValueError(f"split method {method!r} needs {wanted}, which the data lack: give them or another method")
+    group_of = _group_numbers(method, count, groups if present["grouped"] else None, sequences, kind)
+    noun = "groups" if present["grouped"] and method != "random" else "different records"
+    return Units(method, group_of, noun)
 
 
 def _fold_parts(

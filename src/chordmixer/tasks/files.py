@@ -6,7 +6,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy import ndarray
@@ -16,13 +16,13 @@ from chordmixer.data.entries import Account
 from chordmixer.data.inspection import Inspection
 from chordmixer.data.leakage import SEEN_PARTS, Leak, digests, find_leaks, seen_hashes
 from chordmixer.data.loading import StoreRecords
-from chordmixer.data.reading import Reading
+from chordmixer.data.reading import Policy, Reading
 from chordmixer.data.sketches import SketchConfig, sketch_all
-from chordmixer.data.splits import Split, SplitConfig, split
+from chordmixer.data.splits import PARTS, Split, SplitConfig, Units, split_units, units
 from chordmixer.data.store import Store
 from chordmixer.data.store_cache import cache_folder, file_labels_line, gather, with_file_labels
 from chordmixer.data.tokenizers import TokenizerConfig
-from chordmixer.tasks.questions import TargetType, inspect_target, question
+from chordmixer.tasks.questions import TargetType, inspect_target, question, settle_rare
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,9 @@ class FilesConfig(StoreConfig):
     Default `auto`: detected from the data."""
     separator: str = ";"
     """The separator between several labels of a record."""
+    on_rare: Policy = "error"
+    """Classes or labels with too few records, or groups, for one in each part of a split: an error, or `reject`: they
+    are left out and counted. A given split leaves none out."""
     both_strands: bool = False
     """Train on a random strand of DNA in each epoch, and predict the mean over both strands. For records of either
     strand, such as fragments of genomes; not if the strand has a meaning, as for introns and genes, or differs in
@@ -80,6 +83,8 @@ class FilesConfig(StoreConfig):
 
     def __post_init__(self) -> None:
         check_numbers(self, cut=(1, LONGEST))
+        if self.on_rare not in get_args(Policy):
+            raise ValueError(f"--on-rare {self.on_rare} is not a choice: give one of {', '.join(get_args(Policy))}")
 
 
 class Files:
@@ -134,7 +139,11 @@ class Files:
     def account(self) -> Account:
         """The account of reading, in which records without a target are rejected."""
         noun = "target" if self.question.kind == "number" else "label"
-        return self.store.account.without(self.question.unanswered, f"without a {noun}")
+        account = self.store.account.without(self.question.unanswered, f"without a {noun}")
+        for reason, ids in self.question.rejected.items():
+            account = account.without(ids, reason)
+        account.notes.update(self.question.notes)
+        return account
 
     @property
     def inspection(self) -> Inspection:
@@ -203,7 +212,7 @@ class _FilesData:
         store, _ = config.open_store(reading)
         self.store = store if config.cut is None else store.cut(config.cut)
         columns = self.store.present_columns("label", "target", "split")
-        self.question = question(columns, self.store.id, config.target_type, config.separator, reading.on_unmatched)
+        asked = question(columns, self.store.id, config.target_type, config.separator, reading.on_unmatched, least=1)
         if config.both_strands and self.store.tokenizer.complement is None:
             raise ValueError(
                 f"--rc asks for both strands, and {self.store.tokenizer.name} tokens have one: leave it out, or name "
@@ -211,7 +220,11 @@ class _FilesData:
             )
         if config.augment and token_kind(self.store) != "real":
             raise ValueError("data.augment=true is for series of real numbers, and these are symbols: leave it out")
-        self.split = split_store(self.store, self.question.records, self.question.labels(), config.split)
+        found = units_of(self.store, asked.records, config.split)
+        least = len(PARTS) if config.on_rare == "error" else max(len(PARTS), config.split.folds + 2)
+        self.question = settle_rare(asked, found, least, config.on_rare, self.store.id)
+        found = found._replace(numbers=found.numbers[np.isin(asked.records, self.question.records)])
+        self.split = split_store(self.store, self.question.records, self.question.labels(), config.split, found)
 
     @cached_property
     def inspection(self) -> Inspection:
@@ -234,12 +247,32 @@ _cached_data = lru_cache(maxsize=2)(_FilesData)
 """Shared by the recipe, the training and the baselines of one process."""
 
 
-def split_store(store: Store, records: ndarray, targets: Sequence[Hashable] | ndarray, config: SplitConfig) -> Split:
-    """Split the given records of a store by its columns `split` and `group`, or by their sequences."""
+def split_store(
+    store: Store,
+    records: ndarray,
+    targets: Sequence[Hashable] | ndarray,
+    config: SplitConfig,
+    units: Units | None = None,
+) -> Split:
+    """Split the given records of a store by its columns `split` and `group`, or by their sequences.
+
+    `units` are those of `units_of`, if they are known.
+    """
+    splits = store.present_columns("split").get("split")
+    parts = split_units(
+        targets,
+        config,
+        units or units_of(store, records, config),
+        None if splits is None else splits[records].tolist(),
+    )
+    return parts.check("record", "more records")
+
+
+def units_of(store: Store, records: ndarray, config: SplitConfig) -> Units:
+    """The units of the given records of a store."""
     columns = {f"{name}s": v[records].tolist() for name, v in store.present_columns("split", "group").items()}
     sequences = [store.tokens(i) for i in records]
-    parts = split(targets, config, **columns, sequences=sequences, kind=token_kind(store))
-    return parts.check("record", "more records")
+    return units(len(records), config, **columns, sequences=sequences, kind=token_kind(store))
 
 
 def token_kind(store: Store) -> str:

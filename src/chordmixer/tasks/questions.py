@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy import ndarray
 from chordmixer.data.columns import is_missing_number, real_number
 from chordmixer.data.inspection import Inspection, inspect
 from chordmixer.data.reading import Policy
+from chordmixer.data.splits import Units
 from chordmixer.data.store import Store
 from chordmixer.tasks.targets import Classification, MultiLabel, Regression
 
@@ -39,6 +40,10 @@ class Question:
     """Names of the classes or labels."""
     unanswered: list[str]
     """Ids of the records without a target, which are left out."""
+    rejected: Mapping[str, list[str]] = field(default_factory=dict)
+    """Ids of other records that are left out, by reason."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Counts of what else is left out, for the account."""
 
     def labels(self) -> Sequence[str] | ndarray:
         """The targets for stratification of a split: names of classes, else the targets."""
@@ -58,15 +63,17 @@ def question(
     target_type: TargetType,
     separator: str = ";",
     on_missing: Policy = "error",
+    least: int = MIN_RECORDS,
 ) -> Question:
     """Determine the target of each record, whose id is `name(number)`, from its columns.
 
     A target column is a regression, and so are labels that are all numbers but not all integers; other labels are
     classes. Several labels per record must be requested, since a semicolon may be part of a name. `target_type`
-    overrides this; `separator` splits several labels.
+    overrides this; `separator` splits several labels. Classes of fewer than `least` records are an error, unless the
+    split is given.
     """
     kind = _kind(columns, target_type)
-    least = 1 if "split" in columns else MIN_RECORDS
+    least = 1 if "split" in columns else least
     if kind == "number":
         numbers = _numbers(columns, name)
         records, unanswered = _with_target(~np.isnan(numbers), name, "target", on_missing)
@@ -86,6 +93,46 @@ def question(
             "give records of another, or a number to learn in a target column"
         )
     return Question("classes", records, targets.astype(np.int64), names, unanswered)
+
+
+def settle_rare(
+    question: Question, units: Units, least: int, on_rare: Policy, name: Callable[[int], str]
+) -> Question:
+    """Refuse or leave out the classes, or labels, that fewer than `least` units of the split have.
+
+    `units` are those of the question's records; `name` returns the id of a record of the store.
+    """
+    if question.kind == "number" or units.method == "given":
+        return question
+    targets, classes = question.targets, question.kind == "classes"
+    holders = [targets == k if classes else targets[:, k] > 0 for k in range(len(question.names))]
+    counts = np.array([len(np.unique(units.numbers[rows])) for rows in holders])
+    if on_rare == "error":
+        cure = "leave them out with --on-rare reject"
+        _check_classes(question.names, counts, "class" if classes else "label", least, units.noun, cure)
+    kept = np.flatnonzero(counts >= least)
+    if len(kept) == len(counts):
+        return question
+    rare = sorted((name for name, n in zip(question.names, counts, strict=True) if n < least))
+    shown = ", ".join(rare[:SHOWN]) + (", ..." if len(rare) > SHOWN else "")
+    few = f"with fewer than {least} {units.noun} ({shown})"
+    if len(kept) < (2 if classes else 1):
+        raise ValueError(
+            f"--on-rare reject leaves {len(kept)} of {len(counts)} {question.kind}, without those {few}: add records "
+            "or merge them"
+        )
+    names = [question.names[k] for k in kept]
+    if not classes:
+        return replace(question, targets=targets[:, kept], names=names, notes={f"labels left out, {few}": len(rare)})
+    inside = np.isin(targets, kept)
+    reason = f"of {len(rare)} {'class' if len(rare) == 1 else 'classes'} {few}"
+    return replace(
+        question,
+        records=question.records[inside],
+        targets=np.searchsorted(kept, targets[inside]),
+        names=names,
+        rejected={reason: [name(int(i)) for i in question.records[~inside]]},
+    )
 
 
 def inspect_target(store: Store, target_type: TargetType = "auto", separator: str = ";") -> Inspection:
@@ -166,7 +213,14 @@ def _with_target(
     return np.flatnonzero(present), missing
 
 
-def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int) -> None:
+def _check_classes(
+    names: Sequence[str],
+    counts: ndarray,
+    noun: str,
+    least: int,
+    counted: str = "records",
+    cure: str = "leave them out",
+) -> None:
     """Raise an error if a class has fewer than `least` records: each part of a split needs one of each class."""
     few = Counter({name: int(count) for name, count in zip(names, counts, strict=True) if count < least})
     if few:
@@ -174,6 +228,6 @@ def _check_classes(names: Sequence[str], counts: ndarray, noun: str, least: int)
         many = "es" if noun == "class" else "s"
         wanted = "" if noun == "label" else ", or ask for a number with --target-type number if they are numbers"
         raise ValueError(
-            f"{len(few):,} of {len(names):,} {noun}{many} have fewer than {least} records, {shown}: training, "
-            f"validation and test need one each; add records, merge {noun}{many} or leave them out{wanted}"
+            f"{len(few):,} of {len(names):,} {noun}{many} have fewer than {least} {counted}, {shown}: training, "
+            f"validation and test need one each; add records, merge {noun}{many} or {cure}{wanted}"
         )

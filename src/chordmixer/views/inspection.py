@@ -112,7 +112,7 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
         shown = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
         yield (
             f"{counted(len(small), 'class', 'classes')} of fewer than 3 records ({shown}): training, validation and "
-            "test need one each; add records or merge classes."
+            "test need one each; add records, merge classes, or leave them out with --on-rare reject."
         )
     if inspection.unlabelled:
         yield f"{counted(inspection.unlabelled, 'record')} without a label: --on-unmatched reject leaves them out."
