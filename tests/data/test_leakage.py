@@ -92,7 +92,7 @@ def test_no_training_records() -> None:
 def test_examples_are_few_and_named() -> None:
     leak = report(TRAINING + TRAINING, {"training": range(20), "test": range(20, 40)})["test"]
     lines = list(leak.lines("test", "gene{}".format))
-    assert lines[0].startswith("test: 20 of 20 records (100.0 %) have a copy in training: 20 exact, 0 reverse")
+    assert lines[0].startswith("test: 20 of 20 records (100.0 %) have a copy in training: 20 exact, 0 near")
     assert lines[1].startswith("exact: gene20 = gene0, gene21 = gene1") and lines[1].endswith("gene24 = gene4, ...")
 
 

@@ -118,10 +118,14 @@ def test_ids_that_look_like_markup(width: int) -> None:
         ({"duplicates": replace(TWICE, exact=1)}, "1 exact duplicate and"),
         ({"duplicates": TWICE}, "3 sequences under more than one label: no model can separate these; correct"),
         ({"ambiguous": 0.2}, "20.0% of the tokens are ambiguous or unknown: check that dna is what these files hold"),
-        ({"classes": {"worm": 1_000}}, "worm is the only class: a classifier needs two or more."),
+        ({"classes": {"worm": 1_000}}, "class worm is the only one: a classifier needs two or more."),
         (
             {"classes": {"worm": 990, "fly": 10}},
-            "worm has 99 times the records of fly: always predicting worm has a high",
+            "class worm has 99 times the records of fly: always predicting worm is right for 99%; use ROC-AUC",
+        ),
+        (
+            {"classes": {"worm": 40, "bee": 40, "fly": 4}},
+            "class worm has 10 times the records of fly: the accuracy says little about small classes; see",
         ),
         (
             {"classes": {"a": 9, "b": 2, "c": 1}},

@@ -42,13 +42,14 @@ class Leak:
         r"""A readable summary. `name` gives the id of a record's number.
 
         >>> print(*Leak(90, exact=3, examples={"exact": [(7, 2)]}).lines("test", "r{}".format), sep="\n")
-        test: 3 of 90 records (3.3 %) have a copy in training: 3 exact, 0 reverse complement, 0 near
+        test: 3 of 90 records (3.3 %) have a copy in training: 3 exact, 0 near
         exact: r7 = r2, ...
         """
         share = 100 * self.total / max(self.records, 1)
+        reverse = f", {self.reverse:,} reverse complement" if self.reverse else ""
         yield (
             f"{part}: {self.total:,} of {self.records:,} records ({share:.1f} %) have a copy in training: "
-            f"{self.exact:,} exact, {self.reverse:,} reverse complement, {self.near:,} near"
+            f"{self.exact:,} exact{reverse}, {self.near:,} near"
         )
         signs = {"exact": "=", "reverse": "= reverse complement of", "near": "~"}
         for kind, pairs in self.examples.items():

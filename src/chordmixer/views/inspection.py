@@ -101,12 +101,13 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
         return
     (most, n_most), (least, n_least) = (list(inspection.classes.items())[i] for i in (0, -1))
     if most == least:
-        yield f"{most} is the only class: a classifier needs two or more."
+        yield f"class {most} is the only one: a classifier needs two or more."
     elif n_most >= MAX_IMBALANCE * n_least:
-        yield (
-            f"{most} has {n_most / n_least:,.0f} times the records of {least}: always predicting {most} has a high "
-            "accuracy; use ROC-AUC or the scores of each class."
-        )
+        share = n_most / sum(inspection.classes.values())
+        trap = "the accuracy says little about small classes; see the balanced accuracy and the scores of each class."
+        if share >= 0.5:
+            trap = f"always predicting {most} is right for {share:.0%}; use ROC-AUC or the scores of each class."
+        yield f"class {most} has {n_most / n_least:,.0f} times the records of {least}: {trap}"
     small = [name for name, count in inspection.classes.items() if count < 3]
     if small:
         shown = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
