@@ -40,7 +40,7 @@ def difference(value: float, low: float | None, high: float | None, over: Any = 
         ),
         (difference(0.02, -0.01, 0.05), "Tied: the test set cannot separate them"),
         (difference(0.0, 0.0, 0.0), "Tied: the test set cannot separate them"),
-        (difference(0.5, None, None), "Too few test records for a comparison"),
+        (difference(0.5, None, None), "Too few test records of each class for a comparison"),
         (None, "No comparison on the same records is kept"),
     ],
 )
@@ -76,7 +76,7 @@ def test_one_positive_record_makes_no_winner(make_run: Make) -> None:
     write_baselines(run, EXPERIMENT, target, [("length alone", "", lucky)])
     text = " ".join(verdict.headline(Run.load(run)))
     assert "(too few records for an interval)" in text and "length alone, reaches 1.000" in text
-    assert "Too few test records for a comparison." in text and "Use the baseline" not in text
+    assert "Too few test records of each class for a comparison." in text and "Use the baseline" not in text
 
 
 @pytest.mark.parametrize(

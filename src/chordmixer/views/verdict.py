@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
+from chordmixer.tasks.scores import BY_CLASS
 from chordmixer.tasks.targets import Classification, MultiLabel
 from chordmixer.training.combination import NETWORK
 from chordmixer.training.ensemble import Ensemble
@@ -111,7 +112,8 @@ def ladder_sentences(ladder: Sequence[LadderStep]) -> Iterator[str]:
     for previous, step in pairwise(ladder):
         sign, by = _outcome(step.gain)
         if sign is None:
-            yield f"There are too few test records to compare {step.name} with {short(previous.name, 60)}."
+            records = _records(step.gain)
+            yield f"There are too few {records} to compare {step.name} with {short(previous.name, 60)}."
             continue
         sentences = _STEPS[step.name if previous.name == LOCAL or step.name != NETWORK else NETWORK_ONLY]
         yield sentences[sign].format(by=by, before=short(previous.name, 60))
@@ -175,10 +177,15 @@ def compared(difference: Difference | None, name: str = "") -> str:
         return f"No comparison on the same records is kept{model}"
     sign, by = _outcome(difference)
     if sign is None:
-        return f"Too few test records for a comparison{model}"
+        return f"Too few {_records(difference)} for a comparison{model}"
     if sign == 0:
         return f"Tied{model}: the test set cannot separate them"
     return f"{name or 'The model'} is {'better' if sign > 0 else 'worse'} by {by}"
+
+
+def _records(difference: Difference | None) -> str:
+    """What a comparison needs more of."""
+    return "test records" + (" of each class" if difference and difference.metric in BY_CLASS else "")
 
 
 def _outcome(difference: Difference | None) -> tuple[int | None, str]:
