@@ -218,8 +218,8 @@ def warnings(run: Run) -> Iterator[str]:
         if leak.total:
             yield (
                 f"{leak.total:,} of {leak.records:,} {part} records {'has' if leak.total == 1 else 'have'} a copy or "
-                "near-copy among the training records: scores on these partly show recall; split by group or "
-                "similarity to keep copies together."
+                "near-copy among the training records: scores on these partly show recall; --split similarity keeps "
+                "copies together."
             )
     if run.test and run.test.records < MIN_TEST_RECORDS:
         yield f"There are only {run.test.records:,} test records: the intervals are wide; rely on them."
