@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FINE_TUNING_RATE = 1e-3
+"""Highest learning rate by default of a run that starts from trained weights, on any device."""
+
 
 def fit(
     data: Dataset,
@@ -195,7 +198,11 @@ def for_files(
     if freeze and start is None:
         raise ValueError("--freeze keeps the encoder of a trained run as it is: add --from RUN")
     experiment = recipes.files(data, minutes / members if minutes else None, device or "auto")
-    return experiment if start is None else start_from(experiment, Path(start), freeze, unverified)
+    if start is None:
+        return experiment
+    experiment = start_from(experiment, Path(start), freeze, unverified)
+    rate = min(experiment.training.learning_rate, FINE_TUNING_RATE)
+    return replace(experiment, training=replace(experiment.training, learning_rate=rate))
 
 
 def ensemble_settings(folds: int | None, replicates: int | None) -> dict[str, int]:
