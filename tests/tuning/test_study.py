@@ -12,14 +12,18 @@ from typing import Any
 
 import optuna
 import pytest
+import torch
 from tests.forked import Forked
 
 from chordmixer import Dataset
+from chordmixer.recipes.files import LEARNING_RATES
 from chordmixer.training.loop import TrainingRun
 from chordmixer.tuning import study, tune
 from chordmixer.tuning.journal import JournalLock, open_journal
 from chordmixer.tuning.results import StudyResult
 
+RATE = LEARNING_RATES["cuda" if torch.cuda.is_available() else "cpu"]
+"""The recipe's learning rate."""
 SMALL = {
     "model.network.track_size": 2,
     "model.network.hidden": 4,
@@ -99,7 +103,7 @@ def test_the_recipe_comes_first_with_and_without_words(clean: StudyResult) -> No
     first, second, *others = clean.trials
     assert first.default and second.default and not any(trial.default for trial in others)
     assert (first.values["model.words"], second.values["model.words"]) == (True, False)
-    assert first.values["training.learning_rate"] == 1e-3 and clean.steps == 6 < clean.full_steps
+    assert first.values["training.learning_rate"] == RATE and clean.steps == 6 < clean.full_steps
     assert clean.default in (first, second) and clean.default and clean.best.loss <= clean.default.loss
     assert [*(clean.folder / study.TRIALS).iterdir()] == []
 
@@ -197,7 +201,7 @@ def test_the_recipe_is_trained_however_little_time_there_is(records: Path, tmp_p
         ({"settings": {"training.batch_sequences": 7}}, r"is a study with training.batch_sequences=16, not 7"),
         ({"steps": 7}, "is a study with steps=6, not 7"),
         ({"seed": 3}, "is a study with training.seed=0, not 3"),
-        ({"settings": {"training.learning_rate": 1e-3}}, r"searches other settings \(training.learning_rate only"),
+        ({"settings": {"training.learning_rate": RATE}}, r"searches other settings \(training.learning_rate only"),
         ({"minutes": 0.0}, "--minutes 0 is not the time of a study"),
         ({"minutes": float("inf")}, "--minutes inf is not the time of a study"),
         ({"settings": {"training.replicates": 3}}, "--folds and --replicates train several networks"),
