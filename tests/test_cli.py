@@ -73,7 +73,7 @@ assert not heavy, heavy
     [
         ([], ["--version", "sample", "inspect", "train", "predict", "embed", "evaluate", "report", "demo"]),
         (["train"], ["--out", "--base-length", "--config", "--set", "--resume", "chordmixer train --resume RUN"]),
-        (["train"], ["--epochs", "--minutes", "--seed", "--device", "--model"]),
+        (["train"], ["--epochs", "--minutes", "--seed", "--device", "--model", "--on-rare"]),
         (["train"], ["--labels", "--group", "--split", "--rc", "--format", "--column", "--on-bad", "--on-unmatched"]),
         (["inspect"], ["--labels", "--group", "--format", "--column", "--plot", "--on-empty", "--tokenizer"]),
         (["predict"], ["--out", "-o", "--min-confidence", "--over-length", "--on-bad", "--resume", "--format"]),

@@ -107,6 +107,12 @@ def test_records_in_memory_have_a_store_by_their_content(tmp_path: Path) -> None
         Files(FilesConfig(first.files, key=first.key, cache=str(tmp_path / "elsewhere")))
 
 
+def test_rare_classes_may_be_left_out(tmp_path: Path) -> None:
+    letters = ["ACGT" * 5 + "A" * i for i in range(21)]
+    data = Dataset.from_lists(letters, ["a", "b"] * 10 + ["c"], on_rare="reject", cache=tmp_path)
+    assert Files(data.stored(tmp_path)).question.names == ["a", "b"]
+
+
 def test_invalid_input() -> None:
     with pytest.raises(ValueError, match="3 values for label and 2 sequences: give one for each"):
         Dataset.from_lists(["AC", "GT"], ["a", "b", "c"])

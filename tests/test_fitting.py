@@ -123,6 +123,15 @@ def test_a_report_does_without_explanations(
     assert (tmp_path / "run" / "report.html").exists()
 
 
+def test_trained_weights_keep_a_lower_learning_rate(records: Any, tmp_path: Path) -> None:
+    data = Dataset.from_lists(*records, cache=tmp_path / "cache")
+    options: Any = {"device": "cpu", "settings": QUICK, "baselines": False, "verbose": False}
+    fit(data, tmp_path / "run", **options)
+    fit(data, tmp_path / "tuned", start=tmp_path / "run", **options)
+    rates = [Experiment.load(tmp_path / name).training.learning_rate for name in ("run", "tuned")]
+    assert rates == [3e-3, 1e-3]
+
+
 def test_settings_are_said_and_checked(records: Any, tmp_path: Path, capsys: Any) -> None:
     data = Dataset.from_lists(*records, cache=tmp_path / "cache")
     fit(data, tmp_path / "run", seed=5, settings=QUICK, baselines=False)

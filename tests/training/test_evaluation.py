@@ -159,6 +159,21 @@ def test_batching_does_not_change_an_answer(tiny: Experiment, full_run: Path) ->
     np.testing.assert_allclose(*answers, atol=1e-5)
 
 
+def test_batches_are_larger_on_a_gpu(tiny: Experiment) -> None:
+    """Up to four times the tokens of a training batch, but of 524,288 at most, unless a training batch has more."""
+    records, cuda = AddingRecords(tiny.data, "test"), torch.device("cuda")
+    for tokens, device, expected in (
+        (1_000, CPU, 1_000),
+        (1_000, cuda, 4_000),
+        (200_000, cuda, 524_288),
+        (600_000, cuda, 600_000),
+    ):
+        training = override(tiny.training, {"batch_tokens": tokens})
+        sampler = evaluation._evaluation_batches(records, training, device, 0, 1)
+        assert sampler.tokens == expected
+        assert sampler.sequences == (4 if device == CPU else 16) * training.batch_sequences
+
+
 def test_scores_and_rows_are_in_the_manifest(
     tiny: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from chordmixer.config import override
 from chordmixer.models import ModelConfig
 from chordmixer.recipes import files as recipe
 from chordmixer.tasks.files import FilesConfig
-from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluation
+from chordmixer.training import Experiment, TrainingConfig, ensemble, evaluation, nested_runs
 from chordmixer.training.evaluation import Predictions, evaluate
 from chordmixer.training.labels import OutputLabels, fit_temperature
 from chordmixer.training.loop import TrainingRun, train
@@ -228,6 +228,12 @@ def decide(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Exp
     decided, begun = run_trials(experiment, out, resume=resume, console=Console(file=output, width=200))
     assert begun
     return decided, output.getvalue()
+
+
+def test_trial_runs_are_evaluated_less_often(experiment: Experiment) -> None:
+    training = replace(experiment.training, steps=1_000, evaluate_every=50)
+    short = nested_runs._shortened(replace(experiment, training=training), 0.2).training
+    assert (short.steps, short.evaluate_every) == (200, 40)
 
 
 def test_the_lower_loss_wins_and_is_kept(experiment: Experiment, tmp_path: Path) -> None:

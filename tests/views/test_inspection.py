@@ -123,6 +123,8 @@ def test_ids_that_look_like_markup(width: int) -> None:
             {"classes": {"worm": 990, "fly": 10}},
             "class worm has 99 times the records of fly: always predicting worm is right for 99%; use ROC-AUC",
         ),
+        ({"classes": {"worm": 9_999, "fly": 1}, "records": 10_000}, "always predicting worm is right for 99%;"),
+        ({"classes": {"a": 90, "b": 80, "c": 2}, "records": 100}, "always predicting a is right for 90%;"),
         (
             {"classes": {"worm": 40, "bee": 40, "fly": 4}},
             "class worm has 10 times the records of fly: the accuracy says little about small classes; see",

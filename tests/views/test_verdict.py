@@ -41,6 +41,7 @@ def difference(value: float, low: float | None, high: float | None, over: Any = 
         (difference(0.02, -0.01, 0.05), "Tied: the test set cannot separate them"),
         (difference(0.0, 0.0, 0.0), "Tied: the test set cannot separate them"),
         (difference(0.5, None, None), "Too few test records of each class for a comparison"),
+        (Difference("r2", 0.5, None, None, "records"), "Too few test records for a comparison"),
         (None, "No comparison on the same records is kept"),
     ],
 )

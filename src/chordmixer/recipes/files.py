@@ -89,8 +89,8 @@ def files(data: FilesConfig, minutes: float | None = None, device: str = "auto")
       with 0.2 and 0.5), classes of proteins 0.520 (0.544), folds of proteins without words 4.90 (4.92); reviews,
       with 128 a step, 0.229 (0.246). Series keep 0.2, and so does a CPU, where runs are too short to overfit. A fifth
       of the head's features and a tenth of the letters are hidden in training.
-    - AdamW at 1e-3 with beta2 0.98, weights averaged over a twentieth of the run; bfloat16 on a GPU, and on a CPU
-      where that is faster.
+    - AdamW with beta2 0.98 at 1e-3, on a CPU 3e-3, weights averaged over a twentieth of the run; bfloat16 on a GPU,
+      and on a CPU where that is faster.
     - With `minutes`, as many steps as fit into them by a measurement on this machine; config.json has the number.
     """
     task = Files(data)

@@ -103,10 +103,10 @@ def _warnings_of_classes(inspection: Inspection) -> Iterator[str]:
     if most == least:
         yield f"class {most} is the only one: a classifier needs two or more."
     elif n_most >= MAX_IMBALANCE * n_least:
-        share = n_most / sum(inspection.classes.values())
+        share = 100 * n_most // min(sum(inspection.classes.values()), inspection.records)  # labels overlap
         trap = "the accuracy says little about small classes; see the balanced accuracy and the scores of each class."
-        if share >= 0.5:
-            trap = f"always predicting {most} is right for {share:.0%}; use ROC-AUC or the scores of each class."
+        if share >= 50:
+            trap = f"always predicting {most} is right for {share}%; use ROC-AUC or the scores of each class."
         yield f"class {most} has {n_most / n_least:,.0f} times the records of {least}: {trap}"
     small = [name for name, count in inspection.classes.items() if count < 3]
     if small:

@@ -94,7 +94,7 @@ def number(value: float) -> str:
     if 0 < abs(value) < 0.01:
         return f"{value:.3g}"
     if 0.9995 <= abs(value) < 1:
-        return f"{value:.{min(6, math.ceil(-math.log10(1 - abs(value))))}f}"
+        return f"{value:.{min(15, math.ceil(-math.log10(1 - abs(value))))}f}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:#.4g}".rstrip(".")
 
 
@@ -103,6 +103,8 @@ def texts(score: Score) -> tuple[str, str]:
 
     >>> texts(Score(0.9, 0.85, 0.95)), texts(Score(0.9))
     (('0.900', '0.850 to 0.950'), ('0.900', ''))
+    >>> texts(Score(0.99964, 0.96, 1.0))
+    ('0.9996', '0.9600 to 1.0000')
     >>> texts(Score(0.0000762, 0.0000194, 0.000137)), texts(Score(-0.0204, -0.0472, 0.00186))
     (('0.000076', '0.000019 to 0.000137'), ('-0.020', '-0.047 to 0.002'))
     """
@@ -112,6 +114,8 @@ def texts(score: Score) -> tuple[str, str]:
     half = (score.high - score.low) / 2
     if all(map(math.isfinite, numbers)) and half > 0 and max(map(abs, numbers)) < 10:
         decimals = max(3, min(8, 1 + math.ceil(-math.log10(half))))
+        if 0.9995 <= abs(score.value) < 1:  # it is not rounded to one
+            decimals = max(decimals, len(number(score.value).partition(".")[2]))
         value, low, high = (f"{n:.{decimals}f}" for n in numbers)
     else:
         value, low, high = map(number, numbers)
